@@ -65,8 +65,10 @@ mutations: $(VENV)/.dev  ## Break the store on purpose, and see that simulations
 	$(BIN)/python -m tests.sim.cluster.mutations $(ARGS)
 
 .PHONY: soak
-soak: $(VENV)/.dev  ## Everything at once for a long time: nothing may grow, nothing slow down (MINUTES=30)
+soak: $(VENV)/.dev  ## Everything at once for a long time: nothing may grow, nothing slow down (MINUTES=30); then random histories of a queue (MODEL_MINUTES=10 each)
 	$(BIN)/python -m tests.soak --minutes $(or $(MINUTES),30) $(ARGS)
+	$(BIN)/python -m tests.queue_model --minutes $(or $(MODEL_MINUTES),10)
+	$(BIN)/python -m tests.queue_model --nodes 3 --minutes $(or $(MODEL_MINUTES),10)
 
 .PHONY: large
 large: $(VENV)/.dev  ## Test as much as the limits allow: a million keys, two million inboxes, ten thousand connections

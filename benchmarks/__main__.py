@@ -2,6 +2,7 @@
 
 ``python -m benchmarks`` runs all of them; ``--only reap`` those whose name contains a word;
 ``--quick`` a hundredth of everything, to see that it works; ``--list`` tells what there is.
+``python -m benchmarks growth`` measures what becomes of rates with ever more of everything.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import benchmarks.cluster
+import benchmarks.contention
 import benchmarks.etcd
 import benchmarks.floor
 import benchmarks.groups
+import benchmarks.growth
 import benchmarks.idle
 import benchmarks.messages
 import benchmarks.opening
 import benchmarks.queues
-import benchmarks.transactions  # noqa: F401 - importing registers them
+import benchmarks.transactions
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
 from postroom.kv.engine_file import ENGINES
 
@@ -62,6 +65,8 @@ def _print_row(row: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Runs what was asked for; 1 if nothing was."""
+    if arguments[:1] == ["growth"]:
+        return benchmarks.growth.main(arguments[1:])
     chosen = _arguments(arguments)
     if chosen.child:
         print(json.dumps(run_here(chosen.child, chosen.seconds, chosen.scale, chosen.engine)))

@@ -87,7 +87,9 @@ def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
 
 async def connect(addresses: str) -> postroom.aio.Database:
     """A client of nodes that may just be starting."""
-    return await postroom.aio.connect(addresses, insecure=True, timeout=CONNECT_SECONDS)
+    return await postroom.aio.connect(
+        addresses, insecure=True, timeout=CONNECT_SECONDS, connect_timeout=CONNECT_SECONDS
+    )
 
 
 async def _rate(

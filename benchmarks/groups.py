@@ -50,6 +50,7 @@ class _Host:
         self._wants_turn = wants_turn
         self.lease_seconds = node.lease_seconds
         self.monotonic = node.monotonic
+        self.values_bytes = node.values_bytes
 
     def may_rest(self) -> bool:
         return False

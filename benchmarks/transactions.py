@@ -168,6 +168,41 @@ def _asyncio_rate(settings: Settings, in_flight: int, kind: str) -> Measured:
     return asyncio.run(run())
 
 
+@benchmark("commits beside 10,000 watches (asyncio)", "/s")
+def put_beside_watches(settings: Settings) -> Measured:
+    """``await db.put(key)`` a second from one task, while other keys, and spans of them, are
+    watched. ``share``: of the rate in the same store before.
+    """
+
+    async def run() -> Measured:
+        async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
+
+            async def put(number: int) -> None:
+                await db.put(_names(number)[0], VALUE)
+
+            async def rate() -> tuple[float, list[float]]:
+                await _in_flight(settings.seconds / 10, 1, put)
+                done, elapsed, latencies = await _in_flight(settings.seconds, 1, put)
+                return done / elapsed, latencies
+
+            alone, _ = await rate()
+            watches = [db.watch(*_watched(number)) for number in range(settings.size(10_000))]
+            waiting = [asyncio.ensure_future(anext(each)) for each in watches]
+            beside, latencies = await rate()
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            return Measured(beside, {**percentiles(latencies), "share": beside / alone})
+
+    return asyncio.run(run())
+
+
+def _watched(number: int) -> tuple[bytes, bytes | None]:
+    """A key, or a span of keys, that nobody writes."""
+    key = b"watched/%d" % number
+    return key, None if number % 2 else key + b"~"
+
+
 @benchmark("get (asyncio)", "/s", 60_000)
 def get_asyncio(settings: Settings) -> Measured:
     """``await db.get(key)`` a second from one task; 10,000 keys of 100 bytes."""

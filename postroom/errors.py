@@ -32,7 +32,22 @@ class Retryable(Error):
 
 
 class TransactionConflict(Retryable):
-    """Another transaction changed what this one read, or holds what it asked for."""
+    """Another transaction changed what this one read, or holds what it asked for.
+
+    Attributes:
+        keys: what it lost on, as far as that is known: up to 128 keys.
+        spans: likewise the spans that it had scanned and in which something has changed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        keys: tuple[bytes, ...] = (),
+        spans: tuple[tuple[bytes, bytes | None], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.keys = keys
+        self.spans = spans
 
 
 class Unavailable(Retryable):

@@ -33,8 +33,11 @@ UPKEEP_BYTES: Final = 2 * 1024 * 1024
 FEED_BYTES_MAX: Final = 16 * 1024 * 1024
 """What is kept of the last changes for those who watch them."""
 
-CACHE_BYTES_MAX: Final = 8 * 1024 * 1024
-"""What each of the two generations of a cache of engine values may hold."""
+MEMORY_BYTES: Final = 128 * 1024 * 1024
+"""The budget of memory that a store has unless it is given another one (``kv/budget.py``)."""
+MEMORY_BYTES_MIN: Final = 8 * 1024 * 1024
+WRITE_BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one memtable: opening after a crash reads that much again."""
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""
@@ -63,6 +66,10 @@ READ_AHEAD_BYTES_MAX: Final = 64 * 1024
 READ_AHEAD_INBOXES_MAX: Final = 16
 """Of so many inboxes: those that were reaped last."""
 
+FULL_DEVICE_BYTES_MAX: Final = 32 * 1024 * 1024
+FULL_DEVICE_KEYS_MAX: Final = 200_000
+"""So much stays in memory while the device is full. With more the storage stops."""
+
 GATHERED_KEYS_MAX: Final = 1024
 GATHERED_BYTES_MAX: Final = 1024 * 1024
 """What several turns have written into the state becomes one batch when it is more than that."""
@@ -74,6 +81,8 @@ REASON_CHARACTERS_MAX: Final = 1000
 
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """Of the headers of one message, packed."""
+HEADERS_BYTES_PER_STEP: Final = 16
+"""Checking so many bytes of them costs a step of a turn."""
 HEADERS_DEPTH_MAX: Final = 16
 """How deep headers may be nested: the dictionary itself is one."""
 DEPTH_MAX: Final = 128
@@ -91,6 +100,22 @@ METRICS_PER_PREFIX_MAX: Final = 1024
 TURN_STEPS_MAX: Final = 8192
 """How much is evaluated in one turn of the node, in steps: about so many keys are visited. What
 takes more goes on with the next turn."""
+INTAKE_STEPS_MAX: Final = 2048
+"""So many steps of a turn, besides, are spent on taking in what clients send."""
+FRAME_STEPS: Final = 4
+"""Of these, what a frame costs, whatever is in it."""
+FRAME_AT_ONCE_BYTES: Final = 16 * 1024
+"""A longer frame is decoded a few requests at a time."""
+FRAME_BYTES_PER_STEP: Final = 512
+"""So many bytes of it cost one more, whenever they are gone over."""
+DECODED_BYTES_PER_STEP: Final = 2048
+"""So many bytes of memory that a request takes cost one more."""
+REQUEST_STEPS: Final = 4
+"""What a request costs, besides the keys that it visits."""
+DESCRIPTION_STEPS: Final = 512
+"""What it costs that a node tells how it is: it asks the device, and the engine."""
+WELCOME_STEPS: Final = 16
+"""What it costs to tell a client who leads, and which nodes there are."""
 COMPLETED_AT_ONCE_MAX: Final = 32_768
 """Of a proposal with more writes, so many are listed as garbage, and encoded, in one turn."""
 READ_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -104,13 +129,29 @@ TRANSACTION_STEPS_MAX: Final = 1_000_000
 write wait for it."""
 DELETED_AT_ONCE_MAX: Final = 2000
 """A deferred ``DeleteRange`` removes so many keys in one step."""
+DELETED_TOGETHER_MAX: Final = 20_000
+"""``db.delete_range`` removes about so many keys in one transaction, and goes on with the next."""
 INBOXES_LISTED_MAX: Final = 10_000
 INBOXES_LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Of one span, by one request: inboxes, and bytes of their keys."""
+INBOXES_BY_KEY_MAX: Final = 2000
+"""Of the first inboxes by their keys, in one answer: these keys take 16 MiB at most."""
+INBOXES_ORDERED_MAX: Final = 65_536
+INBOXES_ORDERED_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Those with the oldest messages are kept in their order in memory. Half of either is at least as
+much as one answer holds."""
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""
 ENGINE_SNAPSHOTS_PER_HOST_MAX: Final = 12
 """Of these, for all clients of one host. One client has no more than it leaves to others."""
+POSITIONS_MAX: Final = 1000
+"""Named positions that a range keeps."""
+POSITIONS_SHOWN_MAX: Final = 20
+"""So many of them are shown by ``postroom status``, and all with ``--json``."""
+POSITION_NAME_CHARACTERS_MAX: Final = 128
+POSITION_SECONDS: Final = 86_400.0
+POSITION_SECONDS_MAX: Final = 7 * 86_400.0
+"""A position is kept for a day, or for as long as its reader says; for a week at most."""
 PARTITIONS_MAX: Final = 1024
 """Into how many parts one answer divides a span."""
 PARTITION_BYTES_MIN: Final = 64 * 1024
@@ -150,6 +191,21 @@ COUNTED_SECONDS_MAX: Final = 3600.0
 RESTORE_REMOVED_AT_ONCE_MAX: Final = 2000
 """Of a restore that is abandoned, so many entries are removed in one step."""
 
+LOCK_WAIT_SECONDS_MAX: Final = 10.0
+"""How long a commit waits for locks of others: its client, which waits for ``REQUEST_SECONDS``, is
+told in time."""
+LOCKS_AT_ONCE_MAX: Final = 128
+"""How many keys, and how many spans, a request locks, and an error names."""
+LOCKS_MAX: Final = 10_000
+"""How many keys and spans a transaction locks. ``TRANSACTION_BYTES_MAX`` of memory is the other
+limit."""
+LOCKED_SPANS_MAX: Final = LOCKS_AT_ONCE_MAX
+"""How many of these are spans: each costs everybody who locks or deletes a span."""
+LOCK_BYTES: Final = 256
+"""What a lock takes in memory besides its key."""
+LOCKED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of memory for the locks of a range; when there is no more, each client still has its share."""
+
 REQUEST_SECONDS: Final = 15.0
 """How long a request is tried again before its caller is told: long enough for an election, a lease
 to run out and a rolling restart."""
@@ -158,6 +214,14 @@ FRAME_STRETCH_BYTES: Final = 256 * 1024
 """A longer frame of a client's is decoded over several turns, about so much in each."""
 FRAMES_DECODED_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all frames that are being decoded so: a client that sends one more is told to come back."""
+DECODED_TIMES_MAX: Final = 8
+"""A request takes so many times its bytes in memory at most (or ``DECODED_BYTES_MIN``)."""
+DECODED_BYTES_MIN: Final = 16 * 1024 * 1024
+DECODED_BYTES_MAX: Final = 96 * 1024 * 1024
+"""Of memory for one request, whatever its bytes."""
+DECODED_BYTES_ALL: Final = 128 * 1024 * 1024
+"""Of memory for the requests under way of all clients; when there is no more, each client still has
+its share of as much again."""
 REQUEST_ITEMS_MAX: Final = 1_000_000
 """Of any list in one request: keys to read, writes, ids."""
 
@@ -178,6 +242,8 @@ SEARCH_CANDIDATES_MAX: Final = 50_000
 
 FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
 """Of a client's frame: it holds at least the greatest transaction, whatever it is made of."""
+NODES_TOLD_MAX: Final = 4096
+"""In one Welcome."""
 REQUESTS_PER_FRAME_MAX: Final = 4096
 """Of a client's frame. A node takes them on in one turn, as far as it has room."""
 OPENING_BYTES_MAX: Final = 64 * 1024
@@ -199,14 +265,31 @@ LIST_MAX: Final = 8192
 
 # --- between nodes --------------------------------------------------------------------------------
 
-PEER_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of a frame between nodes: a longer one is refused before it is read."""
+PEER_FRAME_BYTES_MAX: Final = 40 * 1024 * 1024
+"""Of a frame between nodes: a longer one is refused before it is read. The largest entry, or chunk,
+goes with what has gathered before it."""
+PEER_FRAME_ITEMS_MAX: Final = 65_536
+"""Of items of MessagePack in it: a frame with more is refused before anything is made of it. Its
+objects take some mebibytes besides its bytes then."""
+PEER_FRAME_DEPTH_MAX: Final = 16
+"""How deep they may be nested: six are used."""
+PEER_FRAME_MESSAGES_MAX: Final = 4096
+"""Of messages in it."""
+APPENDED_ENTRIES_MAX: Final = 16_384
+"""Of entries in one message."""
+RECEIVED_STEPS_MAX: Final = 16_384
+"""So many steps of a turn are spent on taking in what peers send; at least a part of a frame is."""
+RECEIVED_FRAME_STEPS: Final = 64
+"""Of these, what a frame costs, whatever is in it."""
+RECEIVED_MESSAGE_STEPS: Final = 8
+"""What each message in it costs; and an item, or an entry, one."""
 PEER_MESSAGE_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX + 1024 * 1024
 """Of what carries such frames."""
 FRAMES_PER_MESSAGE_MAX: Final = 64
 """In one message of gRPC."""
-PEER_UNREAD_BYTES_MAX: Final = 128 * 1024 * 1024
-"""What has come in and was not taken by the node yet; beyond it streams are not read."""
+PEER_UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What has come in from one peer and was not taken by the node yet; beyond it its stream is not
+read."""
 PEER_QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024
 """What waits for one peer. Beyond it frames are dropped, which consensus repeats."""
 NODE_ANSWER_BYTES_MAX: Final = 1024 * 1024
@@ -242,6 +325,8 @@ INBOX_BACKOFF_SECONDS_MAX: Final = 300.0
 """The longest wait of a message that was postponed without a delay."""
 DELAY_SECONDS_MAX: Final = 1e10
 """Longer delays are as long as that: a timestamp has room for it."""
+NUMBER_SECONDS_MAX: Final = 10 * 366 * 86400.0
+"""How far ahead something may be scheduled by a number: a larger one is seconds since 1970."""
 LATER_SECONDS_MAX: Final = 2.0**36
 """How far ahead something may be scheduled, two thousand years: a timestamp has room for it."""
 WAIT_SECONDS_MAX: Final = 1e9
@@ -260,6 +345,12 @@ STAGED_WINNERS_MAX: Final = 100_000
 """Attempts that one batch consists of: they are one record."""
 STAGED_COUNTED_MAX: Final = 10_000
 """How many of anything ``db.staging`` tells."""
+
+ATTEMPTS_MAX_DEFAULT: Final = 16
+"""A message of a queue, or one that a worker takes from an inbox, is dead after so many failures,
+if nothing else was told. With the growing back-off that takes some hours; three quarters of an hour
+in an inbox.
+"""
 
 # --- queues ---------------------------------------------------------------------------------------
 
@@ -284,6 +375,8 @@ FOLLOWERS_MAX: Final = 100
 """``when_done`` of one group: they are kept in one record."""
 FOLLOWERS_BYTES_MAX: Final = 2 * VALUE_BYTES_MAX
 """That record is written again whenever one of the group ends."""
+IN_HAND_MAX: Final = 1000
+"""A consumer without credit asks for so many of its attempts at a time."""
 GROUP_BUCKETS_MAX: Final = 10_000
 """Groups whose pace a queue remembers; the first message of a group that is new does not wait."""
 SCHEDULES_MAX: Final = 1000
@@ -304,3 +397,5 @@ BRIDGING_THREADS_MAX: Final = 256
 """So many answers may be waited for at a time on behalf of a worker's loop."""
 SEARCH_FIELDS_MAX: Final = 64
 """Of a search index."""
+QUEUES_SHOWN_MAX: Final = 20
+"""``status`` shows no more queues: each is a question to the store."""

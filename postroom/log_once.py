@@ -14,6 +14,8 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import Final
 
+from postroom.counted import counted
+
 QUIET_SECONDS: Final = 30.0
 """What has not happened for so long is over."""
 KNOWN_AT_ONCE: Final = 1000
@@ -108,7 +110,8 @@ class LogOnce:
     def _has_lines_left(self, logger: logging.Logger, now: float) -> bool:
         if now - self._burst_began > BURST_SECONDS:
             if self._left_out:
-                logger.warning("%d more lines of this kind were left out", self._left_out)
+                left_out = counted(self._left_out, "more line")
+                logger.warning("%s of this kind left out", left_out)
             self._burst_began, self._lines, self._left_out = now, 0, 0
         if self._lines >= self._lines_max:
             self._left_out += 1

@@ -106,6 +106,9 @@ class Stage:
         await self._store.core.put(key.encode(), packed(value))
         return "ok"
 
+    async def _delete_range(self, start: str, end: str) -> str:
+        return str(await self._store.core.delete_range(start.encode(), end.encode()))
+
     async def _peek(self, key: str, at: str = "", mark: str = "") -> str:
         assert at in ("", "at")
         moment = self._marks[mark] if mark else None
@@ -149,6 +152,7 @@ class Stage:
         "get": _get,
         "scan": _scan,
         "put": _put,
+        "delete_range": _delete_range,  # start end
         "peek": _peek,  # key [at MARK]
         "mark": _mark,  # name: remember the moment
         "dead": _dead,  # the dead letters

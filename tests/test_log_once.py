@@ -44,7 +44,7 @@ def test_who_varies_what_it_does_does_not_fill_the_log(caplog: pytest.LogCapture
         once.log(log, number, 1.0, "line %d", number)
     once.log(log, "later", 1.0 + 2 * BURST_SECONDS, "line")
     assert len(caplog.records) == BURST_LINES + 2
-    assert caplog.messages[-2] == f"{1000 - BURST_LINES} more lines of this kind were left out"
+    assert caplog.messages[-2] == f"{1000 - BURST_LINES} more lines of this kind left out"
 
 
 def test_lines_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,6 +29,7 @@ from postroom.cli import (
     mail,
     measure,
     pipeline,
+    positions,
     queues,
     search,
     serve,
@@ -42,6 +43,8 @@ from postroom.errors import Error
 
 NEGATIVE_NUMBERS = {"ignore_unknown_options": True}
 """An argument may begin with a minus."""
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+"""Subcommands inherit these names from their group."""
 
 
 class Commands(TyperGroup):
@@ -77,6 +80,7 @@ def _forget_standard_output() -> None:
 app = typer.Typer(
     cls=Commands,
     help="A transactional key-value store: every key has an inbox, every transaction an outbox.",
+    context_settings=HELP_OPTIONS,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -106,6 +110,7 @@ app.command("cluster")(cluster.cluster)
 app.command("status")(state.status)
 app.command("remove-node")(state.remove_node)
 app.command("rebind-node")(state.rebind_node)
+app.command("forget-position")(positions.forget_position)
 app.command("get")(values.get)
 app.command("put")(values.put)
 app.command("delete")(values.delete)

@@ -29,20 +29,26 @@ LOOK_SECONDS = 0.5
 def cluster(
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, max=LOCAL_NODES_MAX, metavar="N", help="How many.", show_default="3"),
+        typer.Option(
+            min=1, max=LOCAL_NODES_MAX, metavar="N", help="Run N nodes.", show_default="3"
+        ),
     ] = None,
     path: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Keep it in DIR, to start it again from there.",
+            help="Keep the data in DIR, to start the cluster again from there.",
             show_default="a temporary folder, removed at the end with all data",
         ),
     ] = None,
     base_port: Annotated[
         int | None,
         typer.Option(
-            min=1, max=65_000, metavar="PORT", help="The first port.", show_default="free ones"
+            min=1,
+            max=65_000,
+            metavar="PORT",
+            help="Give the nodes ports from PORT on.",
+            show_default="free ones",
         ),
     ] = None,
 ) -> None:

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 import postroom
-from postroom.cli.mail import Limit
-from postroom.cli.options import AsJson, Store, in_options, on_a_store, on_a_store_with_values
-from postroom.cli.output import Notation, field, json_headers, print_json, print_line
+from postroom.cli.listings import Listing
+from postroom.cli.options import (
+    AsJson,
+    Limit,
+    Prefix,
+    Store,
+    in_options,
+    on_a_store,
+    on_a_store_with_values,
+)
+from postroom.cli.output import Notation, field, json_headers, print_json
 from postroom.errors import Error
 from postroom.limits import LETTERS_MAX
+
+SCHEDULED_HEADERS: Final = ("id", "due", "key", "what", "attempts", "last error")
+DEAD_HEADERS: Final = ("id", "reason", "what", "key", "attempts")
 
 
 @on_a_store_with_values
 def scheduled(
     store: Store,
     notation: Notation,
-    prefix: Annotated[str, typer.Option(help="Only about keys that begin so.")] = "",
+    prefix: Prefix = None,
     limit: Limit = 100,
 ) -> None:
     """Print the messages and updates that wait for their time, the first to be due first.
@@ -27,8 +38,10 @@ def scheduled(
     failed, and how the last one ended. Take some back with cancel.
     """
     with store.open_existing() as db:
-        for each in db.scheduled(*postroom.prefix(notation.read_key(prefix)), limit=limit):
-            _print_scheduled(notation, each)
+        span = postroom.prefix(notation.read_key(prefix or ""))
+        with Listing(*SCHEDULED_HEADERS, texts=("what", "last error")) as listing:
+            for each in db.scheduled(*span, limit=limit):
+                _print_scheduled(notation, each, listing)
 
 
 @on_a_store
@@ -37,7 +50,7 @@ def cancel(
     ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Have what waits for its time not take place; fail if some of it has, or was cancelled."""
+    """Cancel scheduled messages and updates by their ids; fail if some do not wait any more."""
     with store.open_existing() as db:
         try:
             cancelled = db.cancel(ids)
@@ -58,10 +71,14 @@ def dead_letters(
     notation: Notation,
     limit: Limit = 100,
     replay: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Try it again (repeatable; or 'all').")
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Send dead letter ID again; give it once for each, or 'all'."
+        ),
     ] = None,
     discard: Annotated[
-        list[str] | None, typer.Option(metavar="ID", help="Give it up (repeatable; or 'all').")
+        list[str] | None,
+        typer.Option(metavar="ID", help="Delete dead letter ID; give it once for each, or 'all'."),
     ] = None,
 ) -> None:
     """Print what could not be delivered, digested or executed; or try it again, or give it up.
@@ -69,6 +86,8 @@ def dead_letters(
     A line is: id, reason, what; of messages that were tried also the key of their inbox and how
     many attempts have failed.
     """
+    if replay and discard:
+        raise typer.BadParameter("give --replay or --discard, not both")
     with store.open_existing() as db:
         if replay:
             db.replay(_chosen(db, replay))
@@ -76,8 +95,9 @@ def dead_letters(
         if discard:
             db.discard(_chosen(db, discard))
         if not replay and not discard:
-            for letter in db.dead_letters(limit=limit):
-                _print_dead_letter(notation, letter)
+            with Listing(*DEAD_HEADERS, texts=("reason", "what")) as listing:
+                for letter in db.dead_letters(limit=limit):
+                    _print_dead_letter(notation, letter, listing)
 
 
 def _chosen(db: postroom.Database, arguments: list[str]) -> list[str]:
@@ -91,12 +111,12 @@ def _chosen(db: postroom.Database, arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
+def _print_scheduled(notation: Notation, each: postroom.Scheduled, listing: Listing) -> None:
     due = each.due.datetime.isoformat()
     if not notation.as_json:
         what = notation.value(each.message) if each.request is None else _one_line(each.request)
         tried = [str(each.attempts), field(each.last_error)] if each.attempts else []
-        print_line(each.id, due, notation.key(each.key), what, *tried)
+        listing.add(each.id, due, notation.key(each.key), what, *tried)
         return
     print_json(
         {
@@ -114,11 +134,11 @@ def _print_scheduled(notation: Notation, each: postroom.Scheduled) -> None:
     )
 
 
-def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter) -> None:
+def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter, listing: Listing) -> None:
     what = letter.request if letter.message is None else letter.message
     if not notation.as_json:
         tried = [notation.key(letter.key), str(letter.attempts)] if letter.attempts else []
-        print_line(letter.id, field(letter.reason), _one_line(what), *tried)
+        listing.add(letter.id, field(letter.reason), _one_line(what), *tried)
         return
     print_json(
         {

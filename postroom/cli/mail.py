@@ -8,12 +8,20 @@ from typing import Annotated
 import typer
 
 import postroom
-from postroom.cli.options import Key, Store, on_a_store_with_values
+from postroom.cli.listings import Listing
+from postroom.cli.options import (
+    Delay,
+    Header,
+    Key,
+    Limit,
+    Prefix,
+    Store,
+    Value,
+    on_a_store_with_values,
+)
 from postroom.cli.output import Notation, json_headers, print_json, print_line
 from postroom.errors import Error
 from postroom.limits import BURIED_FROM_MAX
-
-Limit = Annotated[int, typer.Option("--limit", min=1, help="At most so many.")]
 
 
 @on_a_store_with_values
@@ -21,21 +29,17 @@ def send(
     store: Store,
     notation: Notation,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header (repeatable).")
-    ] = None,
-    after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Deliver it so much later.")
-    ] = None,
+    value: Value,
+    header: Header = None,
+    delay: Delay = None,
 ) -> None:
     """Send VALUE to the inbox of KEY, in a transaction of its own."""
     key_bytes, payload = notation.read_key(key), notation.read_payload(value)
     headers = read_headers(header or [])
     with store.open_or_create() as db:
         with db.begin() as tx:
-            tx.enqueue_message(key_bytes, payload, headers=headers, deliver_at=after)
-        if not after:
+            tx.enqueue_message(key_bytes, payload, headers=headers, deliver_at=delay)
+        if not delay:
             db.drain()
     if notation.as_json:
         print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(payload)})
@@ -54,9 +58,10 @@ def reap(
     store: Store,
     notation: Notation,
     key: Key,
-    results_max: Annotated[int, typer.Option("--max", min=1, help="At most so many.")] = 100,
+    limit: Limit = 100,
     wait: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Wait for the first one.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Wait at most SECONDS for the first message."),
     ] = None,
 ) -> None:
     """Take the oldest messages out of the inbox of KEY and print them.
@@ -64,7 +69,7 @@ def reap(
     They are printed before the transaction commits: if they cannot be printed, they stay.
     """
     with store.open_existing() as db, db.begin() as tx:
-        for message in tx.reap_queue(notation.read_key(key), results_max, wait=wait):
+        for message in tx.reap_queue(notation.read_key(key), limit, wait=wait):
             _print_message(notation, message)
         sys.stdout.flush()
 
@@ -75,7 +80,9 @@ def bury(
     notation: Notation,
     key: Key,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
-    reason: Annotated[str, typer.Option(help="Kept with the dead letter.")] = "",
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Keep TEXT with the dead letter.")
+    ] = "",
 ) -> None:
     """Make dead letters of messages in the inbox of KEY, by their ids (peek --json prints them)."""
     key_bytes = notation.read_key(key)
@@ -92,13 +99,15 @@ def bury(
 def inboxes(
     store: Store,
     notation: Notation,
-    prefix: Annotated[str, typer.Option(help="Only keys that begin so.")] = "",
+    prefix: Prefix = None,
     limit: Limit = 100,
 ) -> None:
     """Print which keys have messages, how many, and when the oldest was sent."""
     with store.open_existing() as db:
-        for info in db.inboxes(*postroom.prefix(notation.read_key(prefix)), limit=limit):
-            _print_inbox(notation, info)
+        span = postroom.prefix(notation.read_key(prefix or ""))
+        with Listing("key", "messages", "oldest") as listing:
+            for info in db.inboxes(*span, limit=limit):
+                _print_inbox(notation, info, listing)
 
 
 def read_headers(arguments: list[str]) -> dict[str, str] | None:
@@ -128,11 +137,11 @@ def _print_message(notation: Notation, message: postroom.Message) -> None:
     )
 
 
-def _print_inbox(notation: Notation, info: postroom.InboxInfo) -> None:
+def _print_inbox(notation: Notation, info: postroom.InboxInfo, listing: Listing) -> None:
     oldest = info.oldest.datetime.isoformat()
     if notation.as_json:
         key = notation.json_key(info.key)
         told = {"key": key, "messages": info.messages, "oldest": oldest, "held_up": info.held_up}
         print_json(told)
     else:
-        print_line(notation.key(info.key), str(info.messages), oldest)
+        listing.add(notation.key(info.key), str(info.messages), oldest)

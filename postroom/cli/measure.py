@@ -47,8 +47,12 @@ class Result:
 @on_a_store_if_given
 def bench(
     store: Store | None,
-    transactions: Annotated[int, typer.Option(min=1, help="So many of each.")] = 5000,
-    in_flight: Annotated[int, typer.Option(min=1, help="So many at once.")] = 64,
+    transactions: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Measure N of each.")
+    ] = 5000,
+    in_flight: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Keep N transactions in flight.")
+    ] = 64,
     as_json: AsJson = False,
 ) -> None:
     """Measure a store for a few seconds; a temporary one, if none is given.

@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
@@ -22,8 +23,10 @@ import typer
 import postroom
 import postroom.aio
 from postroom.cli.output import AsStored, Notation
-from postroom.client.remote.connect import parsed
+from postroom.cli.sizes import as_bytes
+from postroom.client.remote.connect import CONNECT_SECONDS, parsed
 from postroom.errors import Error
+from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN, NUMBER_SECONDS_MAX
 
 TIMEOUT_SECONDS: Final = 15.0
 TIMEOUT_SECONDS_MIN: Final = 0.1
@@ -35,6 +38,7 @@ TLS_CERTIFICATE_VARIABLE: Final = "POSTROOM_TLS_CERTIFICATE"
 TLS_KEY_VARIABLE: Final = "POSTROOM_TLS_KEY"
 TOKEN_VARIABLE: Final = "POSTROOM_TOKEN"
 INSECURE_VARIABLE: Final = "POSTROOM_INSECURE"
+MEMORY_VARIABLE: Final = "POSTROOM_MEMORY"
 TIMEOUT_VARIABLE: Final = "POSTROOM_TIMEOUT"
 
 _YES: Final = frozenset({"1", "true", "yes", "on"})
@@ -42,6 +46,49 @@ _NO: Final = frozenset({"", "0", "false", "no", "off"})
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", show_default=False)]
+Value = Annotated[
+    str, typer.Argument(metavar="VALUE", show_default=False, help="- reads standard input.")
+]
+Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Print at most N.")]
+LimitIfGiven = Annotated[
+    int | None, typer.Option("--limit", metavar="N", min=1, help="Print at most N.")
+]
+
+
+def _within_ten_years(seconds: float | None) -> float | None:
+    """Refuse a moment that was given for a length of time; a range in the help takes its room."""
+    if seconds is not None and seconds > NUMBER_SECONDS_MAX:
+        raise typer.BadParameter("give seconds from now, ten years at most")
+    return seconds
+
+
+Delay = Annotated[
+    float | None,
+    typer.Option(
+        "--delay",
+        metavar="SECONDS",
+        min=0,
+        callback=_within_ten_years,
+        help="Take effect SECONDS later.",
+    ),
+]
+Header = Annotated[
+    list[str] | None,
+    typer.Option("--header", metavar="NAME=VALUE", help="Add a header; give it once for each."),
+]
+Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
+Kind = Annotated[str, typer.Option("--kind", metavar="TEXT", help="Name the type of the payload.")]
+Group = Annotated[
+    str | None, typer.Option("--group", metavar="TEXT", help="Put it into the group TEXT.")
+]
+Priority = Annotated[
+    int,
+    typer.Option("--priority", metavar="P", help="Order by P, from -128 to 127, lower ones first."),
+]
+Prefix = Annotated[
+    str | None,
+    typer.Option("--prefix", metavar="TEXT", help="Take all keys that begin with TEXT."),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +98,8 @@ class Store:
     Attributes:
         path: its folder; ``None``: it is reached over the network.
         addresses: of its nodes.
-        tls, token, insecure, timeout: as :func:`postroom.connect` takes them.
+        tls, token, insecure, timeout, connect_timeout: as :func:`postroom.connect` takes them.
+        memory_bytes: as :func:`postroom.open` takes it.
     """
 
     path: Path | None = None
@@ -60,6 +108,8 @@ class Store:
     token: str | None = field(default=None, repr=False)
     insecure: bool = False
     timeout: float = TIMEOUT_SECONDS
+    connect_timeout: float = CONNECT_SECONDS
+    memory_bytes: int = MEMORY_BYTES
 
     def __str__(self) -> str:
         return repr(str(self.path)) if self.path is not None else ",".join(self.addresses)
@@ -68,7 +118,7 @@ class Store:
         """The store, made if there is none: for commands that write."""
         if self.path is None:
             return self._connect()
-        return postroom.open(str(self.path), codec=AsStored())
+        return postroom.open(str(self.path), codec=AsStored(), memory_bytes=self.memory_bytes)
 
     def open_existing(self) -> postroom.Database:
         """The store: a mistyped path must not look like an empty one."""
@@ -78,33 +128,37 @@ class Store:
             raise Error(
                 f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
             )
-        return postroom.open(str(self.path), codec=AsStored(), create=False)
+        return postroom.open(
+            str(self.path), codec=AsStored(), create=False, memory_bytes=self.memory_bytes
+        )
 
     def _connect(self) -> postroom.Database:
         quiet_grpc()
         return postroom.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, codec=AsStored(),
+            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=AsStored(),
         )  # fmt: skip
 
     def open_for(self, codec: str | None) -> postroom.Database:
         """The store for an application; made if there is none."""
         if self.path is not None:
-            return postroom.open(str(self.path), codec=codec)
+            return postroom.open(str(self.path), codec=codec, memory_bytes=self.memory_bytes)
         quiet_grpc()
         return postroom.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, codec=codec,
+            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
         )  # fmt: skip
 
     async def open_async(self, codec: str | None = None) -> postroom.aio.Database:
         """The asyncio form; the store is made if there is none."""
         if self.path is not None:
-            return await postroom.aio.open(str(self.path), codec=codec)
+            return await postroom.aio.open(
+                str(self.path), codec=codec, memory_bytes=self.memory_bytes
+            )
         quiet_grpc()
         return await postroom.aio.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, codec=codec,
+            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
         )  # fmt: skip
 
 
@@ -117,10 +171,11 @@ _OPTIONS_OF: Final = {
     "connect(insecure=True)": "--insecure",
     "TLS(ca=...)": "--tls-ca",
     "TLS(certificate=...)": "--tls-certificate",
+    "connect_timeout=": "--timeout",
     "make it with create_queue()": "make it with 'postroom queue create'",
     "queues() for those there are": "'postroom queue list' for those there are",
     "update() changes settings": "'postroom queue update' changes settings",
-    "use postroom.connect.": "give --connect.",
+    "postroom.connect('127.0.0.1:7400', insecure=True)": "--connect 127.0.0.1:7400 --insecure",
     "those of scheduled()": "those that 'postroom scheduled' prints",
     "those of dead_letters()": "those that 'postroom dead-letters' prints",
 }
@@ -181,7 +236,9 @@ _TlsKey = Annotated[
 _Token = Annotated[
     str | None,
     typer.Option(
-        "--token", metavar="TEXT", help=_help("If the nodes ask for one.", TOKEN_VARIABLE)
+        "--token",
+        metavar="TEXT",
+        help=_help("Your token, if the nodes ask for one.", TOKEN_VARIABLE),
     ),
 ]
 _Insecure = Annotated[
@@ -193,8 +250,17 @@ _Timeout = Annotated[
         "--timeout",
         metavar="SECONDS",
         min=TIMEOUT_SECONDS_MIN,
-        help=_help("Wait so long for the cluster.", TIMEOUT_VARIABLE),
+        help=_help("Wait at most SECONDS for the cluster.", TIMEOUT_VARIABLE),
         show_default=f"{TIMEOUT_SECONDS:g}",
+    ),
+]
+_Memory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help=_help("With --path: the budget for what is kept in memory.", MEMORY_VARIABLE),
+        show_default=f"{MEMORY_BYTES >> 20}MiB",
     ),
 ]
 
@@ -208,6 +274,7 @@ def _store(
     token: _Token = None,
     insecure: _Insecure = False,
     timeout: _Timeout = None,
+    memory: _Memory = None,
 ) -> Store | None:
     """What the options say, and where they say nothing, the environment; ``None``: neither does."""
     if path is not None and connect is not None:
@@ -219,18 +286,29 @@ def _store(
     if path is None and connect is None:
         path, connect = _place_in_environment()
     if connect is None:
-        return None if path is None else Store(path=_folder(path))
+        return None if path is None else Store(path=_folder(path), memory_bytes=_memory(memory))
+    if memory is not None:
+        raise typer.BadParameter("--memory goes with --path: 'postroom serve' has one for nodes")
     try:
         addresses = tuple(parsed(connect))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--connect") from None
+    seconds = _timeout_in_environment() if timeout is None else timeout
     return Store(
         addresses=addresses,
         tls=_tls(tls_ca, tls_certificate, tls_key, insecure=insecure),
         token=token or os.environ.get(TOKEN_VARIABLE) or None,
         insecure=insecure or (tls_ca is None and _insecure_in_environment()),
-        timeout=_timeout_in_environment() if timeout is None else timeout,
+        timeout=TIMEOUT_SECONDS if seconds is None else seconds,
+        connect_timeout=CONNECT_SECONDS if seconds is None else seconds,
     )
+
+
+def _memory(memory: str | None) -> int:
+    if memory is not None:
+        return as_bytes(memory, MEMORY_BYTES_MIN, "--memory")
+    said = os.environ.get(MEMORY_VARIABLE)
+    return as_bytes(said, MEMORY_BYTES_MIN, MEMORY_VARIABLE) if said else MEMORY_BYTES
 
 
 def _folder(path: str) -> Path:
@@ -255,10 +333,10 @@ def _insecure_in_environment() -> bool:
     raise typer.BadParameter(f"{said!r} is neither 1 nor 0", param_hint=INSECURE_VARIABLE)
 
 
-def _timeout_in_environment() -> float:
+def _timeout_in_environment() -> float | None:
     said = os.environ.get(TIMEOUT_VARIABLE)
     if not said:
-        return TIMEOUT_SECONDS
+        return None
     try:
         seconds = float(said)
     except ValueError:
@@ -304,14 +382,21 @@ def _file_in_environment(variable: str) -> Path | None:
     return Path(name) if name else None
 
 
+@contextmanager
+def as_usage_errors() -> Iterator[None]:
+    """Turn an argument that Python refuses into a usage error."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+
+
 # --- how keys and values are written
 
-_AsHex = Annotated[
-    bool, typer.Option("--hex", help="Keys and values are hexadecimal digits, not text.")
-]
-_HexKey = Annotated[bool, typer.Option("--hex-key", help="Only keys are.")]
-_HexValue = Annotated[bool, typer.Option("--hex-value", help="Only values are.")]
-_AsInt = Annotated[bool, typer.Option("--int", help="Values are numbers: 64-bit integers.")]
+_AsHex = Annotated[bool, typer.Option("--hex", help="Write keys and values as hexadecimal digits.")]
+_HexKey = Annotated[bool, typer.Option("--hex-key", help="Write keys as hexadecimal digits.")]
+_HexValue = Annotated[bool, typer.Option("--hex-value", help="Write values as hexadecimal digits.")]
+_AsInt = Annotated[bool, typer.Option("--int", help="Write values as 64-bit integers.")]
 
 
 def _notation(

@@ -29,12 +29,16 @@ import math
 import os
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 import postroom
+from postroom.limits import VALUE_BYTES_MAX
 from postroom.ranges.evaluators import INTEGER
+
+STANDARD_INPUT: Final = "-"
+"""The argument that stands for what standard input holds."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
@@ -74,11 +78,12 @@ class Notation:
         return _from_hex(argument) if self.hex_keys else os.fsencode(argument)
 
     def read_value(self, argument: str) -> bytes | int:
-        """The value that an argument stands for."""
+        """Return the value that an argument stands for; ``-`` stands for standard input."""
+        # Arguments that are no UTF-8 are taken byte for byte.
+        given = _standard_input() if argument == STANDARD_INPUT else os.fsencode(argument)
         if self.integers:
-            return _integer(argument)
-        # Also arguments that are no UTF-8, byte for byte.
-        return _from_hex(argument) if self.hex_values else os.fsencode(argument)
+            return _integer(os.fsdecode(given))
+        return _from_hex(os.fsdecode(given)) if self.hex_values else given
 
     def read_payload(self, argument: str) -> bytes:
         """The payload of a message that an argument stands for."""
@@ -175,6 +180,11 @@ def _integer(argument: str) -> int:
     if not -(2**63) <= number < 2**63:
         raise typer.BadParameter(f"{argument!r} is no 64-bit integer (--int)")
     return number
+
+
+def _standard_input() -> bytes:
+    """Return what standard input holds, up to the first byte that no value has room for."""
+    return sys.stdin.buffer.read(2 * VALUE_BYTES_MAX + 2)  # two digits a byte, a newline, one more
 
 
 def print_line(*fields: str) -> None:

@@ -3,62 +3,126 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from postroom.cli.options import decorated, required_store
+from postroom.messaging.queues.requests import QueueSettings
 
-_Seconds = Annotated[float | None, typer.Option(metavar="SECONDS", min=0, show_default=False)]
-_Count = Annotated[int | None, typer.Option(metavar="N", min=0, show_default=False)]
-_Rate = Annotated[float | None, typer.Option(metavar="A-SECOND", min=0, show_default=False)]
+_NEW_QUEUE: Final = QueueSettings()
+
+
+def _setting(name: str, metavar: str, text: str) -> Any:
+    """Return the option of a setting; its help tells what a new queue has without it."""
+    default = getattr(_NEW_QUEUE, name)
+    if isinstance(default, float):
+        default = f"{default:g}"
+    shown = "" if default is None else rf"  \[a new queue: {default}]"
+    least = 0 if metavar in {"SECONDS", "N", "RATE"} else None
+    return typer.Option(metavar=metavar, min=least, show_default=False, help=text + shown)
+
+
+_AckWait = Annotated[
+    float | None,
+    _setting("ack_wait", "SECONDS", "Fire a message again that is held for SECONDS."),
+]
+_MinBackoff = Annotated[
+    float | None,
+    _setting("min_backoff", "SECONDS", "Wait at least SECONDS after a failed attempt."),
+]
+_MaxBackoff = Annotated[
+    float | None,
+    _setting("max_backoff", "SECONDS", "Wait at most SECONDS after a failed attempt."),
+]
+_MaxAttempts = Annotated[
+    int | None, _setting("max_attempts", "N", "Bury a message after N attempts; 0: never.")
+]
+_PurgeAfter = Annotated[
+    float | None, _setting("purge_after", "SECONDS", "Delete a done message after SECONDS.")
+]
+_Archive = Annotated[
+    bool, typer.Option("--archive", help="Keep done messages for ever, in the archive.")
+]
+_NoArchive = Annotated[
+    bool, typer.Option("--no-archive", help="Delete done messages after --purge-after.")
+]
+_BatchSize = Annotated[
+    int | None, _setting("batch_size", "N", "Hand at most N messages to a consumer at a time.")
+]
+_CacheSize = Annotated[
+    int | None, _setting("cache_size", "N", "Keep at most N messages in memory.")
+]
+_PollerInterval = Annotated[
+    float | None,
+    _setting("poller_interval", "SECONDS", "Look for due messages at least every SECONDS."),
+]
+_MaxRate = Annotated[
+    float | None,
+    _setting("max_rate", "RATE", "Fire at most RATE messages a second; 0: any number."),
+]
+_MaxConcurrency = Annotated[
+    int | None, _setting("max_concurrency", "N", "Let at most N messages be held; 0: any number.")
+]
+_Order = Annotated[
+    Literal["none", "group"] | None,
+    _setting("order", "ORDER", "Keep no order (none), or that of each group (group)."),
+]
+_OnDuplicate = Annotated[
+    Literal["ignore", "error", "replace"] | None,
+    _setting("on_duplicate", "WAY", "Treat an id that is there: ignore, error or replace."),
+]
+_DeadLetterQueue = Annotated[
+    str | None,
+    _setting("dead_letter_queue", "NAME", "Move the dead into the queue NAME; empty: nowhere."),
+]
+_GroupMaxRate = Annotated[
+    float | None,
+    _setting("group_max_rate", "RATE", "Fire at most RATE messages of a group a second; 0: any."),
+]
+_GroupMaxConcurrency = Annotated[
+    int | None,
+    _setting("group_max_concurrency", "N", "Let at most N messages of a group be held; 0: any."),
+]
+
+_UNBOUNDED: Final = (
+    "max_attempts", "max_rate", "max_concurrency", "group_max_rate", "group_max_concurrency",
+    "dead_letter_queue",
+)  # fmt: skip
+"""Settings whose 0, or empty text, stands for no bound."""
 
 
 def _settings(
-    ack_wait: Annotated[
-        float | None, typer.Option(help="Seconds until a message is fired again.", min=0)
-    ] = None,
-    min_backoff: _Seconds = None,
-    max_backoff: _Seconds = None,
-    max_attempts: Annotated[
-        int | None, typer.Option(help="After so many it is dead; 0: never.", min=0)
-    ] = None,
-    purge_after: Annotated[
-        float | None, typer.Option(help="Seconds that a done message is kept.", min=0)
-    ] = None,
-    archive: Annotated[
-        bool | None, typer.Option("--archive/--no-archive", help="Keep done messages for ever.")
-    ] = None,
-    batch_size: _Count = None,
-    cache_size: _Count = None,
-    poller_interval: _Seconds = None,
-    max_rate: Annotated[
-        float | None, typer.Option(help="Messages a second; 0: any number.", min=0)
-    ] = None,
-    max_concurrency: Annotated[
-        int | None, typer.Option(help="Held at a time; 0: any number.", min=0)
-    ] = None,
-    order: Literal["none", "group"] | None = None,
-    on_duplicate: Literal["ignore", "error", "replace"] | None = None,
-    dead_letter_queue: Annotated[
-        str | None, typer.Option(help="Where the dead go; empty: nowhere else.")
-    ] = None,
-    group_max_rate: _Rate = None,
-    group_max_concurrency: _Count = None,
+    ack_wait: _AckWait = None,
+    min_backoff: _MinBackoff = None,
+    max_backoff: _MaxBackoff = None,
+    max_attempts: _MaxAttempts = None,
+    purge_after: _PurgeAfter = None,
+    archive: _Archive = False,
+    no_archive: _NoArchive = False,
+    batch_size: _BatchSize = None,
+    cache_size: _CacheSize = None,
+    poller_interval: _PollerInterval = None,
+    max_rate: _MaxRate = None,
+    max_concurrency: _MaxConcurrency = None,
+    order: _Order = None,
+    on_duplicate: _OnDuplicate = None,
+    dead_letter_queue: _DeadLetterQueue = None,
+    group_max_rate: _GroupMaxRate = None,
+    group_max_concurrency: _GroupMaxConcurrency = None,
 ) -> dict[str, Any]:
-    """Those that were given. 0, and nothing, are written for what has no bound."""
-    given = {name: value for name, value in locals().items() if value is not None}
-    for name in (
-        "max_attempts", "max_rate", "max_concurrency", "group_max_rate", "group_max_concurrency",
-        "dead_letter_queue",
-    ):  # fmt: skip
+    """Return the settings that were given; ``None`` stands for no bound."""
+    given: dict[str, Any] = {name: each for name, each in locals().items() if each is not None}
+    if archive and no_archive:
+        raise typer.BadParameter("give --archive or --no-archive, not both")
+    if not given.pop("no_archive") and not archive:
+        del given["archive"]
+    for name in _UNBOUNDED:
         if name in given and not given[name]:
             given[name] = None
     return given
 
 
 def on_a_store_with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function whose first arguments are a store and settings a command with options for
-    both.
-    """
+    """Make a command with options for its first arguments, a store and settings."""
     return decorated(command, required_store, _settings)

@@ -5,26 +5,38 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from itertools import islice
 from typing import Annotated, Any, Final
 
-import msgspec
 import typer
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import postroom
-from postroom.cli.mail import Limit, read_headers
-from postroom.cli.options import AsJson, Store, on_a_store, on_a_store_with_values
-from postroom.cli.output import Notation, field, json_headers, print_json, print_line
+from postroom.cli import queue_messages, queue_schedules
+from postroom.cli.listings import Listing
+from postroom.cli.options import (
+    AsJson,
+    Limit,
+    LimitIfGiven,
+    Name,
+    Store,
+    on_a_store,
+    on_a_store_with_values,
+)
+from postroom.cli.output import Notation, print_json, print_line
 from postroom.cli.queue_options import on_a_store_with_settings
+from postroom.cli.queue_output import (
+    QUEUE_HEADERS,
+    json_definition,
+    message_fields,
+    print_json_message,
+    print_messages,
+    print_queue,
+    queue_depth,
+)
 from postroom.client.queues.queue import STATES, State
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp
 
-Name = Annotated[str, typer.Argument(metavar="QUEUE", show_default=False)]
-Ids = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]
 TAIL_SECONDS: Final = 1.0
 ENDS: Final[tuple[State, ...]] = ("done", "archived", "dead")
 
@@ -32,18 +44,6 @@ app = typer.Typer(
     help="Queues: scheduled messages for competing consumers.",
     no_args_is_help=True,
 )
-
-
-@contextmanager
-def _in_words() -> Iterator[None]:
-    """An argument that cannot be is a usage error."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-# --- queues
 
 
 @app.command("list")
@@ -54,21 +54,13 @@ def list_queues(store: Store, as_json: AsJson = False) -> None:
     A line is: name, ready, scheduled, leased, dead, and whether it is paused, or failing. Of a
     queue that is damaged: its name, and why it cannot be used.
     """
-    with store.open_existing() as db:
+    with store.open_existing() as db, Listing(*QUEUE_HEADERS) as listing:
         for info in db.queues():
-            if info.damaged:
-                if as_json:
-                    print_json({"name": info.name, "damaged": info.damaged})
-                else:
-                    print_line(field(info.name), "damaged", info.damaged)
-                continue
-            stats = db.queue(info.name).stats()
+            line, record = queue_depth(db, info)
             if as_json:
-                print_json({"name": info.name, "paused": info.paused, **_json_stats(stats)})
-                continue
-            numbers = (stats.ready, stats.scheduled, stats.leased, stats.dead)
-            states = ("paused" if info.paused else "", "failing" if stats.failures else "")
-            print_line(field(info.name), *map(str, numbers), ",".join(filter(None, states)))
+                print_json(record)
+            else:
+                listing.add(*line)
 
 
 @app.command("create")
@@ -78,7 +70,7 @@ def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
     with store.open_or_create() as db:
         db.create_queue(name, **settings)
         if as_json:
-            print_json(_definition(db.queue(name).info()))
+            print_json(json_definition(db.queue(name).info()))
 
 
 @app.command("update")
@@ -90,7 +82,7 @@ def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
     with store.open_existing() as db:
         db.queue(name).update(**settings)
         if as_json:
-            print_json(_definition(db.queue(name).info()))
+            print_json(json_definition(db.queue(name).info()))
 
 
 @app.command("pause")
@@ -114,7 +106,7 @@ def resume(store: Store, name: Name) -> None:
 def drop(
     store: Store,
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without a question.")] = False,
 ) -> None:
     """Delete QUEUE with all its messages."""
     with store.open_existing() as db:
@@ -132,10 +124,12 @@ def show(
     name: Name,
     state: Annotated[
         str | None,
-        typer.Option(help=f"Print its messages in this state: {', '.join(STATES)}, live."),
+        typer.Option(
+            metavar="STATE", help=f"Print its messages in STATE: {', '.join(STATES)}, live."
+        ),
     ] = None,
     message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="Print the message with this id.")
+        str | None, typer.Option("--id", metavar="ID", help="Print the message ID.")
     ] = None,
     limit: Limit = 100,
 ) -> None:
@@ -152,13 +146,12 @@ def show(
             message = queue.get(message_id)
             if message is None:
                 raise Error(f"there is no message {message_id!r} in the queue {name!r}")
-            _print_message(notation, message)
+            print_messages(notation, [message])
         elif state is not None:
             of_state: Any = None if state == "live" else state
-            for each in queue.scan(of_state, limit=limit):
-                _print_message(notation, each)
+            print_messages(notation, queue.scan(of_state, limit=limit))
         else:
-            _print_queue(notation, queue)
+            print_queue(notation, queue)
 
 
 @app.command("tail")
@@ -168,186 +161,60 @@ def tail(
     notation: Notation,
     name: Name,
     since: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="Begin so long ago.")
-    ] = 0.0,
-    messages_max: Annotated[
-        int | None, typer.Option("--max", min=1, help="End after so many.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            help="Begin with what ended SECONDS ago.",
+            show_default="now; with --path the beginning",
+        ),
     ] = None,
+    limit: LimitIfGiven = None,
 ) -> None:
-    """Print the messages of QUEUE as they end: done, archived or dead; for ever.
+    """Print the messages of QUEUE as they end (done, archived or dead), until Ctrl-C.
 
-    Lines as those of show. What is deleted as soon as it is done (--purge-after 0) is not seen.
-    A folder (--path) has no other user meanwhile: there, only what ended before (--since) comes.
+    The lines are those of show. A message that is deleted when it is done (--purge-after 0) is not
+    printed. With --path the command prints what has ended and exits: no other process works there.
     """
-    printed = 0
     with store.open_existing() as db:
         queue = db.queue(name)
         queue.info()
-        after = Timestamp(max(int(db.now()) - (round(since * 1000) << 16), 1))
-        while True:
-            with db.snapshot() as now:  # one for all: what ends meanwhile is told the next time
-                at = now.timestamp
-                found = [each for state in ENDS for each in queue.scan(state, after, at=at)]
-            for message in sorted(found, key=_ended_at):
-                _print_message(notation, message)
-                after = Timestamp(_ended_at(message) + 1)
-                printed += 1
-                if printed == messages_max:
-                    return
+        if since is None:
+            since = 0.0 if store.path is None else float("inf")
+        for message in islice(ended_messages(db, queue, since, follow=store.path is None), limit):
+            if notation.as_json:
+                print_json_message(notation, message)
+            else:
+                print_line(*message_fields(notation, message))
             sys.stdout.flush()
-            time.sleep(TAIL_SECONDS)  # noqa: TID251 - a command for people: no clock to be given
+
+
+def ended_messages(
+    db: postroom.Database, queue: postroom.Queue, since: float, *, follow: bool
+) -> Iterator[postroom.QueueMessage]:
+    """Yield the messages that have ended in the last ``since`` seconds, then those that end."""
+    now = int(db.now())
+    after = Timestamp(max(now - (round(min(since, now >> 16) * 1000) << 16), 1))
+    while True:
+        with db.snapshot() as snapshot:  # one for all states: later ends come with the next one
+            at = snapshot.timestamp
+            found = [each for state in ENDS for each in queue.scan(state, after, at=at)]
+        for message in sorted(found, key=_ended_at):
+            yield message
+            after = Timestamp(_ended_at(message) + 1)
+        if not follow:
+            return
+        time.sleep(TAIL_SECONDS)  # noqa: TID251 - a command for people: no clock to be given
 
 
 def _ended_at(message: postroom.QueueMessage) -> int:
     return message.done_at or 0
 
 
-# --- messages
-
-
-@app.command("enqueue")
-@on_a_store_with_values
-def enqueue(
-    store: Store,
-    notation: Notation,
-    name: Name,
-    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", show_default=False)],
-    message_id: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="With the kind, unique.")
-    ] = None,
-    kind: Annotated[str, typer.Option(help="The type of the payload.")] = "",
-    key: Annotated[str | None, typer.Option(help="Where it is stored.")] = None,
-    priority: Annotated[int, typer.Option(help="From -128 to 127, lower ones first.")] = 0,
-    after: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0, help="Fire it so much later.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="Its group.")] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header (repeatable).")
-    ] = None,
-) -> None:
-    """Put a message into QUEUE, and print its id; fail if there is one of its kind and id."""
-    with store.open_existing() as db, _in_words():
-        with db.begin() as tx:
-            handle = tx.enqueue(
-                name, notation.read_payload(payload), id=message_id, kind=kind,
-                key=None if key is None else notation.read_key(key), priority=priority,
-                deliver_at=after, group=group, headers=read_headers(header or []),
-            )  # fmt: skip
-        if handle.inserted is False and not handle.replaced:
-            raise Error(f"there is a message {message_id!r} of that kind; nothing was changed")
-        if notation.as_json:
-            print_json({"queue": name, "id": _json_id(handle.id), "kind": kind})
-        else:
-            print_line(_shown_id(handle.id))
-
-
-@app.command("cancel")
-@on_a_store
-def cancel(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
-    """Delete messages of QUEUE that are not done; fail if some of them are not there any more."""
-    with store.open_existing() as db:
-        cancelled = db.queue(name).cancel(ids)
-        _told("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
-
-
-@app.command("retry")
-@on_a_store
-def retry(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
-    """Fire dead messages of QUEUE again, by their ids, or 'all'."""
-    with store.open_existing() as db:
-        queue = db.queue(name)
-        if ids == ["all"]:
-            replayed = queue.replay(list(queue.scan("dead")))
-            if as_json:
-                print_json({"retried": replayed, "gone": 0})
-            return
-        _told("retried", queue.replay(ids), ids, "not dead, or not there", as_json=as_json)
-
-
-def _told(what: str, done: int, ids: list[str], missing: str, *, as_json: bool) -> None:
-    gone = max(len(ids) - done, 0)
-    if as_json:
-        print_json({what: done, "gone": gone})
-    if gone:
-        raise Error(f"{done} {what}; {gone} {missing}: 'postroom queue show' has their states")
-
-
-# --- printing
-
-
-def _print_message(notation: Notation, message: postroom.QueueMessage) -> None:
-    due = message.scheduled.datetime.isoformat()
-    if not notation.as_json:
-        print_line(
-            _shown_id(message.id), field(message.kind), message.state, str(message.epoch), due,
-            notation.value(message.payload), field(message.last_error),
-        )  # fmt: skip
-        return
-    print_json(
-        {
-            "queue": message.queue,
-            "id": _json_id(message.id),
-            "kind": message.kind,
-            "key": notation.json_key(message.key),
-            "payload": notation.json_value(message.payload),
-            "headers": json_headers(message.headers),
-            "priority": message.priority,
-            "group": message.group,
-            "state": message.state,
-            "epoch": message.epoch,
-            "created_at": message.created_at.datetime.isoformat(),
-            "first_scheduled": message.first_scheduled.datetime.isoformat(),
-            "scheduled": due,
-            "leased_until": _iso(message.leased_until),
-            "done_at": _iso(message.done_at),
-            "last_error": message.last_error,
-        }
-    )
-
-
-def _print_queue(notation: Notation, queue: postroom.Queue) -> None:
-    info, stats, schedules = queue.info(), queue.stats(), queue.schedules()
-    if notation.as_json:
-        told = [
-            {
-                "name": each.name, "cron": each.cron, "timezone": each.timezone, "kind": each.kind,
-                "payload": notation.json_value(each.payload),
-            }
-            for each in schedules
-        ]  # fmt: skip
-        print_json({**_definition(info), "stats": _json_stats(stats), "schedules": told})
-        return
-    table = Table(box=box.SIMPLE, show_header=False)
-    rows = {"queue": info.name, "paused": info.paused, **msgspec.structs.asdict(info.settings)}
-    for name, value in {**rows, **_json_stats(stats)}.items():
-        table.add_row(name, "" if value is None else str(value))
-    for each in schedules:
-        table.add_row(f"schedule {each.name}", f"{each.cron} ({each.timezone})")
-    Console().print(table)
-
-
-def _definition(info: postroom.QueueInfo) -> dict[str, object]:
-    return {
-        "name": info.name,
-        "paused": info.paused,
-        "created_at": info.created_at.datetime.isoformat(),
-        "settings": msgspec.structs.asdict(info.settings),
-    }
-
-
-def _json_stats(stats: postroom.QueueStats) -> dict[str, object]:
-    oldest = _iso(Timestamp(stats.oldest)) if stats.oldest else None
-    return {**msgspec.structs.asdict(stats), "oldest": oldest}
-
-
-def _iso(moment: Timestamp | None) -> str | None:
-    return None if moment is None else moment.datetime.isoformat()
-
-
-def _shown_id(id_: str | bytes) -> str:
-    return field(id_ if isinstance(id_, str) else id_.decode("utf-8", "backslashreplace"))
-
-
-def _json_id(id_: str | bytes) -> object:
-    return id_ if isinstance(id_, str) else {"hex": id_.hex()}
+app.command("enqueue")(queue_messages.enqueue)
+app.command("cancel")(queue_messages.cancel)
+app.command("reschedule")(queue_messages.reschedule)
+app.command("replay")(queue_messages.replay)
+app.command("schedule")(queue_schedules.schedule)
+app.command("unschedule")(queue_schedules.unschedule)
+app.command("schedules")(queue_schedules.schedules)

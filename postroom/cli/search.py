@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import postroom
-from postroom.cli.options import Store, on_a_store_with_values
+from postroom.cli.options import Limit, Store, on_a_store_with_values
 from postroom.cli.output import Notation, print_json, print_line
 from postroom.client.search.query import parse
 from postroom.errors import Error
@@ -19,9 +19,10 @@ def search(
     notation: Notation,
     words: Annotated[list[str], typer.Argument(metavar="WORDS", show_default=False)],
     index: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the index, if there are several.")
+        str | None,
+        typer.Option(metavar="NAME", help="Search the index NAME, if there are several."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 10,
+    limit: Limit = 10,
     consistent: Annotated[
         bool, typer.Option("--consistent", help="Wait until the index has caught up.")
     ] = False,

@@ -1,23 +1,27 @@
-"""The command serve: a node of a cluster, until it is told to stop."""
+"""The command serve: a node, alone or of a cluster, until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import random  # noqa: TID251 - here an instance is made, to be passed in
 import signal
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from postroom.cli.options import quiet_grpc
+from postroom.cli.sizes import as_bytes
 from postroom.client.remote import grpc_environment
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
 from postroom.server.local_folder import check_no_local_cluster
 
 if TYPE_CHECKING:
@@ -30,18 +34,22 @@ INPUT_BYTES = 4096
 
 _log = logging.getLogger(__name__)
 
-Data = Annotated[
-    Path, typer.Option("--data", metavar="DIR", help="The node's data folder; created if missing.")
+DataFolder = Annotated[
+    Path,
+    typer.Option(
+        "--path", "--data", metavar="DIR", help="The node's data folder; created if missing."
+    ),
 ]
 Listen = Annotated[
     str, typer.Option("--listen", metavar="HOST:PORT", help="Where this node listens.")
 ]
 JoinList = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--join",
         metavar="HOST:PORT,...",
         help="The first nodes' addresses, the same list on each of them; a later node names any.",
+        show_default="a node of its own",
     ),
 ]
 Advertise = Annotated[
@@ -85,8 +93,17 @@ Engine = Annotated[
     str | None,
     typer.Option(
         "--engine",
-        metavar="leveldb|rocksdb",
-        help="What writes the data folder, if not what did so far, or the first that is installed.",
+        metavar="ENGINE",
+        help="Open a new folder with leveldb or rocksdb.",
+        show_default="the one that is installed",
+    ),
+]
+Memory = Annotated[
+    str,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="The budget for what the node keeps of the store in memory.",
     ),
 ]
 StopAtEndOfInput = Annotated[
@@ -100,9 +117,9 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
 
 
 def serve(
-    data: Data,
+    path: DataFolder,
     listen: Listen,
-    join: JoinList,
+    join: JoinList = None,
     advertise: Advertise = None,
     insecure: Insecure = False,
     tls_ca: TlsCa = None,
@@ -111,36 +128,40 @@ def serve(
     token_file: TokenFile = None,
     role_file: RoleFile = None,
     engine: Engine = None,
+    memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
-    """Serve as a node of a cluster until SIGTERM or Ctrl-C.
+    """Serve the store in a folder until SIGTERM or Ctrl-C: alone, or as a node of a cluster.
 
-    The first nodes, each started with the same --join list, form the cluster by themselves.
+    Without --join it is a node of its own. The first nodes of a larger cluster, each started with
+    the same --join list, form it by themselves.
     Standard error says "ready" and the address once the node serves.
     """
-    grpc_environment.prepare()
-    if not verbose:
-        quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here
-    from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - slow to load
+    with _signals_kept() as early:
+        grpc_environment.prepare()
+        if not verbose:
+            quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here
+        from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - slow to load
 
-    _log_to_standard_error(verbose=verbose)
-    if stop_at_end_of_input and not _input_is_a_pipe():
-        raise typer.BadParameter("--stop-at-end-of-input needs a pipe as standard input")
-    check_no_local_cluster(data)
-    security = _security(
-        insecure, _TlsFiles(tls_ca, tls_certificate, tls_key), token_file, role_file
-    )
-    address = _address(advertise or listen, "--advertise" if advertise else "--listen")
-    settings = Settings(
-        folder=data,
-        listen=_address(listen, "--listen", wildcard=True),
-        address=address,
-        first_addresses=_first_addresses(join),
-        security=security,
-        engine=_engine(engine),
-    )
-    asyncio.run(_run(settings, stop_at_end_of_input=stop_at_end_of_input))
+        _log_to_standard_error(verbose=verbose)
+        if stop_at_end_of_input and not _input_is_a_pipe():
+            raise typer.BadParameter("--stop-at-end-of-input needs a pipe as standard input")
+        check_no_local_cluster(path)
+        security = _security(
+            insecure, _TlsFiles(tls_ca, tls_certificate, tls_key), token_file, role_file
+        )
+        address = _address(advertise or listen, "--advertise" if advertise else "--listen")
+        settings = Settings(
+            folder=path,
+            listen=_address(listen, "--listen", wildcard=True),
+            address=address,
+            first_addresses=(address,) if join is None else _first_addresses(join),
+            security=security,
+            engine=_engine(engine),
+            memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
+        )
+        asyncio.run(_run(settings, early, stop_at_end_of_input=stop_at_end_of_input))
 
 
 def _engine(name: str | None) -> EngineName | None:
@@ -162,29 +183,54 @@ def _input_is_a_pipe() -> bool:
         return False
 
 
-async def _run(settings: Settings, *, stop_at_end_of_input: bool) -> None:
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[list[int]]:
+    """Keep the first signal until the node can be stopped: some imports lose what is raised."""
+    early: list[int] = []
+
+    def keep(number: int, frame: object) -> None:
+        if early:
+            raise KeyboardInterrupt
+        early.append(number)
+
+    before = {number: signal.signal(number, keep) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield early
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _run(settings: Settings, early: list[int], *, stop_at_end_of_input: bool) -> None:
+    loop = asyncio.get_running_loop()
+    started: list[ServedNode] = []
+    # Before the node is built, which takes a while: else a signal would cancel what it awaits
+    # first, and gRPC does not bear that. A handler runs when the node awaits, so it finds it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, loop, started)
     from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - slow to load
 
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
     node = ServedNode(settings, SystemClock(), randomness)  # on the loop: its doors need it
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, loop, node)
+    started.append(node)
+    if early:
+        _stop(loop, started)
     if stop_at_end_of_input:
         os.set_blocking(STANDARD_INPUT, False)  # several nodes may read the same pipe
-        loop.add_reader(STANDARD_INPUT, _on_input, loop, node)
+        loop.add_reader(STANDARD_INPUT, _on_input, loop, started)
     await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
 
 
-def _stop(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
-    """The first signal ends in good order; the second one at once."""
+def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
+    """End the node: at the first signal in good order, at the second one at once."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
-    node.stop()
+    for node in started:
+        node.stop()
 
 
-def _on_input(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
+def _on_input(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
     """What comes in means nothing, that no more will is like a signal."""
     try:
         ended = not os.read(STANDARD_INPUT, INPUT_BYTES)
@@ -193,7 +239,7 @@ def _on_input(loop: asyncio.AbstractEventLoop, node: ServedNode) -> None:
     if ended:
         loop.remove_reader(STANDARD_INPUT)
         _log.info("standard input has ended: the node stops")
-        _stop(loop, node)
+        _stop(loop, started)
 
 
 class _TlsFiles(NamedTuple):
@@ -208,6 +254,7 @@ def _security(
     from postroom.server.cluster.access_files import (  # noqa: PLC0415 - slow to load
         Tokens,
         roles_of_certificates,
+        warn_if_others_may_read,
     )
     from postroom.server.cluster.security import (  # noqa: PLC0415 - slow to load
         Certificates,
@@ -227,6 +274,7 @@ def _security(
         raise typer.BadParameter(
             "give --tls-ca, --tls-certificate and --tls-key; or --insecure, to let anybody in"
         )
+    warn_if_others_may_read(key)
     tokens = None if token_file is None else Tokens(token_file)
     roles = None if role_file is None else roles_of_certificates(role_file)
     return Security(Certificates(ca, certificate, key), tokens, roles)
@@ -236,7 +284,7 @@ def _first_addresses(join: str) -> tuple[str, ...]:
     found = tuple(_address(each, "--join") for each in join.split(",") if each.strip())
     if not found:
         raise typer.BadParameter(
-            "give at least one HOST:PORT; a cluster of one names its own", param_hint="--join"
+            "give at least one HOST:PORT; a node of its own does without", param_hint="--join"
         )
     return found
 

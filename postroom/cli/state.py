@@ -6,7 +6,7 @@ import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -18,9 +18,12 @@ from rich.table import Table
 import postroom
 from postroom.cli.options import AsJson, Store, in_options, on_a_store, quiet_grpc
 from postroom.cli.output import print_json, print_line
+from postroom.cli.positions import positions_as_json, print_positions
+from postroom.cli.queue_output import QueuesSummary, summarize_queues
 from postroom.client.remote.rebinding import rebind_node as rebind
 from postroom.client.remote.removal import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
+from postroom.counted import counted
 from postroom.errors import Error
 from postroom.messaging.counters import Counters
 from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
@@ -33,18 +36,29 @@ VOTING = frozenset({"leader", "follower"})
 
 @on_a_store
 def status(store: Store, as_json: AsJson = False) -> None:
-    """Print how the store is; of a cluster, how each node is, whether or not one leads."""
+    """Print the state of the store, its messages, queues and readers; of a cluster, each node too.
+
+    Exits with 1 if no node leads.
+    """
     if store.path is None:
-        _print_survey(_survey(store), as_json)
+        now = _survey(store)
+        led = _Led() if now.leader is None else _ask_leader(store)
+        _print_survey(now, led, as_json)
+        if now.leader is None:
+            raise Error("no node leads: nothing can be read or written until a majority is there")
         return
     with store.open_existing() as db:
-        facts = _facts(db.status())
+        now_here, queues = db.status(), summarize_queues(db)
+    facts = _facts(now_here)
     if as_json:
-        print_json(facts)
+        print_json({**facts, "queues": queues.as_json()})
     else:
         # Those that a cluster has, and a folder has not.
-        here = {name: fact for name, fact in facts.items() if name not in {"leader", "nodes"}}
+        elsewhere = {"leader", "nodes", "positions"}
+        here = {name: fact for name, fact in facts.items() if name not in elsewhere}
         Console().print(_table(str(store.path), here))
+        queues.print()
+        print_positions(now_here.positions)
 
 
 @on_a_store
@@ -52,7 +66,10 @@ def remove_node(
     store: Store,
     node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
     force: Annotated[
-        bool, typer.Option("--force", help="Even if those that answer are no majority then.")
+        bool,
+        typer.Option(
+            "--force", help="Remove it even if the nodes that answer are no majority then."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -85,7 +102,11 @@ def rebind_node(
     ] = None,
     fingerprint: Annotated[
         str | None,
-        typer.Option("--fingerprint", metavar="HEX", help="SHA-256 of its public key, instead."),
+        typer.Option(
+            "--fingerprint",
+            metavar="HEX",
+            help="Give the SHA-256 of its public key instead of its certificate.",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -142,25 +163,79 @@ def _survey(store: Store) -> Survey:
     return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))
 
 
-def _print_survey(now: Survey, as_json: bool) -> None:
+class _Led(NamedTuple):
+    """What the leader says of all data: its queues, and the positions of readers."""
+
+    queues: QueuesSummary = QueuesSummary()
+    positions: tuple[postroom.PositionInfo, ...] = ()
+
+
+def _ask_leader(store: Store) -> _Led:
+    """Return what the leader says; after the survey it may lead no more."""
+    try:
+        with store.open_existing() as db:
+            return _Led(summarize_queues(db), db.status().positions)
+    except Error as error:
+        return _Led(QueuesSummary(error=in_options(str(error))))
+
+
+def _print_survey(now: Survey, led: _Led, as_json: bool) -> None:
     if not as_json:
         console = _console()
         console.print(nodes_table(now))
+        console.print(_versions(now), markup=False, highlight=False)
+        for peer, reason in _unreachable(now):
+            console.print(
+                f"node {peer} cannot be reached by the leader: {reason}",
+                markup=False, style="bold red",
+            )  # fmt: skip
         for report in now.nodes:
             if report.status and report.status.damage:
                 console.print(
                     f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
                     f"disk:[/bold red] {escape(report.status.damage)}"
                 )
-        for line in service_errors(now):
-            console.print(line, markup=False, style="bold red")
+            if report.status and report.status.certificate:
+                said = f"node {report.node_id}: {report.status.certificate}"
+                console.print(said, markup=False, style="bold red")
+            if report.status and report.status.refused:
+                console.print(
+                    f"[bold red]node {report.node_id} refuses writes:[/bold red] "
+                    f"{escape(report.status.refused)}"
+                )
+        _print_services(console, now)
         if now.counters is not None:
             console.print(_table("messages", _counted(now.counters)))
+        led.queues.print()
+        print_positions(led.positions)
         return
     for report in now.nodes:
         print_json(_node_facts(report, now.leader))
     counters = None if now.counters is None else _counted(now.counters)
-    print_json({"leader": now.leader.node_id if now.leader else None, "counters": counters})
+    leader = now.leader.node_id if now.leader else None
+    print_json({
+        "leader": leader, "counters": counters, "queues": led.queues.as_json(),
+        "positions": positions_as_json(led.positions),
+    })  # fmt: skip
+
+
+def _unreachable(now: Survey) -> list[tuple[int, str]]:
+    """Return the nodes to which the leader has no connection, and why."""
+    status = now.leader and now.leader.status
+    peers = status.peers if status else ()
+    return [(each.node_id, each.link_error) for each in peers if each.link_error]
+
+
+def _versions(now: Survey) -> str:
+    """Return the versions of Postroom that the nodes run, the nodes of each behind it."""
+    nodes: dict[str, list[str]] = {}
+    for report in now.nodes:
+        if report.status:
+            nodes.setdefault(report.status.version or "unknown", []).append(str(report.node_id))
+    return "; ".join(
+        f"version {each}: {'node' if len(those) == 1 else 'nodes'} {', '.join(those)}"
+        for each, those in nodes.items()
+    )
 
 
 def _console() -> Console:
@@ -172,6 +247,7 @@ def _console() -> Console:
 def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, object]:
     behind, silent = _progress(report, leader)
     status = report.status
+    seen_by_leader = {} if leader is None else dict(_unreachable(Survey([leader])))
     return {
         "node_id": report.node_id or None,
         "address": report.address,
@@ -186,8 +262,20 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "free_bytes": status and status.free_bytes,
         "clock_offset_seconds": status and status.clock_offset_seconds,
         "damage": status and (status.damage or None),
+        "certificate": status and (status.certificate or None),
+        "link_error": seen_by_leader.get(report.node_id),
+        "version": status and status.version,
+        "refused": status and (status.refused or None),
         "services": status and [msgspec.structs.asdict(each) for each in status.services],
+        "storage": status and msgspec.structs.asdict(status.storage),
     }
+
+
+def _print_services(console: Console, now: Survey) -> None:
+    for line in service_errors(now):
+        console.print(line, markup=False, style="bold red")
+    for line in service_notes(now):
+        console.print(line, markup=False)
 
 
 def service_errors(now: Survey) -> list[str]:
@@ -200,13 +288,28 @@ def service_errors(now: Survey) -> list[str]:
     ]
 
 
-def _service_state(running: bool, failures: int, last_error: str, name: str = "") -> str:
+def service_notes(now: Survey) -> list[str]:
+    """Return what the leader's services have to tell, one line each."""
+    status = now.leader and now.leader.status
+    services = status.services if status else ()
+    return [f"{each.name}: {_shown(each.note)}" for each in services if each.note]
+
+
+def _service_state(
+    running: bool, failures: int, last_error: str, name: str = "", note: str = ""
+) -> str:
     """Of one service, on one line; what an error says may have come from anybody."""
     state = "running" if running else "pausing" if failures else "at rest"
     if failures:
-        told = last_error.encode("unicode_escape").decode("ascii")
-        state += f"; failed {failures} times, the last time: {told}"
+        state += f"; failed {counted(failures, 'time')}, the last time: {_shown(last_error)}"
+    if note:
+        state += f"; {_shown(note)}"
     return f"{name}: {state}" if name else state
+
+
+def _shown(text: str) -> str:
+    """On one line, whoever it came from."""
+    return text.encode("unicode_escape").decode("ascii")
 
 
 def nodes_table(now: Survey) -> Table:
@@ -215,8 +318,8 @@ def nodes_table(now: Survey) -> Table:
     title = "no node leads: nothing can be read or written" if leader is None else None
     table = Table(
         "node", "address", "role", "term", "applied", "behind", "silent\ns", "disk\nMB", "free\nGB",
-        "clock\ns", title=title, title_justify="left", title_style="bold red", box=box.SIMPLE_HEAD,
-        pad_edge=False, padding=0,
+        "clock\ns", title=title, title_justify="left", title_style="bold red",
+        box=box.SIMPLE_HEAD, pad_edge=False, padding=0,
     )  # fmt: skip
     for column in table.columns:
         column.no_wrap = True
@@ -262,10 +365,13 @@ def _number(value: Any, digits: int = 0, unit: int = 1) -> str:
 
 def _facts(now: postroom.Status) -> dict[str, object]:
     return {
+        "version": postroom.__version__,
         **now._asdict(),
         "timestamp": now.timestamp.datetime.isoformat(),
         "counters": _counted(now.counters),
         "services": [each._asdict() for each in now.services],
+        "storage": now.storage._asdict(),
+        "positions": positions_as_json(now.positions),
     }
 
 
@@ -282,13 +388,17 @@ def _table(title: str, facts: dict[str, object]) -> Table:
 
 
 def _flat(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, str]]:
-    """The facts as pairs; those inside others under both names."""
+    """Return the facts as pairs, without those that say nothing; those inside others under both
+    names.
+    """
     for name, value in facts.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{name} · ", value)
         elif name == "services" and isinstance(value, list):
             for each in value:
-                state = _service_state(each["running"], each["failures"], each["trouble"])
+                state = _service_state(
+                    each["running"], each["failures"], each["trouble"], note=each["note"]
+                )
                 yield f"{prefix}service · {each['name']}", state
-        else:
+        elif value != "":
             yield prefix + name, f"{value:,}" if type(value) is int else str(value)

@@ -24,7 +24,7 @@ def demo(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Where its store is.",
+            help="Keep its store in DIR.",
             show_default="postroom-demo, or postroom-demo-cluster",
         ),
     ] = None,
@@ -33,7 +33,7 @@ def demo(
         typer.Option(
             min=1,
             metavar="N",
-            help="Only the first N.",
+            help="Replay only the first N flights.",
             show_default="the whole year; 50,000 on a cluster",
         ),
     ] = None,
@@ -44,18 +44,21 @@ def demo(
             min=1,
             max=LOCAL_NODES_MAX,
             metavar="N",
-            help="On a cluster of N processes.",
+            help="Run it on a cluster of N nodes.",
             show_default="no cluster",
         ),
     ] = None,
     chaos: Annotated[
         bool,
-        typer.Option("--chaos", help="Kill a random node every few seconds, of 3 if not told."),
+        typer.Option(
+            "--chaos", help="Kill a random node every few seconds (of 3 without --nodes)."
+        ),
     ] = False,
     spark: Annotated[
         bool,
         typer.Option(
-            "--spark", help="Then archive, report and audit it with Spark, into files beside DIR."
+            "--spark",
+            help="Archive, report and audit it with Spark at the end, into files beside DIR.",
         ),
     ] = False,
 ) -> None:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 import postroom
-from postroom.cli.options import Key, Store, on_a_store_with_values
+from postroom.cli.options import Key, LimitIfGiven, Prefix, Store, Value, on_a_store_with_values
 from postroom.cli.output import Notation, field, print_json, print_line
 from postroom.errors import Error, WrongType, shorten
 from postroom.limits import KEY_BYTES_MAX
 
-Prefix = Annotated[
-    str | None, typer.Option(help="All keys that begin so, instead of START and END.")
-]
 End = Annotated[
     str | None,
     typer.Argument(metavar="END", help="The key before which to stop.", show_default=False),
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="At most so many.")]
+
+
+IDLE_SECONDS: Final = 0.5
+"""``watch --path`` ends when no further change has come for so long."""
 
 
 @on_a_store_with_values
@@ -47,9 +47,12 @@ def put(
     store: Store,
     notation: Notation,
     key: Key,
-    value: Annotated[str, typer.Argument(metavar="VALUE", show_default=False)],
+    value: Value,
 ) -> None:
-    """Set KEY to VALUE; with --int, to a counter that stands at VALUE (-- before negative ones)."""
+    """Set KEY to VALUE, or with --int to a counter that stands at VALUE.
+
+    Write - for VALUE to read it from standard input, and -- before a negative number.
+    """
     key_bytes, stored = notation.read_key(key), notation.read_value(value)
     with store.open_or_create() as db:
         if isinstance(stored, int):
@@ -99,8 +102,8 @@ def scan(
     start: Annotated[str, typer.Argument(metavar="START", help="The first key.")] = "",
     end: End = None,
     prefix: Prefix = None,
-    limit: Limit = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="The last key first.")] = False,
+    limit: LimitIfGiven = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Print the last key first.")] = False,
 ) -> None:
     """Print the keys from START to END (without it) and their values, in the order of keys."""
     first, last = _span(notation, start, end, prefix)
@@ -124,15 +127,15 @@ def watch(
     after: Annotated[
         int | None,
         typer.Option(
-            metavar="TIMESTAMP", min=1, help="Go on after this change.", show_default="now"
+            metavar="TIMESTAMP", min=1, help="Print changes after TIMESTAMP.", show_default="now"
         ),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    limit: LimitIfGiven = None,
 ) -> None:
     """Print the changes of a key, or of many, as they are committed, until Ctrl-C.
 
-    A line is: timestamp, put or delete, key, value. A folder (--path) has no other writer
-    meanwhile: there, only what was changed --after TIMESTAMP comes.
+    A line is: timestamp, put or delete, key, value. With --path the command prints what was changed
+    --after TIMESTAMP and exits: no other process writes there.
     """
     if not start and prefix is None:
         raise typer.BadParameter("give a key, START and END, or --prefix")
@@ -141,8 +144,9 @@ def watch(
     if prefix is not None:
         first, last = _span(notation, start, end, prefix)
         last = last or b"\xff" * KEY_BYTES_MAX
+    timeout = None if store.path is None else IDLE_SECONDS
     with store.open_existing() as db:
-        for change in islice(db.watch(first, last, after=after), limit):
+        for change in islice(db.watch(first, last, after=after, timeout=timeout), limit):
             _print_change(notation, change)
             sys.stdout.flush()
 

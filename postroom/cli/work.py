@@ -22,13 +22,19 @@ def worker(
     store: Store | None,
     application: Annotated[str, typer.Argument(metavar="MODULE:NAME", show_default=False)],
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help="Messages at a time altogether.", show_default=False)
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Work on at most N messages at a time.", show_default=False
+        ),
     ] = None,
     queues: Annotated[
-        str | None, typer.Option(metavar="NAME,...", help="Only the tasks of these queues.")
+        str | None, typer.Option(metavar="NAME,...", help="Run only the tasks of these queues.")
     ] = None,
     codec: Annotated[
-        str | None, typer.Option(help="Of the store: msgpack or json; bytes if not given.")
+        str | None,
+        typer.Option(
+            metavar="CODEC", help="Use this codec: msgpack or json.", show_default="bytes"
+        ),
     ] = None,
 ) -> None:
     """Run the worker NAME of the Python module MODULE (app:worker) until SIGTERM or Ctrl-C.

@@ -1,1 +1,1 @@
-"""What applications call: Database and Transaction, in both forms."""
+"""The classes that applications call: Database and Transaction, in both forms."""

@@ -1,23 +1,24 @@
-"""Checks of what applications pass in: wrong types and sizes are refused before anything is
-sent.
-"""
+"""Checks of what applications pass in: they refuse wrong types and sizes before sending."""
 
 from __future__ import annotations
 
 import datetime
-from typing import Any, TypeAlias
+import math
+from typing import Any, Final, TypeAlias
 
 from postroom.client.codec import Packing
-from postroom.errors import KeyTooLarge, Overflow, ValueTooLarge, shorten
-from postroom.kv.clock import LOGICAL_BITS, from_datetime, from_seconds
+from postroom.errors import Invalid, KeyTooLarge, Overflow, ValueTooLarge, shorten
+from postroom.kv.clock import from_datetime
 from postroom.limits import (
     DEPTH_MAX,
     KEY_BYTES_MAX,
     LATER_SECONDS_MAX,
     MESSAGE_BYTES_MAX,
+    NUMBER_SECONDS_MAX,
     VALUE_BYTES_MAX,
     WAIT_SECONDS_MAX,
 )
+from postroom.messaging import due as times
 from postroom.ranges.checks import check_accounting, check_headers, is_nested
 from postroom.ranges.requests import (
     Accounting,
@@ -29,13 +30,14 @@ from postroom.ranges.requests import (
 )
 
 Due: TypeAlias = datetime.datetime | datetime.timedelta | float
-"""When something is due: an aware ``datetime``, or a time or a number of seconds from now."""
+"""The time at which something is due: an aware ``datetime``, or a time or seconds from now."""
 
+YEAR_SECONDS: Final = 366 * 86400.0
 _HEADER_TYPES = (str, bytes, int, float, bool, type(None))
 
 
 def key(value: Any) -> bytes:
-    """A key."""
+    """Return a key, checked."""
     if type(value) is not bytes:
         value = _exactly_bytes(value)
     if len(value) > KEY_BYTES_MAX:
@@ -48,7 +50,7 @@ def key(value: Any) -> bytes:
 
 
 def _exactly_bytes(value: Any) -> bytes:
-    """A subclass of bytes as bytes: only those travel."""
+    """Return a subclass of bytes as plain bytes, the only type that can be sent."""
     if not isinstance(value, bytes):
         raise TypeError(
             f"keys are bytes, not {type(value).__name__}: encode text, or pack a tuple with "
@@ -58,12 +60,12 @@ def _exactly_bytes(value: Any) -> bytes:
 
 
 def span(start: Any, end: Any) -> tuple[bytes, bytes | None]:
-    """The bounds of a span; ``end=None`` is unbounded."""
+    """Return the bounds of a span, checked; ``end=None`` is unbounded."""
     return key(start), None if end is None else key(end)
 
 
 def value(given: Any, codec: Packing, of: bytes) -> bytes:
-    """A value, packed."""
+    """Return a value, checked and packed."""
     packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, of)
     if len(packed) > VALUE_BYTES_MAX:
         raise ValueTooLarge(
@@ -74,7 +76,7 @@ def value(given: Any, codec: Packing, of: bytes) -> bytes:
 
 
 def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
-    """What a key is expected to hold, packed; and the stored integer that is as good."""
+    """Return what a key is expected to hold, packed, and the stored integer that equals it."""
     if given is None:
         return None, None
     is_integer = codec.packs and type(given) is int and -(2**63) <= given < 2**63
@@ -82,7 +84,7 @@ def expected(given: Any, codec: Packing) -> tuple[bytes | None, int | None]:
 
 
 def _packed(given: Any, codec: Packing, key: bytes) -> bytes:
-    """As the codec packs it. What it could not unpack again must not come into the store."""
+    """Return what the codec makes of a value; refuse values that it could not unpack again."""
     try:
         packed = codec.encode(given)
     except RecursionError as error:
@@ -100,7 +102,7 @@ def _too_deep(key: bytes) -> ValueTooLarge:
 
 
 def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> bytes:
-    """A message's payload, packed."""
+    """Return the payload of a message, checked and packed."""
     packed = given if type(given) is bytes and not codec.packs else _packed(given, codec, to)
     size = len(packed) + headers_bytes
     if size > MESSAGE_BYTES_MAX:
@@ -112,7 +114,10 @@ def message(given: Any, codec: Packing, to: bytes, headers_bytes: int = 0) -> by
 
 
 def headers(given: Any, to: bytes) -> tuple[dict[str, Any] | None, int]:
-    """A message's headers, text to text, bytes or a number; and about how many bytes they take."""
+    """Return the headers of a message and about how many bytes they take.
+
+    Names are text; contents are text, bytes, numbers, bools or ``None``.
+    """
     if given is None:
         return None, 0
     if not isinstance(given, dict):
@@ -132,7 +137,7 @@ def headers(given: Any, to: bytes) -> tuple[dict[str, Any] | None, int]:
 
 
 def _header(name: str, content: Any) -> tuple[Any, int]:
-    """A header's content as what it is stored as, and about how many bytes it takes."""
+    """Return the content of a header in its stored type, and about how many bytes it takes."""
     match content:
         case None | bool():
             return content, 9
@@ -146,7 +151,7 @@ def _header(name: str, content: Any) -> tuple[Any, int]:
 
 
 def text(given: str) -> str:
-    """Text that can be stored: UTF-8 has no place for half of a surrogate pair."""
+    """Return text that can be stored: UTF-8 has no form for half of a surrogate pair."""
     try:
         given.encode()
     except UnicodeEncodeError as error:
@@ -155,7 +160,7 @@ def text(given: str) -> str:
 
 
 def count(given: Any, name: str, least: int = 1) -> int:
-    """A number of things."""
+    """Return a whole number of at least ``least``."""
     if not isinstance(given, int) or isinstance(given, bool):
         raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
     if given < least:
@@ -163,8 +168,19 @@ def count(given: Any, name: str, least: int = 1) -> int:
     return given
 
 
+def timeout(given: Any) -> float | None:
+    """Return how many seconds an iteration goes on without items; ``None`` stays ``None``."""
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"timeout is a number of seconds, not {type(given).__name__}")
+    if not 0 < given < float("inf"):
+        raise ValueError(f"timeout is a number of seconds above 0, or None, not {given}")
+    return float(given)
+
+
 def wait(given: Any) -> float:
-    """Seconds to wait for something, as many as one likes; ``None``: 0."""
+    """Return how many seconds to wait, at most ``WAIT_SECONDS_MAX``; ``None`` is 0."""
     if given is None:
         return 0.0
     if not isinstance(given, int | float) or isinstance(given, bool):
@@ -178,7 +194,7 @@ def wait(given: Any) -> float:
 
 
 def integer(given: Any, name: str = "by") -> int:
-    """A 64-bit signed integer."""
+    """Return a 64-bit signed integer, checked."""
     if type(given) is not int and (not isinstance(given, int) or isinstance(given, bool)):
         raise TypeError(f"{name} is a whole number, not {type(given).__name__}")
     if not -(2**63) <= given < 2**63:
@@ -186,44 +202,62 @@ def integer(given: Any, name: str = "by") -> int:
     return int(given)
 
 
-def timestamp(given: Any) -> int:
-    """A moment to read at; ``None`` is now."""
+def timestamp(given: Any, name: str = "at") -> int:
+    """Return a timestamp, checked; ``None``, which means now, is 0."""
     if given is None:
         return 0
     if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"at is a Timestamp, not {type(given).__name__}: use db.now()")
+        raise TypeError(f"{name} is a Timestamp, not {type(given).__name__}: use db.now()")
     if not 0 < given < 1 << 64:
         raise ValueError(f"{given} is no timestamp: use what db.now() returned")
     return int(given)
 
 
-def due(given: Any, now: int, name: str) -> int:
-    """When something is due, as a timestamp; 0: at once."""
+def due(given: Any, name: str) -> int:
+    """Return a due time in the form of requests (:mod:`postroom.messaging.due`); 0: at once.
+
+    Raises:
+        Invalid: it is a number above ten years: most likely seconds since 1970.
+    """
     match given:
         case None:
             return 0
         case datetime.datetime():
             if given.tzinfo is None:
                 raise TypeError(f"{name} is an aware datetime; this one has no time zone")
-            return max(from_datetime(given), 0)
+            return times.at(max(from_datetime(given), 0))
         case datetime.timedelta():
-            return _later(now, given.total_seconds(), name)
+            return _later(given.total_seconds(), name)
         case bool():
             pass
         case int() | float():
-            return _later(now, given, name)
+            if NUMBER_SECONDS_MAX < given < math.inf:
+                raise _is_no_length(given, name)
+            return _later(given, name)
     raise TypeError(f"{name} is an aware datetime, a timedelta or seconds, not {given!r}")
 
 
-def _later(now: int, seconds: float, name: str) -> int:
+def _is_no_length(given: float, name: str) -> Invalid:
+    told = str(given)[:30]
+    return Invalid(
+        f"{name}={told} would be more than ten years from now; nothing was changed: a number is "
+        f"seconds from now, as {name}=2; a moment is an aware datetime, as "
+        f"{name}=datetime.datetime.fromtimestamp({told}, datetime.UTC)"
+    )
+
+
+def _later(seconds: float, name: str) -> int:
+    if not math.isfinite(seconds):
+        raise ValueError(f"{name} is a number of seconds from now, not {seconds}")
     if not seconds < LATER_SECONDS_MAX:
-        raise ValueError(f"{name} is {seconds} s from now, but at most {LATER_SECONDS_MAX:,.10g}")
-    # A clock that has gone on by exactly so much has reached it, whatever its logical part.
-    return (now >> LOGICAL_BITS << LOGICAL_BITS) + from_seconds(max(seconds, 0.0))
+        years = int(LATER_SECONDS_MAX / YEAR_SECONDS)
+        raise ValueError(f"{name} is at most {years:,} years from now; nothing was changed")
+    milliseconds = int(max(seconds, 0.0) * 1000)
+    return times.after(milliseconds) if milliseconds else 0
 
 
 def update(request: Any, codec: Packing) -> UpdateRequest:
-    """A request to be deferred, checked through and through."""
+    """Return a request to be deferred, all of its fields checked."""
     match request:
         case Increment():
             return Increment(key(request.key), integer(request.by), codec.packs)

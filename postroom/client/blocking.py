@@ -7,18 +7,23 @@ the sender that runs coroutines in the calling thread. A method that only passes
         pause = blocking(asynchronous.Queue.pause)
         claim = owning(asynchronous.Queue.claim, _own)  # messages in the synchronous form
 
-Type checkers see the arguments of the asyncio form, and so do ``help`` and ``inspect.signature``;
-what is answered they see as it is here.
+Type checkers see the arguments of the asyncio form, and so do ``help`` and ``inspect.signature``.
+They see the result type of the synchronous form.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
+from postroom.client.run_blocking import WaitEnded, Waiter
 from postroom.client.sender import BlockingSender
+from postroom.errors import Error
 
 if TYPE_CHECKING:
     from postroom.client import sync_transaction, transaction
@@ -32,7 +37,7 @@ T = TypeVar("T")
 def blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """The form of a coroutine method that the calling thread runs to its end."""
+    """Return the form of a coroutine method that the calling thread runs to its end."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -47,7 +52,7 @@ def owning(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
     own: Callable[[BlockingSender, T], S],
 ) -> Callable[Concatenate[Any, P], S]:
-    """The same of a method whose result has a synchronous form of its own, which ``own`` makes."""
+    """Return the blocking form of a method; ``own`` makes the synchronous form of its result."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -61,7 +66,7 @@ def owning(
 def blocking_in(
     method: Callable[Concatenate[Any, transaction.Transaction, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Any, sync_transaction.Transaction, P], T]:
-    """The same of a method whose first argument is a transaction, which is a synchronous one."""
+    """Return the blocking form of a method whose first argument is a synchronous transaction."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -75,12 +80,28 @@ def blocking_in(
 def iterating(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
 ) -> Callable[Concatenate[Any, P], Iterator[T]]:
-    """The form of a method that answers an asynchronous iterator: it answers a plain one."""
+    """Return the form with a plain iterator of a method that returns an asynchronous one."""
+    return iterating_own(method, _as_it_is)
+
+
+def closable(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Any, P], Iteration[T]]:
+    """Return the form with an iterator that any thread may close."""
+    return closable_own(method, _as_it_is)
+
+
+def closable_own(
+    method: Callable[Concatenate[Any, P], AsyncIterator[T]],
+    own: Callable[[BlockingSender, T], S],
+) -> Callable[Concatenate[Any, P], Iteration[S]]:
+    """Return the closable form; ``own`` makes the synchronous form of each item."""
     name = method.__name__
 
     @functools.wraps(method)
-    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return iterate(self._blocking, getattr(self._core, name)(*args, **kwargs))
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iteration[S]:
+        items: AsyncIterator[T] = getattr(self._core, name)(*args, **kwargs)
+        return Iteration(self._blocking, items, own)
 
     return _telling_of_iterator(method, call)
 
@@ -89,7 +110,7 @@ def iterating_own(
     method: Callable[Concatenate[Any, P], AsyncIterator[T]],
     own: Callable[[BlockingSender, T], S],
 ) -> Callable[Concatenate[Any, P], Iterator[S]]:
-    """The same if what it iterates over has a synchronous form of its own."""
+    """Return the form with a plain iterator; ``own`` makes the synchronous form of each item."""
     name = method.__name__
 
     @functools.wraps(method)
@@ -102,15 +123,95 @@ def iterating_own(
 
 
 def _telling_of_iterator(method: Callable[..., Any], call: C) -> C:
-    """``help`` says ``Iterator`` of what is no asynchronous one any more."""
+    """Have ``help`` say ``Iterator``, since the iterator is no asynchronous one any more."""
     told = inspect.signature(method)
     items = str(told.return_annotation).partition("[")[2].removesuffix("]").removesuffix(", None")
     call.__signature__ = told.replace(return_annotation=f"Iterator[{items}]")  # type: ignore[attr-defined]
     return call
 
 
+def _as_it_is(sender: BlockingSender, item: T) -> T:
+    del sender
+    return item
+
+
+class Iteration(Iterator[S]):
+    """An iterator over items that are waited for, one by one.
+
+    Any thread may close it: then a waiting thread gets no further item.
+
+    Args:
+        sender: runs the coroutines of the items.
+        items: the items, in their asyncio form.
+        own: makes the synchronous form of an item.
+    """
+
+    def __init__(
+        self, sender: BlockingSender, items: AsyncIterator[T], own: Callable[[BlockingSender, T], S]
+    ) -> None:
+        self._sender = sender
+        self._items = items
+        self._own: Callable[[BlockingSender, Any], S] = own
+        self._waiter = Waiter()
+        self._lock = threading.Lock()  # held by the thread that waits, or ends it
+        self._closed = False
+        self._ended = False
+
+    def __next__(self) -> S:
+        with self._lock:
+            if self._closed:
+                self._end()
+                raise StopIteration
+            try:
+                item = self._sender.run(_next(self._items), self._waiter)
+            except (StopAsyncIteration, WaitEnded):
+                self._closed = True
+                self._end()
+                raise StopIteration from None
+            except BaseException:
+                self._closed = True
+                self._end()
+                raise
+        if self._is_closed():
+            self.close()
+        return self._own(self._sender, item)
+
+    def close(self) -> None:
+        """End the iteration: a waiting thread gets no further item.
+
+        Messages that were claimed and not handed out are given back.
+        """
+        self._closed = True
+        self._waiter.end(WaitEnded())
+        if self._lock.acquire(blocking=False):  # else the waiting thread ends it
+            try:
+                self._end()
+            finally:
+                self._lock.release()
+
+    def _is_closed(self) -> bool:
+        """Return whether it is closed now: another thread may have closed it."""
+        return self._closed
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._sender.run(_close(self._items))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not (self._ended or sys.is_finalizing()):
+            with suppress(Error):
+                self.close()
+
+
 def iterate(sender: BlockingSender, items: AsyncIterator[T]) -> Iterator[T]:
-    """``items`` one by one; closed with the generator."""
+    """Return ``items`` one by one; they are closed with the generator."""
     try:
         while True:
             try:
@@ -132,4 +233,14 @@ async def _close(items: AsyncIterator[Any]) -> None:
         await close()
 
 
-__all__ = ["blocking", "blocking_in", "iterate", "iterating", "iterating_own", "owning"]
+__all__ = [
+    "Iteration",
+    "blocking",
+    "blocking_in",
+    "closable",
+    "closable_own",
+    "iterate",
+    "iterating",
+    "iterating_own",
+    "owning",
+]

@@ -1,32 +1,33 @@
-"""Between threads and event loops: a store of the one form, used from the other.
+"""Bridges between threads and event loops: a store of one form, used from the other.
 
 * ``BridgedSender``: a loop uses a synchronous database. A thread waits for each answer.
-* ``LoopSender``: a thread uses a transaction of a loop, which runs what it asks for.
+* ``LoopSender``: a thread uses a transaction of a loop, which runs its requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from concurrent.futures import Executor
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from postroom.client.sender import BlockingSender, Sender
+from postroom.client.run_blocking import WaitEnded, Waiter
+from postroom.client.sender import BlockingSender, Sender, taken_back_by
+from postroom.errors import Error
 from postroom.ranges.requests import Value
 
 T = TypeVar("T")
 
 
 class BridgedSender:
-    """A ``Sender`` on the running event loop, by way of a blocking one.
+    """A ``Sender`` on the running event loop, which uses a blocking one.
 
-    An answer that is being waited for keeps a thread. It cannot be cancelled: who may have to stop
-    gives a time-out.
+    An answer that is waited for keeps a thread, until it has come or is cancelled.
 
     Args:
-        blocking: of a synchronous database.
-        threads: where its answers are waited for.
+        blocking: the sender of a synchronous database.
+        threads: wait for its answers.
     """
 
     def __init__(self, blocking: BlockingSender, threads: Executor) -> None:
@@ -40,40 +41,56 @@ class BridgedSender:
         self.try_get = blocking.try_get
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
-        return self._in_thread(lambda: self._blocking.send(request, timeout_seconds))
+        """Return an awaitable of the answer to ``request``; its cancellation undoes the answer."""
+        return self._in_thread(lambda: self._blocking.send(request, timeout_seconds), request)
 
-    def _in_thread(self, ask: Any) -> Awaitable[Any]:
+    def _in_thread(self, ask: Any, request: Any = None) -> Awaitable[Any]:
         async def answer() -> Any:
             return await ask()
 
-        loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, lambda: self._blocking.run(answer()))
-        future.add_done_callback(_looked_at)
+        waiter = Waiter()
+        waiting = self._threads.submit(lambda: self._blocking.run(answer(), waiter))
+        future = asyncio.wrap_future(waiting)
+
+        def over(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled():
+                future.exception()  # a request that was posted has no caller
+            elif not waiting.cancelled():
+                waiter.end(WaitEnded())
+                waiting.add_done_callback(lambda waiting: self._take_back(request, waiting))
+
+        future.add_done_callback(over)
         return future
 
+    def _take_back(self, request: Any, answered: Future[Any]) -> None:
+        """Undo an answer that came though its caller was cancelled."""
+        if answered.cancelled() or answered.exception() is not None:
+            return
+        back = taken_back_by(self._blocking, request, answered.result())
+        if back is not None:
+            with suppress(RuntimeError):  # the threads have ended, and the client with them
+                self._threads.submit(self._blocking.run, self._sent(back))
+
+    async def _sent(self, request: Any) -> None:
+        with suppress(Error):  # it ends by itself, when its time is over
+            await self._blocking.send(request)
+
     async def sleep(self, seconds: float) -> None:
-        """Let a time pass."""
+        """Sleep."""
         await asyncio.sleep(seconds)
 
     def now(self) -> int | Awaitable[int]:
-        """A timestamp."""
+        """Return a timestamp, or an awaitable of one."""
         moment = self._blocking.now()
         return moment if isinstance(moment, int) else self._in_thread(lambda: moment)
-
-
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Of what was posted nobody asks for the answer."""
-    with suppress(asyncio.CancelledError):
-        future.exception()
 
 
 class LoopSender:
     """A ``BlockingSender`` for the synchronous form of a transaction that lives on a loop.
 
     Args:
-        sender: of the loop's database.
-        loop: where coroutines are run for the calling thread, which is another one.
+        sender: the sender of the loop's database.
+        loop: runs coroutines for the calling thread, which is another one.
     """
 
     def __init__(self, sender: Sender, loop: asyncio.AbstractEventLoop) -> None:
@@ -88,13 +105,33 @@ class LoopSender:
         self.now = sender.now
 
     def try_get(self, key: bytes) -> Value | None:
-        """Not from this thread: the transaction is the loop's."""
+        """Return ``None``: the transaction is the loop's, not this thread's."""
         del key
         return None
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
         """Run ``coroutine`` to its end, on the loop."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if waiter is None:
+            return running.result()
+        waiter.waits_for(_OnLoop(running))
+        try:
+            return running.result()
+        except CancelledError:
+            waiter.waits_for(None)
+            raise
+
+
+class _OnLoop:
+    """A coroutine on a loop, for which a thread waits."""
+
+    def __init__(self, running: Future[Any]) -> None:
+        self._running = running
+
+    def end_wait(self, error: BaseException) -> None:
+        """Cancel the coroutine."""
+        del error
+        self._running.cancel()
 
 
 __all__ = ["BridgedSender", "LoopSender"]

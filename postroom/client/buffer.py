@@ -1,8 +1,8 @@
-"""What a transaction has gathered for its commit: its writes, and what it sends.
+"""The writes and messages that a transaction has gathered for its commit.
 
-Writes are a dictionary, so the last one to a key counts; messages and deferred updates are a list,
-in the order of their calls. All of it together has a limit in bytes, which is checked when
-something is added: a transaction learns of it at the call that goes too far.
+Writes are a dictionary: the last one to a key counts. Messages and deferred updates are a list, in
+the order of their calls. All of it together has a limit in bytes. Each call that adds something
+checks it: a transaction learns of an excess at the call that exceeds the limit.
 """
 
 from __future__ import annotations
@@ -15,26 +15,30 @@ import msgspec
 from postroom.client.codec import Packing
 from postroom.client.pages import Page
 from postroom.errors import TransactionTooLarge, shorten
+from postroom.kv.keys import head_key
 from postroom.limits import PEEKED_MESSAGES_MAX, TRANSACTION_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
+from postroom.ranges.evaluation import WRITE_BYTES
 from postroom.ranges.requests import Accounting, Delete, Increment, Put, UpdateRequest
 
 _OVERHEAD_BYTES: Final = 32
 
 NO_LIST: Final[Any] = ()
 NO_SET: Final[Any] = frozenset()
-"""Stand for what is empty until there is something in it. The garbage collector of Python runs when
-so and so many containers more have been made than were freed: 64 transactions at once, each with
-six empty lists, had it run all the time.
+"""Placeholders for containers that are still empty. Python's garbage collector runs when the
+containers that were made outnumber those that were freed by some threshold. With six empty lists in
+each of 64 concurrent transactions, it ran all the time.
 """
 
 
 class Buffer(msgspec.Struct, eq=False, gc=False):
-    """The writes and messages of one transaction. A struct, since those are made in few steps; the
-    garbage collector need not see it, because nothing in it leads back to it.
+    """The writes and messages of one transaction.
+
+    It is a struct, since a struct is made in few steps. The garbage collector need not see it,
+    because nothing in it leads back to it.
 
     Attributes:
-        writes: what each key is set to; ``None``: it is deleted.
+        writes: the new value of each key; ``None``: it is deleted.
         integers: the keys that are set to integers.
         sends: the messages and updates, in the order of their calls.
     """
@@ -45,7 +49,11 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
     _bytes: int = 0
 
     def write(self, key: bytes, packed: bytes | None) -> None:
-        """Sets ``key``; ``None`` deletes it."""
+        """Set ``key``; ``None`` deletes it.
+
+        Raises:
+            TransactionTooLarge: there are too many bytes.
+        """
         self._bytes += len(key) + (len(packed) if packed else 0) + _OVERHEAD_BYTES
         if self._bytes > TRANSACTION_BYTES_MAX:
             raise _too_large()
@@ -53,8 +61,22 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
         if self.integers:
             self.integers.discard(key)
 
+    def delete_stored(self, key: bytes) -> None:
+        """Delete a key that is stored. It counts as much as the commit counts it.
+
+        Raises:
+            TransactionTooLarge: it is too much; the key is not among the writes.
+        """
+        size = 4 * len(head_key(key)) + WRITE_BYTES - len(key) - _OVERHEAD_BYTES
+        self._bytes += size
+        self.write(key, None)
+
     def write_integer(self, key: bytes, packed: bytes) -> None:
-        """Sets ``key`` to an integer."""
+        """Set ``key`` to an integer.
+
+        Raises:
+            TransactionTooLarge: there are too many bytes.
+        """
         self.write(key, packed)
         if self.integers:
             self.integers.add(key)
@@ -62,7 +84,11 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
             self.integers = {key}
 
     def send(self, message: EnqueueMessage | EnqueueUpdate, size: int) -> None:
-        """Adds a message or a deferred update of ``size`` bytes."""
+        """Add a message or a deferred update of ``size`` bytes.
+
+        Raises:
+            TransactionTooLarge: there are too many bytes.
+        """
         self._bytes += size + _OVERHEAD_BYTES
         if self._bytes > TRANSACTION_BYTES_MAX:
             raise _too_large()
@@ -72,20 +98,20 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
             self.sends = [message]
 
     def grow(self, size: int) -> None:
-        """Counts ``size`` bytes more.
+        """Count ``size`` bytes more.
 
         Raises:
-            TransactionTooLarge: these are too many.
+            TransactionTooLarge: there are too many bytes.
         """
         self._bytes += size + _OVERHEAD_BYTES
         if self._bytes > TRANSACTION_BYTES_MAX:
             raise _too_large()
 
     def count_peeked(self, key: bytes, found: list[tuple[bytes, bytes]]) -> None:
-        """Counts what was peeked at, which the commit has to check.
+        """Count messages of a peek, which the commit has to check.
 
         Raises:
-            TransactionTooLarge: these are too many.
+            TransactionTooLarge: there are too many.
         """
         if len(found) > PEEKED_MESSAGES_MAX:
             raise TransactionTooLarge(
@@ -95,26 +121,26 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
         for _, stored in found:
             self.grow(len(stored))
 
-    # --- reading it
+    # --- reading the buffer
 
     def value(self, key: bytes, codec: Packing) -> Any:
-        """What was written to ``key``, unpacked; ``None`` if it was deleted."""
+        """Return the value written to ``key``, unpacked; ``None`` if the key was deleted."""
         written = self.writes[key]
         return None if written is None else codec.decode(written, key, integer=key in self.integers)
 
     def writes_in(self, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
-        """The writes to ``[start, end)``."""
+        """Return the writes to ``[start, end)``."""
         return [(k, v) for k, v in self.writes.items() if k >= start and (end is None or k < end)]
 
     def integers_in(self, page: Page) -> set[bytes]:
-        """The keys that hold integers, of a page with these writes in place."""
+        """Return the keys that hold integers in a page after these writes."""
         stored = {page.pairs[index][0] for index in page.integers}
         return (stored - self.writes.keys()) | self.integers
 
     # --- at the commit
 
     def requests(self) -> list[Any]:
-        """The writes, as the commit carries them."""
+        """Return the writes, in the form of the commit."""
         integers = self.integers
         return [
             Delete(key) if value is None else Put(key, value, key in integers)
@@ -132,7 +158,7 @@ def _too_large() -> TransactionTooLarge:
 def overlaid(
     page: Page, own: list[tuple[bytes, bytes | None]], *, reverse: bool
 ) -> Iterable[tuple[bytes, bytes]]:
-    """A page of a scan with ``own`` writes to its span in place."""
+    """Return the pairs of a page of a scan after the transaction's ``own`` writes to its span."""
     if not own:
         return page.pairs
     start, end = page.start, page.end
@@ -142,7 +168,7 @@ def overlaid(
 
 
 def size_of(request: UpdateRequest) -> int:
-    """About how many bytes a deferred update has."""
+    """Return about how many bytes a deferred update has."""
     match request:
         case Increment() | Delete():
             return 2 * len(request.key)

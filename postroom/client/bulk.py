@@ -1,11 +1,11 @@
-"""Reading everything: parts of a span, protected timestamps, and whole tables page by page.
+"""Reads of everything: parts of a span, protected timestamps, and whole tables page by page.
 
-For programs that read all of a store, as exports and analysis do; in its asyncio form. Pages are as
-the store answers them: columns of bytes, no object for each row. While a page is looked at, the
-next one is on its way.
+These are for programs that read all of a store, like exports and analysis; in its asyncio form.
+Pages have the form of the store's answers: columns of bytes, no object for each row. While the
+caller uses a page, the next one is on its way.
 
-Everything is read at one timestamp, which must stay protected meanwhile (:meth:`.hold`): by whoever
-reads, or by another process for it. ::
+Everything is read at one timestamp, which must stay protected meanwhile (:meth:`.hold`): by the
+reader, or by another process for it. ::
 
     async with db.hold() as at:
         for part in await db.partitions():
@@ -66,8 +66,8 @@ class Partition(NamedTuple):
     Attributes:
         start, end: its keys; ``end=None`` is unbounded.
         range_id: the range that holds it.
-        generation: of that range; a later owner of a key has a higher one.
-        size_bytes: about how much it takes on the device. What was written last may not count yet.
+        generation: the generation of that range; a later owner of a key has a higher one.
+        size_bytes: about how much it takes on the device. The newest writes may not count yet.
         readable_from: changes up to this timestamp cannot be read any more.
     """
 
@@ -80,7 +80,7 @@ class Partition(NamedTuple):
 
 
 class Bulk:
-    """Whole tables, page by page. All methods want a timestamp that is protected."""
+    """Whole tables, page by page. All methods need a timestamp that is protected."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -95,18 +95,18 @@ class Bulk:
         changes: bool = False,
         values: bool = True,
     ) -> AsyncGenerator[Columns, None]:
-        """The values of the keys in ``[start, end)``, or all of their changes, in order of keys.
+        """Return the values of the keys in ``[start, end)``, or all changes, in the order of keys.
 
         Args:
             start, end: a span.
-            at: as of when; of changes, up to when.
-            after: only what was written after this timestamp.
-            changes: every version and deletion, of each key the oldest first; else the newest
-                version of each key that had a value.
-            values: whether values are wanted, and not only keys and timestamps.
+            at: the timestamp to read at; for changes, the last timestamp.
+            after: only writes after this timestamp.
+            changes: whether to return every version and deletion, the oldest of each key first;
+                else the newest version of each key that had a value.
+            values: whether to return values, and not only keys and timestamps.
 
         Raises:
-            SnapshotTooOld: ``at``, or of changes ``after``, is collected.
+            SnapshotTooOld: ``at``, or for changes ``after``, is collected.
         """
         start, end = arguments.span(start, end)
         first = ScanColumns(start, end, int(at), int(after), changes, 0, values, _PAGE_BYTES)
@@ -121,7 +121,7 @@ class Bulk:
     def inboxes(
         self, start: bytes = b"", end: bytes | None = None, *, at: int
     ) -> AsyncGenerator[InboxesPage, None]:
-        """The messages that were in the inboxes of the keys in ``[start, end)``.
+        """Return the messages that were in the inboxes of the keys in ``[start, end)``.
 
         Raises:
             SnapshotTooOld: ``at`` is collected.
@@ -139,16 +139,17 @@ class Bulk:
     def reaped(
         self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
     ) -> AsyncGenerator[ReapedPage, None]:
-        """The messages that left the inboxes of the keys in ``[start, end)``, in order of keys:
-        those that were consumed, postponed or buried.
+        """Return the messages that left the inboxes of the keys in ``[start, end)``.
+
+        They were consumed, postponed or buried. They come in the order of keys.
 
         Args:
             start, end: a span.
-            at: up to when.
-            after: only what left them after this timestamp.
+            at: the last timestamp.
+            after: only messages that left them after this timestamp.
 
         Raises:
-            SnapshotTooOld: ``after`` is collected, and what left the inboxes right after it.
+            SnapshotTooOld: ``after`` is collected, and the messages that left right after it.
         """
         start, end = arguments.span(start, end)
         first = ScanReaped(start, end, int(at), int(after), b"", _PAGE_BYTES)
@@ -161,7 +162,7 @@ class Bulk:
         return self._ahead(first, following)
 
     def outbox(self, *, at: int) -> AsyncGenerator[OutboxPage, None]:
-        """The messages and updates that waited to be delivered or carried out.
+        """Return the messages and updates that waited to be delivered or carried out.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -172,7 +173,7 @@ class Bulk:
         )
 
     def dead_letters(self, *, at: int) -> AsyncGenerator[LettersPage, None]:
-        """The messages and updates that could not be delivered or carried out.
+        """Return the messages and updates that could not be delivered or carried out.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -185,7 +186,7 @@ class Bulk:
     def accounting(
         self, start: bytes = b"", end: bytes | None = None, *, at: int
     ) -> AsyncGenerator[AccountingPage, None]:
-        """The sums of all prefixes in ``[start, end)``.
+        """Return the sums of all prefixes in ``[start, end)``.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -202,12 +203,12 @@ class Bulk:
     def queue(
         self, name: str, state: str = "", *, at: int, start: int = 0, end: int = 0
     ) -> AsyncGenerator[QueuePage, None]:
-        """The messages of a queue.
+        """Return the messages of a queue.
 
         Args:
-            name: of the queue.
+            name: the name of the queue.
             state: ``done``, ``archived`` or ``dead``; empty: all that lived.
-            at: as of when.
+            at: the timestamp to read at.
             start, end: timestamps between which they ended, or were due if they lived; 0: no bound.
 
         Raises:
@@ -222,7 +223,7 @@ class Bulk:
         )
 
     def counters(self, *, at: int) -> AsyncGenerator[CountersPage, None]:
-        """What the store has counted: of each range, and of each queue in it.
+        """Return the counters of the store: those of each range, and of each queue in it.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -234,7 +235,7 @@ class Bulk:
     def inbox_index(
         self, start: bytes = b"", end: bytes | None = None, *, at: int
     ) -> AsyncGenerator[InboxIndexPage, None]:
-        """The index of inboxes of the keys in ``[start, end)``.
+        """Return the index of inboxes of the keys in ``[start, end)``.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -249,11 +250,11 @@ class Bulk:
         return self._ahead(ScanInboxIndex(start, end, int(at), _PAGE_BYTES), following)
 
     def places(self, queue: str = "", *, at: int) -> AsyncGenerator[PlacesPage, None]:
-        """Where messages were, without what they say.
+        """Return where messages were, without their contents.
 
         Args:
-            queue: its name; empty: what was in outboxes, and dead letters.
-            at: as of when.
+            queue: its name; empty: messages in outboxes, and dead letters.
+            at: the timestamp to read at.
 
         Raises:
             Invalid: there was no queue of this name.
@@ -267,7 +268,7 @@ class Bulk:
     def beside(
         self, start: bytes = b"", end: bytes | None = None, *, at: int
     ) -> AsyncGenerator[BesidePage, None]:
-        """What lay beside the keys in ``[start, end)``: messages, without what they say, and sums.
+        """Return the records beside the keys in ``[start, end)``: messages without contents, sums.
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -279,8 +280,10 @@ class Bulk:
         )
 
     async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> Changes:
-        """The first changes after a timestamp, in the order of commits, and up to when they are
-        complete: what :meth:`watch` is made of. There may be more.
+        """Return the first changes after a timestamp, and until when they are complete.
+
+        They come in the order of commits. There may be more. :meth:`watch` consists of these
+        requests.
 
         Raises:
             SnapshotTooOld: they are collected.
@@ -291,7 +294,7 @@ class Bulk:
     async def _ahead(
         self, first: Any, following: Callable[[Any], Any]
     ) -> AsyncGenerator[Any, None]:
-        """The answers to ``first`` and to what follows each; the next is asked for at once."""
+        """Return the answers to ``first`` and the later requests, each sent one page ahead."""
         answer = self._sender.send(first)
         while True:
             page = await answer
@@ -304,23 +307,23 @@ class Bulk:
 
 
 class BulkOfDatabase:
-    """What a database offers to those who read all of it, in the asyncio form."""
+    """The calls of a database for programs that read all of it, in the asyncio form."""
 
     _sender: Sender
 
     @property
     def bulk(self) -> Bulk:
-        """Whole tables, page by page."""
+        """Return the calls that read whole tables, page by page."""
         return Bulk(self._sender)
 
     async def partitions(
         self, start: bytes = b"", end: bytes | None = None, *, part_bytes: int = PART_BYTES
     ) -> list[Partition]:
-        """How the span falls into ranges, and large ranges into parts, in order and without gaps.
+        """Return the span in parts, each within one range, in order and without gaps.
 
         Args:
             start: first key.
-            end: first key beyond the span; ``None``: no bound.
+            end: first key after the span; ``None``: no bound.
             part_bytes: about how much a part takes on the device; 1,024 parts at most.
         """
         start, end = arguments.span(start, end)
@@ -338,15 +341,16 @@ class BulkOfDatabase:
     async def hold(
         self, at: int | None = None, *, whole: bool = False
     ) -> AsyncGenerator[Timestamp, None]:
-        """Keeps a timestamp readable, also for other processes: ``async with db.hold() as at``.
+        """Keep a timestamp readable, also for other processes: ``async with db.hold() as at``.
 
-        It ends with the block, or 5 seconds after the store has last heard of this process.
+        The protection ends with the block, or 5 seconds after the store has last heard of this
+        process.
 
         Args:
             at: the timestamp; ``None``: now.
-            whole: outboxes, dead letters and accounting sums, too, which have no versions. This
-                holds back the compaction of the store, is possible only for now, and ends when
-                another node becomes the leader.
+            whole: whether to include outboxes, dead letters and accounting sums, which have no
+                versions. This holds back the compaction of the store, is possible only for now, and
+                ends when another node becomes the leader.
 
         Raises:
             SnapshotTooOld: ``at`` is collected already.

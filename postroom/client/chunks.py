@@ -1,7 +1,7 @@
 """Requests that may be repeated: one until it is answered, or many, several under way at a time.
 
-What is not known to have happened (``CommitUnknown``) and what certainly has not (``Retryable``) is
-just asked for again, until the store answers, for a minute.
+If a request may have happened (``CommitUnknown``), or has certainly not (``Retryable``), it is sent
+again, until the store answers, for a minute.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
 
 UNDER_WAY_AT_ONCE: Final = 4
-"""So many chunks are on their way to the store while the next one is made."""
+"""The number of chunks that are on their way to the store while the next one is made."""
 
 Make = Callable[[], Any]
-"""Makes a request, a new one for each attempt."""
+"""A function that makes a request, a new one for each attempt."""
 
 
 async def repeated(sender: Sender, make: Make) -> Any:
-    """The answer to a request that may be repeated.
+    """Return the answer to a request that may be repeated.
 
     Args:
-        sender: of the client.
-        make: makes it.
+        sender: the client's sender.
+        make: makes the request.
 
     Raises:
         CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
@@ -47,11 +47,11 @@ async def repeated(sender: Sender, make: Make) -> Any:
 
 
 class Chunks:
-    """Requests that are sent one after the other. Not for several tasks at once.
+    """Requests that are sent one after the other. Only one task may use the object.
 
     Args:
-        sender: of the client.
-        told: is called with each answer, in order.
+        sender: the client's sender.
+        told: called with each answer, in order.
     """
 
     def __init__(self, sender: Sender, told: Callable[[Any], None] | None = None) -> None:
@@ -60,27 +60,27 @@ class Chunks:
         self._under_way: deque[tuple[Make, Awaitable[Any] | None]] = deque()
 
     async def send(self, make: Make) -> None:
-        """Sends one; waits for the oldest if too many are under way.
+        """Send a request; wait for the oldest one if too many are under way.
 
         Raises:
-            Error: what became of an earlier one. Others may have happened.
+            Error: an earlier request has failed. Others may have happened.
         """
         self._under_way.append((make, self._sender.send(make())))
         if len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
 
     async def flush(self) -> None:
-        """Waits for all of them.
+        """Wait for all requests.
 
         Raises:
-            Error: what became of one.
+            Error: a request has failed.
         """
         while self._under_way:
             await self._answered()
 
     async def _answered(self) -> None:
         make, answer = self._under_way[0]
-        self._under_way[0] = make, None  # whoever is cancelled here has it sent again: it may be
+        self._under_way[0] = make, None  # if this is cancelled, the request is sent again
         try:
             reply = await self._outcome(make, answer)
         except Exception:

@@ -1,7 +1,7 @@
-"""What applications see of values: bytes as they are, or objects packed by a codec.
+"""Values as applications see them: plain bytes, or objects packed by a codec.
 
-What is stored as an integer (``increment``) goes through no codec: without one it reads as its 8
-bytes, with one as an ``int``. So a counter needs no place of its own, and spoils no scan.
+A value that is stored as an integer (``increment``) goes through no codec: without one it reads as
+its 8 bytes, with one as an ``int``. So a counter needs no place of its own, and spoils no scan.
 """
 
 from __future__ import annotations
@@ -16,29 +16,32 @@ from postroom.ranges.evaluators import INTEGER
 
 
 class Codec(Protocol):
-    """Packs values into bytes and back. ``encode`` raises ``TypeError`` for what it cannot pack."""
+    """A pair of functions that pack values into bytes and back.
+
+    ``encode`` raises ``TypeError`` for a value that it cannot pack.
+    """
 
     def encode(self, value: Any, /) -> bytes:
-        """``value`` as bytes."""
+        """Return ``value`` as bytes."""
 
     def decode(self, data: bytes, /) -> Any:
-        """The value of ``data``."""
+        """Return the value of ``data``."""
 
 
 class Packing(Protocol):
     """A codec as the client uses it.
 
     Attributes:
-        packs: values are objects; false: they are bytes, as stored.
+        packs: whether values are objects; false: they are bytes, as stored.
     """
 
     packs: bool
 
     def encode(self, value: Any, /) -> bytes:
-        """``value`` as bytes."""
+        """Return ``value`` as bytes."""
 
     def decode(self, data: bytes, key: bytes, /, *, integer: bool = False) -> Any:
-        """What is stored at ``key``: the bytes ``data``, and whether they are an ``integer``.
+        """Return the value stored at ``key`` as the bytes ``data``, which may be an ``integer``.
 
         Raises:
             WrongType: the codec cannot unpack it.
@@ -46,7 +49,7 @@ class Packing(Protocol):
 
 
 class _Bytes:
-    """No packing: values are bytes."""
+    """A codec that does not pack: values are bytes."""
 
     packs = False
 
@@ -66,7 +69,7 @@ class _Bytes:
 
 
 class _MessagePack:
-    """``codec="msgpack"``."""
+    """The codec ``"msgpack"``."""
 
     def encode(self, value: Any, /) -> bytes:
         try:
@@ -80,7 +83,7 @@ class _MessagePack:
 
 
 class _Json:
-    """``codec="json"``."""
+    """The codec ``"json"``."""
 
     def encode(self, value: Any, /) -> bytes:
         try:
@@ -129,7 +132,7 @@ def _advice(data: bytes) -> str:
 
 
 def resolve(codec: str | Codec | None) -> Packing:
-    """The codec that ``open`` and ``connect`` were given by name or as an object.
+    """Return the codec for the argument of ``open`` and ``connect``, a name or an object.
 
     Raises:
         ValueError: no codec has that name.

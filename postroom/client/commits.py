@@ -1,7 +1,7 @@
-"""Sending commits: what every write of a client ends in, alone or at the end of a transaction.
+"""The sending of commits: every write of a client ends here, alone or in a transaction.
 
-The anchor of a transaction is the key that its first write is about. Its COMMIT record is kept
-beside that key, and by it a commit that is sent again finds out that it has happened already.
+The anchor of a transaction is the key of its first write. Its COMMIT record is stored beside that
+key. A commit that is sent again finds the record and knows that it has happened already.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from postroom.ranges.requests import Committed, CommitTransaction
 
 
 async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
-    """Commits a transaction of one write; returns what that answers.
+    """Commit a transaction of one write; return the answer to the write.
 
     Raises:
         CommitUnknown: it may have happened.
@@ -32,7 +32,7 @@ async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
 
 
 def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:
-    """The commit of a transaction of one write."""
+    """Return the commit of a transaction of one write."""
     return CommitTransaction(
         sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
     )
@@ -41,11 +41,12 @@ def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:
 async def after_failure(
     lifetime: Lifetime, sender: Sender, request: CommitTransaction[Any], failure: BaseException
 ) -> Committed:
-    """What comes of the commit of a transaction that was sent, and has failed.
+    """Return the answer to a commit that was sent and has failed, by sending it again.
 
     Args:
-        lifetime: of the transaction, which is being committed; what is raised has ended that.
-        sender: of the client.
+        lifetime: the lifetime of the transaction, which is being committed. Before an error is
+            raised, its state is set.
+        sender: the client's sender.
         request: the commit.
         failure: what was raised instead of an answer.
 
@@ -55,7 +56,7 @@ async def after_failure(
     """
     may_have_happened = lifetime.is_unknown
     try:
-        # After an earlier commit may have happened, this refuses only the question whether it has.
+        # If an earlier commit may have happened, this failure does not tell whether it has.
         if may_have_happened or not isinstance(failure, Unavailable):
             raise failure
         reply: Committed = await send_again(sender, request, failure)
@@ -73,17 +74,17 @@ async def after_failure(
             ) from error
         lifetime.end(Event.REFUSED)
         raise
-    except BaseException:  # cancelled: whether it has happened, another commit tells
+    except BaseException:  # cancelled: another commit tells whether it has happened
         lifetime.to(Event.LOST)
         lifetime.release()
         raise
     finally:
-        del failure  # it knows this frame, and both are to be freed at once
+        del failure  # it refers to this frame, and both are to be freed at once
     return reply
 
 
 def anchor_of(writes: list[Any]) -> bytes:
-    """The key that the first write is about; a check counts only if there is nothing else."""
+    """Return the key of the first write; a check counts only if there is nothing else."""
     first = writes[0]
     if type(first) is CheckInbox:
         first = next((write for write in writes if type(write) is not CheckInbox), first)

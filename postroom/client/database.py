@@ -1,22 +1,24 @@
 """The database as applications use it, in its asyncio form.
 
-Every operation outside a transaction is a transaction of one request. Logic is written once, here
-and in :mod:`postroom.client.transaction`; the synchronous forms (:mod:`postroom.client.sync`) run
-the same coroutines and block where these wait.
+Every operation outside a transaction is a transaction of one request. The logic is written once,
+here and in :mod:`postroom.client.transaction`. The synchronous forms (:mod:`postroom.client.sync`)
+run the same coroutines and block where these wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from postroom.client import arguments
 from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
 from postroom.client.commits import commit_one
+from postroom.client.functions import check_quickly
 from postroom.client.images import ImagesOfDatabase
+from postroom.client.iteration import Stream
 from postroom.client.pages import (
     Page,
     pages,
@@ -33,9 +35,11 @@ from postroom.client.snapshot import Snapshot
 from postroom.client.staging import StagingOfDatabase
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import Change, Message, Moment
-from postroom.errors import ConditionFailed, NotInTransaction
+from postroom.counted import counted
+from postroom.errors import ConditionFailed, Error, NotInTransaction, shorten
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     Changes,
     ConditionalPut,
@@ -51,6 +55,9 @@ from postroom.ranges.requests import (
     Value,
 )
 
+LEFT_SECONDS_MIN: Final = 0.001
+"""The least time-out of a request of a watch, in seconds."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -63,21 +70,21 @@ class Database(
     SearchOfDatabase,
     Administration,
 ):
-    """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
+    """A store, embedded or reached over the network. ``open`` and ``connect`` make it."""
 
     # --- reading
 
     async def get(self, key: bytes, *, at: int | None = None) -> Any:
-        """The newest committed value of ``key``, or the one as of ``at``; ``None`` if absent.
+        """Return the newest committed value of ``key``, or the one at ``at``; ``None`` if absent.
 
         Args:
             key: up to 8 KiB.
-            at: a timestamp that :meth:`now` or a commit has told.
+            at: a timestamp from :meth:`now` or from a commit.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.
-            WrongType: the codec cannot unpack what is there.
-            SnapshotTooOld: versions of ``at`` are collected already.
+            WrongType: the codec cannot unpack the stored value.
+            SnapshotTooOld: the versions at ``at`` are collected already.
         """
         key = arguments.key(key)
         if at is None:
@@ -91,22 +98,23 @@ class Database(
         return None if stored is None else self.codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
-        """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
-        top, as the synchronous form is.
+        """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
+
+        For layers on top, such as the synchronous form.
         """
         key = arguments.key(key)
         reply = self._sender.try_get(key)
         return UNKNOWN if reply is None else self._value(reply, key)
 
     async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
-        """The values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
+        """Return the values of ``keys`` at one timestamp, in their order; ``None`` for absent ones.
 
         Args:
             keys: up to 8 KiB each.
-            at: as of this timestamp instead of now.
+            at: the timestamp to read at, instead of now.
 
         Raises:
-            As ``get``.
+            KeyTooLarge, WrongType, SnapshotTooOld: see ``get``.
         """
         wanted = [arguments.key(key) for key in keys]
         reply = await stored_values(self._sender, wanted, arguments.timestamp(at))
@@ -121,17 +129,18 @@ class Database(
         reverse: bool = False,
         at: int | None = None,
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        """The pairs with ``start <= key < end`` at one timestamp, however long it takes.
+        """Return the pairs with ``start <= key < end`` at one timestamp, however long it takes.
 
         Args:
             start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
+            end: first key after the span; ``None``: no bound.
             limit: how many pairs at most.
-            reverse: from the end backwards.
-            at: as of this timestamp instead of now.
+            reverse: whether to go from the end backwards.
+            at: the timestamp to read at, instead of now.
 
         Raises:
-            As ``get``; what concerns the store, when the iterator comes to it.
+            KeyTooLarge: at once.
+            WrongType, SnapshotTooOld: when the iterator reaches the pair or page concerned.
         """
         return self._unpacked(self.scan_pages(start, end, limit=limit, reverse=reverse, at=at))
 
@@ -152,7 +161,7 @@ class Database(
         reverse: bool = False,
         at: int | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """The same in pages of up to a thousand pairs, values not unpacked."""
+        """Return the pairs of :meth:`scan` in pages of up to a thousand, their values packed."""
         start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
@@ -176,7 +185,7 @@ class Database(
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
-        """Reads at one timestamp: ``async with db.snapshot() as snapshot``."""
+        """Read at one timestamp: ``async with db.snapshot() as snapshot``."""
         moment = await self._sender.send(Protect())
         try:
             yield Snapshot(self, moment)
@@ -184,16 +193,24 @@ class Database(
             post(self._sender, Unprotect(moment))
 
     def watch(
-        self, start: bytes, end: bytes | None = None, *, after: int | None = None
-    ) -> AsyncGenerator[Change, None]:
-        """The committed changes of a key, or of a span, in order, from now or ``after`` on, for
-        ever.
+        self,
+        start: bytes,
+        end: bytes | None = None,
+        *,
+        after: int | None = None,
+        timeout: float | None = None,
+    ) -> Stream[Change]:
+        """Return the committed changes of a key or a span, in order, from now or ``after`` on.
+
+        The iteration goes on until any thread or task closes it (``close()``).
 
         Args:
             start: the key; or the first key of a span if ``end`` is given.
-            end: first key beyond the span.
-            after: go on after this timestamp. Changes of one commit share theirs: go on after the
-                last one of which all have been seen.
+            end: first key after the span.
+            after: go on after this timestamp. Changes of one commit share a timestamp: pass the
+                last one whose changes have all been seen.
+            timeout: seconds; the iteration ends when nothing has changed for this long. ``None``:
+                it goes on.
 
         Raises:
             SnapshotTooOld: changes since ``after`` are collected already.
@@ -201,17 +218,28 @@ class Database(
             KeyTooLarge: a bound has more than 8 KiB.
         """
         start, end = arguments.span(start, end)
-        since = self._sender.now() if after is None else arguments.timestamp(after)
-        return self._watch(start, start + b"\x00" if end is None else end, since)
+        since = self._sender.now() if after is None else arguments.timestamp(after, "after")
+        seconds = arguments.timeout(timeout)
+        span = (start, start + b"\x00" if end is None else end)
+        return Stream(self._watch(*span, since, seconds))
 
     async def _watch(
-        self, start: bytes, end: bytes, since: int | Awaitable[int]
+        self, start: bytes, end: bytes, since: int | Awaitable[int], timeout: float | None
     ) -> AsyncGenerator[Change, None]:
-        decode = self.codec.decode
+        decode, monotonic = self.codec.decode, self._sender.monotonic
         value: Any
         after = since if isinstance(since, int) else await since
+        last = monotonic()
         while True:
-            reply: Changes = await self._sender.send(ScanChanges(start, end, after))
+            left = None if timeout is None else max(last + timeout - monotonic(), LEFT_SECONDS_MIN)
+            try:
+                reply: Changes = await self._sender.send(ScanChanges(start, end, after), left)
+            except DeadlineExceeded:
+                return
+            if reply.changes:
+                last = monotonic()
+            elif left == LEFT_SECONDS_MIN:
+                return
             for change in reply.changes:
                 value = change.value
                 if value is not None:
@@ -220,7 +248,7 @@ class Database(
             after = max(after, reply.until)
 
     async def accounting(self, prefix: bytes) -> dict[str, int]:
-        """The sums of the metrics that ``Accounting`` has added under ``prefix``.
+        """Return the sums of the metrics that ``Accounting`` has added under ``prefix``.
 
         Raises:
             KeyTooLarge: the prefix has more than 8 KiB.
@@ -231,53 +259,73 @@ class Database(
     # --- writing: transactions of one request
 
     async def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value``.
+        """Set ``key`` to ``value``.
 
         Args:
             key: up to 8 KiB.
             value: ``bytes``, or what the codec packs; up to 1 MiB.
 
         Raises:
-            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            TypeError: the codec cannot pack ``value``; without a codec: it is not ``bytes``.
             KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
             Unavailable: nothing was changed.
-            CommitUnknown: it may have been.
+            CommitUnknown: the key may have been set.
         """
         key = arguments.key(key)
         await commit_one(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
 
     async def delete(self, key: bytes) -> None:
-        """Removes ``key``, if it is there.
+        """Remove ``key``, if it is there.
 
         Raises:
-            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
+            KeyTooLarge, Unavailable, CommitUnknown: see ``put``.
         """
         key = arguments.key(key)
         await commit_one(self._sender, key, Delete(key))
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were.
+        """Remove the keys with ``start <= key < end``; return how many there were.
+
+        It takes a transaction for each 20,000 keys or 4 MiB of them, in the order of the keys. Each
+        transaction is atomic, the whole is not. Keys that are written after it has begun stay.
 
         Args:
             start: first key.
             end: first key that stays; ``None``: no bound.
 
         Raises:
-            TransactionTooLarge: there are too many for one transaction. Nothing was changed.
-            KeyTooLarge, Unavailable, CommitUnknown: as ``put``.
+            KeyTooLarge: nothing was changed.
+            Unavailable, CommitUnknown: see ``put``. If some keys were deleted before, the message
+                says how many, and up to which key.
         """
         start, end = arguments.span(start, end)
-        deleted: int = await commit_one(self._sender, start, DeleteRange(start, end))
-        return deleted
+        deleted, position, began = 0, start, 0
+        answer: tuple[int, bytes | None, int]
+        while True:
+            try:
+                answer = await commit_one(self._sender, position, DeleteRange(position, end, began))
+            except Error as error:
+                if deleted:
+                    error.args = (
+                        f"{error} (before that, {counted(deleted, 'key was', 'keys were')} "
+                        "deleted, all below "
+                        f"{shorten(position)}: delete_range goes on from there)",
+                    )
+                raise
+            some, following, began = answer
+            deleted += some
+            if following is None:
+                return deleted
+            position = following
 
     async def increment(self, key: bytes, by: int = 1) -> int:
-        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum.
+        """Add ``by`` to the 64-bit integer at ``key`` (absent: 0); return the sum.
 
         Raises:
             WrongType: ``key`` holds no integer.
-            Overflow: ``by``, or the sum, leaves 64 bits.
+            Overflow: ``by``, or the sum, exceeds 64 bits.
             KeyTooLarge, Unavailable: nothing was changed.
-            CommitUnknown: it may have been; trying again may count twice (``run`` does not).
+            CommitUnknown: it may have been added. Another call may add it twice (``run`` does not).
         """
         key = arguments.key(key)
         request = Increment(key, arguments.integer(by), self.codec.packs)
@@ -285,11 +333,11 @@ class Database(
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
-        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+        """Set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
         Raises:
             ConditionFailed: it holds something else, which the error carries as ``actual``.
-            Else as ``put``.
+            TypeError, KeyTooLarge, ValueTooLarge, Unavailable, CommitUnknown: see ``put``.
         """
         key = arguments.key(key)
         packed = arguments.value(value, self.codec, key)
@@ -303,17 +351,19 @@ class Database(
             raise
 
     def through(self, sender: Sender) -> Database:
-        """The same store, by another sender of the same client."""
+        """Return the same store, reached through another sender of the same client."""
         return Database(sender, self.codec, self._status, self._close)
 
     def as_stored(self) -> Database:
-        """The same store, values as bytes: for what is built on top."""
+        """Return the same store with packed values, for layers on top."""
         return Database(self._sender, resolve(None), self._status, self._close)
 
     # --- transactions
 
     def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
-        """A new transaction: ``async with db.begin() as tx``.
+        """Return a new transaction: ``async with db.begin() as tx``.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
             timeout: seconds that it may stay open; 60 at most.
@@ -332,46 +382,52 @@ class Database(
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
+        """Call ``function(tx, *args, **kwargs)``, commit, and return the result of the call.
 
-        On ``Retryable`` it starts over, with a back-off, for a minute, in which the time that it
-        waits for messages (``reap_queue``) does not count; on ``CommitUnknown`` it
-        commits again with the same id, which tells the outcome, unless so much time has passed that
-        nobody can tell any more. So ``function`` may be called several times: it must have no
-        effects but those of its transaction.
+        On ``Retryable`` it starts over, with a back-off, for a minute. The time that it waits for
+        messages (``reap_queue``) does not count. On ``CommitUnknown`` it commits again with the
+        same id, which tells the outcome, unless the store no longer keeps it.
+
+        ``function`` may be called several times, so it must have no effects but those of its
+        transaction. It may end the transaction itself (``commit``, ``rollback``); once it has
+        committed it is not called again.
 
         Args:
             function: a coroutine function; its first argument is the transaction.
-            args, kwargs: the others.
+            args, kwargs: its other arguments.
 
         Raises:
             whatever ``function`` raises: nothing was changed.
             Retryable: a minute was not enough. Nothing was changed.
-            CommitUnknown: nobody can tell any more whether it was committed.
-            Invalid: the transaction can never succeed as it stands. Nothing was changed.
+            CommitUnknown: the store can no longer tell whether it was committed.
+            Invalid: the transaction can never succeed. Nothing was changed.
+            TypeError: ``function`` is a class or a generator function, or returns something that
+                still has to run. Nothing was changed.
         """
-        result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs))
+        check_quickly(function, "what run calls")
+        result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs), function)
         return result
 
-    async def repeat(self, call: Callable[[Transaction], Any]) -> Any:
-        """What ``run`` does, with ``call`` for the function; it may be a coroutine function or not.
-        For what is built on top, as the synchronous form is.
+    async def repeat(self, call: Callable[[Transaction], Any], function: Any = None) -> Any:
+        """Do the work of ``run`` with ``call``, a plain or a coroutine function.
+
+        For layers on top, such as the synchronous form.
         """
-        return await repeat(self._sender, self.begin, call)
+        return await repeat(self._sender, self.begin, call, function)
 
     # --- messages
 
     async def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
-        """The oldest messages in the inbox of ``key`` at one timestamp, without consuming any.
+        """Return the oldest messages in the inbox of ``key`` at one timestamp; consume none.
 
         Args:
-            key: whose inbox.
-            limit: how many messages at most; how many bytes they have does not matter.
-            at: as of this timestamp instead of now.
+            key: the recipient.
+            limit: how many messages at most, however many bytes they have.
+            at: the timestamp to read at, instead of now.
 
         Raises:
-            SnapshotTooOld: what the inbox held at ``at`` is collected already.
-            KeyTooLarge, WrongType: as ``get``.
+            SnapshotTooOld: the contents of the inbox at ``at`` are collected already.
+            KeyTooLarge, WrongType: see ``get``.
         """
         most = arguments.count(limit, "limit")
         found = await stored_messages(
@@ -380,7 +436,7 @@ class Database(
         return unpacked_messages(key, found.messages, self.codec)
 
     def reap_queue(self, *_: Any, **__: Any) -> Any:
-        """Works only in a transaction.
+        """Raise an error: this works only in a transaction.
 
         Raises:
             NotInTransaction: always.
@@ -393,11 +449,10 @@ class Database(
     # --- the store itself
 
     def now(self) -> Moment | Awaitable[Timestamp]:
-        """A timestamp above that of every commit so far, and below that of every later one:
-        ``await db.now()``.
+        """Return a timestamp above every commit so far and below every later one.
 
-        An embedded store knows it at once: what it returns is the timestamp already, and may be
-        awaited all the same. A remote one is asked.
+        Use it as ``await db.now()``. An embedded store has it at once: the result is the timestamp
+        already, and may also be awaited. A remote store is asked.
         """
         moment = self._sender.now()
         return Moment(moment) if isinstance(moment, int) else _timestamp(moment)

@@ -2,8 +2,8 @@
 
 An *image* is everything that a store holds at one timestamp, entry by entry
 (:mod:`postroom.messaging.image_entries`). The jobs ``export`` and ``restore`` are made of these
-calls. Every call may be repeated; what is not known to have happened is asked for again, until the
-store answers, for a minute.
+calls. Every call may be repeated. A request with an unknown outcome is sent again, until the store
+answers, for a minute.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _PAGE_BYTES: Final = 1024 * 1024
 
 
 class Restore:
-    """One run of a restore. Not for several tasks at once: each has its own, of the same run.
+    """One run of a restore. Each task needs its own object, for the same run.
 
     Args:
-        sender: of the client.
-        run: which run.
+        sender: the client's sender.
+        run: the id of the run.
     """
 
     def __init__(self, sender: Sender, run: bytes) -> None:
@@ -49,7 +49,7 @@ class Restore:
         self._chunks = Chunks(sender)
 
     async def send(self, names: list[bytes], stored: list[bytes]) -> None:
-        """Sends a chunk of entries; waits for the oldest one if too many are under way.
+        """Send a chunk of entries; wait for the oldest one if too many are under way.
 
         Raises:
             Invalid, ConditionFailed: an earlier chunk was refused.
@@ -58,25 +58,25 @@ class Restore:
         await self._chunks.send(lambda: request)
 
     async def flush(self) -> None:
-        """Waits for all of them."""
+        """Wait for all chunks."""
         await self._chunks.flush()
 
     async def end_part(self, part: int, rows: int) -> None:
-        """A part is there, with so many entries, once what was sent is."""
+        """Wait for all chunks, and note that a part is complete, with this number of entries."""
         await self.flush()
         await _repeat(self._sender, EndPart(self._run, part, rows))
 
     async def end(self, parts: int, rows: int) -> None:
-        """All parts are there: the store serves everybody.
+        """End the restore, with all parts complete: the store serves everybody again.
 
         Raises:
-            Invalid: they are not.
+            Invalid: the parts are not complete.
         """
         await _repeat(self._sender, EndRestore(self._run, parts, rows))
 
 
 class ImageCalls:
-    """Images of one store. ``db.images``."""
+    """The images of one store: ``db.images``."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -84,8 +84,7 @@ class ImageCalls:
     async def scan(
         self, start: bytes = b"", end: bytes | None = None, *, at: int, of_range: bool = False
     ) -> AsyncGenerator[ImagePage, None]:
-        """The entries of the keys in ``[start, end)``, or (``of_range``) those that belong to no
-        key.
+        """Return the entries of the keys in ``[start, end)``, or those of no key (``of_range``).
 
         Raises:
             SnapshotTooOld: ``at`` is not protected as a whole.
@@ -104,15 +103,15 @@ class ImageCalls:
                 return
 
     async def begin(self, run: bytes, image: bytes, at: int) -> Restore | None:
-        """Closes the store, which is empty, to restore an image into it; or goes on with that.
+        """Close the store, which is empty, to restore an image into it; or go on with that.
 
         Args:
-            run: 16 bytes, made up for this run; those before it add nothing any more.
-            image: which image: what identifies it.
+            run: 16 bytes, made up for this run; earlier runs add nothing any more.
+            image: the identity of the image.
             at: its timestamp.
 
         Returns:
-            What entries are sent by; ``None``: the image was restored here already.
+            The object that sends entries; ``None``: the image was restored here already.
 
         Raises:
             Invalid: the store is not empty, or another image is restored here.
@@ -128,11 +127,11 @@ class ImageCalls:
         return None if state == DONE else Restore(self._sender, run)
 
     def of_run(self, run: bytes) -> Restore:
-        """The same run, for another task."""
+        """Return an object for the same run, for another task."""
         return Restore(self._sender, run)
 
     async def abandon(self) -> None:
-        """Gives up what is being restored: the store is empty again, and serves everybody.
+        """Give up a restore: the store is empty again, and serves everybody.
 
         Raises:
             Invalid: nothing is being restored.
@@ -142,17 +141,17 @@ class ImageCalls:
             while await _repeat(self._sender, AbandonRestore()):
                 has_begun = True
         except Invalid:
-            # Its last step took place, but its answer was lost; or somebody else has gone on.
+            # Its last step took place, but its answer was lost; or another client has gone on.
             if not has_begun or (await self.read()).state:
                 raise
 
     async def read(self) -> Restoration:
-        """Whether the store is being restored, or was."""
+        """Return whether the store is being restored, or was."""
         found: Restoration = await self._sender.send(ReadRestore())
         return found
 
     async def check(self, at: int = 0) -> Counted:
-        """Counts all entries, and whether the counters and indexes say what is so.
+        """Count all entries, and check counters and indexes against them.
 
         Args:
             at: a timestamp that is protected as a whole; 0: now.
@@ -176,13 +175,13 @@ async def _repeat(sender: Sender, request: Any) -> Any:
 
 
 class ImagesOfDatabase:
-    """What a database offers to those who copy all of it, in the asyncio form."""
+    """The calls of a database for programs that copy all of it, in the asyncio form."""
 
     _sender: Sender
 
     @property
     def images(self) -> ImageCalls:
-        """Images, read and restored."""
+        """Return the calls that read and restore images."""
         return ImageCalls(self._sender)
 
 

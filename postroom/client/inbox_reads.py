@@ -1,10 +1,11 @@
-"""What a transaction takes out of inboxes, and sees in them, as applications call it.
+"""The calls with which a transaction takes messages out of inboxes, and looks at them.
 
 ``reap_queue`` takes messages, ``peek`` only looks; both are reads, as far as their documentation
-says. What has been taken is remembered by :mod:`postroom.client.reaping`, what has been seen by
-:mod:`postroom.client.reading`. Here arguments are checked, and what comes is unpacked.
+says. :mod:`postroom.client.reaping` remembers what was taken, :mod:`postroom.client.reading` what
+was seen. This module checks arguments and unpacks answers.
 
-What a transaction *sends* to inboxes is one of its writes (:mod:`postroom.client.writing`).
+The messages that a transaction *sends* to inboxes are among its writes
+(:mod:`postroom.client.writing`).
 """
 
 from __future__ import annotations
@@ -36,28 +37,27 @@ class InboxReads(Writes):
         wait: float | None = None,
         max_attempts: int | None = None,
     ) -> Reaped:
-        """Takes the oldest messages of ``key`` that nobody else holds.
+        """Take the oldest messages of ``key`` that no other transaction holds.
 
-        They are deleted when the transaction commits, and free again when it does not. What is not
-        among them is no read; but an inbox that is found empty is one, unless others hold messages
-        of it: the commit raises ``TransactionConflict`` if it is not empty any more.
+        They are deleted when the transaction commits, and free again when it does not. Messages
+        that it does not return are no read. But an inbox that is found empty is one, unless others
+        hold messages of it: the commit raises ``TransactionConflict`` if it is not empty any more.
 
         Args:
-            key: whose inbox.
+            key: the recipient.
             max_results: how many at most.
-            max_bytes: how many bytes of them at most (but one message at least); 8 MiB if not told,
-                since what is reaped counts towards the 16 MiB of the transaction.
-            wait: seconds to wait for the first one to arrive, as many as you like. The time-out of
-                the transaction counts from the end of the wait, unless it has read or reaped
-                something before.
-            max_attempts: a message that has failed so often becomes a dead letter: when it is
-                postponed, or when this transaction vanishes with it (its time passes, or its
-                process is not heard of any more). What was tried before comes alone. ``None``:
-                attempts are counted, and nothing becomes of that.
+            max_bytes: how many bytes of them at most (but one message at least); 8 MiB by default,
+                since reaped messages count towards the 16 MiB of the transaction.
+            wait: seconds to wait for the first one to arrive, any number. The time-out of the
+                transaction counts from the end of the wait, unless it has read or reaped something
+                before.
+            max_attempts: after this many failed attempts a message becomes a dead letter. An
+                attempt fails when the message is postponed, or when this transaction vanishes with
+                it (its time passes, or its process is not heard of any more). A message that was
+                tried before comes alone. ``None``: attempts are counted, without a limit.
 
         Raises:
-            TransactionConflict: what it had read or reaped before has become too old while it
-                waited.
+            TransactionConflict: an earlier read or reap has become too old while it waited.
             WrongType: the codec cannot unpack one of the messages.
             KeyTooLarge, TransactionClosed, TransactionExpired: nothing was taken.
         """
@@ -78,26 +78,26 @@ class InboxReads(Writes):
         return self._reaping
 
     def reaped_ids(self, key: bytes) -> list[bytes]:
-        """Of the messages of ``key`` that it has reaped, also what could not be unpacked."""
+        """Return the ids of the messages of ``key`` that it has reaped, decodable or not."""
         return [] if self._reaping is None else list(self._reaping.taken(key))
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The oldest messages in the inbox of ``key``, without consuming any.
+        """Return the oldest messages in the inbox of ``key``, without consuming any.
 
-        A read like any other: as of the timestamp at which this transaction reads, and checked at
-        the commit, which fails if other messages would be seen by then. What comes behind the last
-        message of a peek that has found ``limit`` of them is not among that. Messages that other
-        transactions hold are shown, those that this one has reaped are not. What it sends itself
-        is not in an inbox before it commits.
+        It is a read like any other: it looks at this transaction's read timestamp, and the commit
+        fails if it would find other messages by then. A peek that has found ``limit`` messages is
+        not in conflict with messages behind the last one. It shows messages that other transactions
+        hold, but not those that this one has reaped. Messages that this transaction sends are in no
+        inbox before it commits.
 
         Args:
-            key: whose inbox.
-            limit: how many messages at most. 10,000 of one inbox are the most that can be checked;
-                their bytes count towards the 16 MiB of the transaction.
+            key: the recipient.
+            limit: how many messages at most. A commit can check at most 10,000 of one inbox; their
+                bytes count towards the 16 MiB of the transaction.
 
         Raises:
-            TransactionTooLarge: these are too many.
-            Else as ``get``.
+            TransactionTooLarge: there are too many.
+            KeyTooLarge, WrongType, TransactionClosed, TransactionExpired: see ``get``.
         """
         self._lifetime.check_alive()
         most = arguments.count(limit, "limit")

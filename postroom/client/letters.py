@@ -1,22 +1,27 @@
-"""What waits for its time, and what has died, as applications see it."""
+"""Scheduled messages and updates, and dead letters, in the form for applications."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from postroom.client.codec import Packing
 from postroom.client.values import DeadLetter, Scheduled
 from postroom.errors import WrongType
 from postroom.kv.clock import Timestamp
+from postroom.messaging import due as times
 from postroom.messaging.requests import SCHEDULED_ID_BYTES, Deliverable
 from postroom.messaging.requests import DeadLetter as StoredLetter
 from postroom.messaging.requests import Scheduled as StoredSchedule
+from postroom.ranges.headers import unpacked
 from postroom.ranges.requests import DeleteRange
+
+_SHOWN_CHARACTERS: Final = 100
+"""The number of characters of a wrong id that an error shows."""
 
 
 def dead_letter(letter: StoredLetter, codec: Packing) -> DeadLetter:
-    """A dead letter, unpacked."""
+    """Return a dead letter, unpacked."""
     record = letter.record
     entry = record.update or record.message
     assert entry is not None
@@ -27,12 +32,13 @@ def dead_letter(letter: StoredLetter, codec: Packing) -> DeadLetter:
         return DeadLetter(*told, None, entry.source)
     value = _unpacked(message, codec)
     attempts = 0 if message.trial is None else message.trial.attempts
-    return DeadLetter(*told, value, entry.source, message.key, message.headers or {}, attempts)
+    return DeadLetter(*told, value, entry.source, message.key, unpacked(message.headers), attempts)
 
 
 def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
-    """What waits for its time, unpacked."""
-    id_, due = stored.id.hex(), Timestamp.from_bytes(stored.id[:8], "big")
+    """Return a scheduled message or update, unpacked."""
+    id_ = stored.id.hex()
+    due = Timestamp(times.shown(int.from_bytes(stored.id[:8], "big")))
     update, message = stored.update, stored.message
     if update is not None:
         request = update.request
@@ -44,7 +50,7 @@ def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
     assert message is not None
     value = _unpacked(message, codec)
     told = Scheduled(
-        id_, due, message.key, None, value, message.headers or {}, message.transaction_id,
+        id_, due, message.key, None, value, unpacked(message.headers), message.transaction_id,
         message.source,
     )  # fmt: skip
     trial = message.trial
@@ -52,7 +58,7 @@ def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
 
 
 def _unpacked(message: Deliverable, codec: Packing) -> Any:
-    """The payload; as it is stored, if it cannot be unpacked: perhaps it is here for that."""
+    """Return the payload; as it is stored, if it cannot be unpacked: that may be why it is here."""
     try:
         return codec.decode(message.value, message.key)
     except WrongType:
@@ -60,25 +66,34 @@ def _unpacked(message: Deliverable, codec: Packing) -> Any:
 
 
 def dead_letter_ids(given: Iterable[str]) -> list[bytes]:
-    """Ids as they travel."""
+    """Return ids of dead letters in the form of requests."""
     return _ids(given, "a dead letter", "dead_letters()")
 
 
 def scheduled_ids(given: Iterable[str]) -> list[bytes]:
-    """Ids as they travel."""
+    """Return ids of scheduled messages and updates in the form of requests."""
     found = _ids(given, "anything scheduled", "scheduled()")
     for each in found:
         if len(each) != SCHEDULED_ID_BYTES:
-            raise ValueError(
-                f"not the id of anything scheduled ({each.hex()!r}): use those of scheduled()"
-            )
+            raise _is_no_id(each.hex(), "anything scheduled", "scheduled()")
     return found
 
 
 def _ids(given: Iterable[str], what: str, source: str) -> list[bytes]:
     if isinstance(given, str):
         raise TypeError(f"give a list of ids, as {source} tells them")
-    try:
-        return [bytes.fromhex(each) for each in given]
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"not the id of {what} ({error}): use those of {source}") from None
+    return [_id(each, what, source) for each in given]
+
+
+def _id(given: object, what: str, source: str) -> bytes:
+    if isinstance(given, str):
+        try:
+            return bytes.fromhex(given)
+        except ValueError:
+            pass
+    raise _is_no_id(given, what, source)
+
+
+def _is_no_id(given: object, what: str, source: str) -> ValueError:
+    told = repr(given)[:_SHOWN_CHARACTERS]
+    return ValueError(f"{told} is not the id of {what}; nothing was changed: use those of {source}")

@@ -1,6 +1,6 @@
-"""How long a transaction lives, and how it ends.
+"""The states and the time of a transaction.
 
-Its states, and what leads from one to the next (``TRANSITIONS``)::
+The states, and what leads from one to the next (``TRANSITIONS``)::
 
     open ─── send ──▶ committing ─┬─ made ─────▶ committed
                                   ├─ refused ──▶ not committed
@@ -10,12 +10,13 @@ Its states, and what leads from one to the next (``TRANSITIONS``)::
     open, unknown ─── give up ──▶ rolled back
     open ─── refused (its time is over), made (there was nothing to send)
 
-Only in *open* it takes calls; the last three are ends. *Unknown* is what ``CommitUnknown`` leaves:
-the commit may have happened, and another one with the same id tells whether it has. That one must
-not be asked for more than the first one was: if that has happened, nothing else does.
+A transaction accepts calls only while it is *open*; the last three are ends. ``CommitUnknown``
+leaves it *unknown*: the commit may have happened, and another one with the same id tells whether it
+has. The other one must not request more than the first one did: if the first one has happened, the
+rest is ignored.
 
-Its time is counted twice: ``began`` is a timestamp, which the store compares when it commits; the
-end is a moment of the client's own monotonic clock, which nobody can set.
+Its time is counted twice. ``began`` is a timestamp, which the store compares when it commits. The
+end is a moment of the client's own monotonic clock, which cannot be set.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from typing import Final
 import msgspec
 
 from postroom.client.sender import Sender, post
-from postroom.errors import TransactionClosed
+from postroom.errors import Invalid, TransactionClosed
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.transactions import expired
 
 
 class State(IntEnum):
-    """Where a transaction is between its beginning and its end."""
+    """A state of a transaction between its beginning and its end."""
 
     OPEN = auto()
     COMMITTING = auto()
@@ -45,18 +46,18 @@ class State(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to it."""
+    """An event that changes the state of a transaction."""
 
     SEND = auto()
-    """Its commit is sent."""
+    """The transaction's commit is sent."""
     MADE = auto()
-    """It is committed; or it had nothing to commit."""
+    """The transaction is committed, or had nothing to commit."""
     REFUSED = auto()
-    """It is not, and will not be."""
+    """The transaction is not committed, and will not be."""
     LOST = auto()
-    """No answer: nobody knows."""
+    """The commit got no answer: its outcome is unknown."""
     GIVE_UP = auto()
-    """It is rolled back."""
+    """The transaction is rolled back."""
 
 
 TRANSITIONS: Final = MappingProxyType({
@@ -85,7 +86,7 @@ TRANSITIONS: Final = MappingProxyType({
     State.NOT_COMMITTED: {},
     State.ROLLED_BACK: {},
 })  # fmt: skip
-"""What each event leads to; what is not in it cannot happen."""
+"""The next state for each state and event; an event that is missing cannot happen."""
 
 _SAID: Final = {
     State.OPEN: "",
@@ -101,15 +102,17 @@ _SAID: Final = {
 class Lifetime(msgspec.Struct, eq=False, gc=False):
     """The state and the time of one transaction, and whether the store keeps something for it.
 
-    A struct, since those are made in few steps.
+    It is a struct, since a struct is made in few steps.
 
     Attributes:
-        state: see above.
-        closed: why it takes no calls, in words; empty while it does.
+        state: see the module.
+        closed: why it accepts no calls, in words; empty while it does.
         timeout: seconds that it may take.
         began: the timestamp at which its time began.
-        expires: the moment, of the client's monotonic clock, at which its time is over.
+        expires: the moment at which its time is over, on the client's monotonic clock.
         holds: whether the leaseholder may keep locks or claims for it.
+        age: the timestamp at which its first attempt began, if it is tried again; else 0.
+        ended_by: the one that ends it in place of its user, as errors name it; empty: its user.
     """
 
     _sender: Sender
@@ -118,62 +121,93 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
     began: int
     expires: float
     holds: bool = False
+    age: int = 0
     state: State = State.OPEN
     closed: str = ""
+    ended_by: str = ""
 
     # --- state
 
     def to(self, event: Event) -> None:
-        """Goes to the next state. Whatever ends without a commit lets go of what it holds."""
+        """Go to the next state."""
         self.state = state = TRANSITIONS[self.state][event]
         self.closed = _SAID[state]
 
     def end(self, event: Event) -> None:
-        """Goes to a state that is an end, and has the store forget what it keeps."""
+        """Go to a state that is an end, and have the store forget what it keeps."""
         self.to(event)
         self.release()
 
     @property
     def is_unknown(self) -> bool:
-        """Whether a commit was sent whose outcome is not known."""
+        """Return whether a commit was sent whose outcome is not known."""
         return self.state is State.UNKNOWN or self.state is State.ASKING
 
     @property
     def may_end(self) -> bool:
-        """Whether it can be committed, or rolled back."""
+        """Return whether it can be committed, or rolled back."""
         return self.state is State.OPEN or self.state is State.UNKNOWN
 
+    def check_is_users(self) -> None:
+        """Check that its user may end it.
+
+        Raises:
+            Invalid: only its worker may end it.
+        """
+        if self.ended_by:
+            raise Invalid(
+                f"this transaction is ended by its {self.ended_by}: it commits when the function "
+                "returns, and rolls back when the function raises something "
+                "(postroom.Reject(reason, delay=...), postroom.Discard(reason)); nothing was "
+                "changed by this call"
+            )
+
+    def abandon(self) -> None:
+        """Accept no more calls, wherever its function is; :meth:`release` comes later."""
+        if self.may_end:
+            self.to(Event.GIVE_UP)
+            self.closed = f"given up by its {self.ended_by}"
+
     def check_may_end(self) -> None:
-        """Before a commit, or a rollback."""
+        """Check that it can be committed or rolled back.
+
+        Raises:
+            TransactionClosed: it has ended, or is being committed.
+        """
         if not self.may_end:
             self.check_open()
 
     def release(self) -> None:
-        """Has the store forget its locks and claims."""
+        """Have the store forget its locks and claims."""
         if self.holds:
+            self.holds = False
             post(self._sender, ReleaseLocks(self._id))
 
     # --- time
 
     def start_clock(self) -> None:
-        """Its time begins now."""
+        """Begin its time now."""
         self.began = self._sender.reading()
         self.expires = self._sender.monotonic() + self.timeout
 
     def remaining(self) -> float:
-        """Seconds that are left; 0 if it is over."""
+        """Return how many seconds are left; 0 if its time is over."""
         return max(self.expires - self._sender.monotonic(), 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether its time is over."""
+        """Return whether its time is over."""
         return self._sender.monotonic() > self.expires
 
     # --- whether it takes a call
 
     def check_open(self) -> None:
-        """Before what only gathers: an expired transaction hears of it at the next read or
-        commit.
+        """Check that it accepts calls, before a call that only gathers.
+
+        The next read or commit tells whether its time is over.
+
+        Raises:
+            TransactionClosed: it has ended, or its commit was sent.
         """
         if self.closed:
             first = ""
@@ -185,13 +219,22 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
             )
 
     def check_still_open(self) -> None:
-        """After what locks: granted to a transaction that has ended meanwhile, it is given back."""
+        """Check that it is still open, after a call that locks; otherwise give the lock back.
+
+        Raises:
+            TransactionClosed: it has ended meanwhile.
+        """
         if self.closed:
             self.release()
             self.check_open()
 
     def check_alive(self) -> None:
-        """Before what asks the store."""
+        """Check that it is open and has time left, before a call that asks the store.
+
+        Raises:
+            TransactionClosed: it has ended, or its commit was sent.
+            TransactionExpired: its time is over.
+        """
         if self.closed:
             self.check_open()
         if self._sender.monotonic() > self.expires:

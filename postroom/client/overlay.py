@@ -1,12 +1,14 @@
-"""What a transaction sees: the store at its read timestamp, with its own writes over it::
+"""A transaction's view of the store: the store at its read timestamp, with its own writes over it.
+
+::
 
     get ── written here? ─┬─ yes ─▶ what it wrote
                           └─ no ──▶ Reads (the store, at one timestamp) ─▶ written meanwhile?
 
-``get`` itself is a part of :class:`.transaction.Transaction`, as the most frequent of them.
+``get`` itself is a part of :class:`.transaction.Transaction`, because it is the most frequent call.
 
-Calls of one transaction may be under way at the same time. So after each answer it is looked at
-again: the transaction may have ended, or have written the key.
+Calls of one transaction may run at the same time. So the transaction is checked again after each
+answer: it may have ended, or have written the key.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class Overlay:
         self._codec = codec
 
     async def get_many(self, keys: list[bytes]) -> list[Any]:
-        """The values of ``keys``, in their order."""
+        """Return the values of ``keys``, in their order."""
         buffer = self._buffer
         missing = [key for key in dict.fromkeys(keys) if key not in buffer.writes]
         found: dict[bytes, Any] = {}
@@ -44,13 +46,13 @@ class Overlay:
             reply = await self._reads.get_many(missing)
             self._lifetime.check_open()
             found.update(zip(missing, unpacked_values(missing, reply, self._codec), strict=True))
-        # What was written meanwhile counts as well.
+        # A concurrent call may have written some of them meanwhile.
         return [
             buffer.value(key, self._codec) if key in buffer.writes else found[key] for key in keys
         ]
 
     async def get_for_update(self, key: bytes, transaction_id: bytes) -> Any:
-        """The value of ``key``, locked.
+        """Return the value of ``key``, and lock it.
 
         Raises:
             TransactionConflict: another transaction kept it locked for too long.
@@ -58,12 +60,14 @@ class Overlay:
         self._lifetime.holds = True
         try:
             reply = await self._reads.get_for_update(
-                key, transaction_id, self._lifetime.remaining()
-            )
+                key, transaction_id, self._lifetime.remaining(),
+                self._lifetime.age or self._lifetime.began,
+            )  # fmt: skip
         except DeadlineExceeded:
             raise TransactionConflict(
                 f"another transaction holds {shorten(key)} and did not end in time; nothing was "
-                "changed: try again (run() does)"
+                "changed: try again (run() does)",
+                keys=(key,),
             ) from None
         self._lifetime.check_still_open()
         if key in self._buffer.writes:
@@ -72,22 +76,22 @@ class Overlay:
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def stored(self, key: bytes) -> tuple[bytes | None, bool]:
-        """What ``get`` reads, before it is unpacked, and whether it is an integer."""
+        """Return the packed value of ``key``, and whether it is an integer."""
         buffer = self._buffer
         if key not in buffer.writes:
             reply = await self._reads.get(key)
             self._lifetime.check_open()
-            if key not in buffer.writes:  # it may have been written meanwhile
+            if key not in buffer.writes:  # a concurrent call may have written it
                 return reply.value, reply.integer
         return buffer.writes[key], key in buffer.integers
 
     async def check_holds(self, key: bytes, wanted: bytes | None, or_integer: int | None) -> None:
-        """Checks what a conditional write expects.
+        """Check what a conditional write expects.
 
         Args:
-            key: to be looked at.
-            wanted: its value, packed; ``None``: nothing.
-            or_integer: its value, if an integer is stored and the codec packs objects.
+            key: the key to check.
+            wanted: its expected value, packed; ``None``: nothing.
+            or_integer: its expected value, if an integer is stored and the codec packs objects.
 
         Raises:
             ConditionFailed: it holds something else.
@@ -108,7 +112,7 @@ class Overlay:
     async def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """The pairs in ``[start, end)``."""
+        """Return the pairs in ``[start, end)``."""
         decode = self._codec.decode
         found = self.scan_stored(start, end, limit=limit, reverse=reverse)
         async for key, value, integer in found:
@@ -117,7 +121,7 @@ class Overlay:
     async def scan_stored(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[tuple[bytes, bytes, bool]]:
-        """The pairs in ``[start, end)``, as stored, and whether each is an integer."""
+        """Return the pairs in ``[start, end)``, packed, and whether each is an integer."""
         self._lifetime.check_alive()
         left = -1 if limit is None else limit
         own = sorted(self._buffer.writes_in(start, end), reverse=reverse)

@@ -1,7 +1,7 @@
-"""Results that may be larger than one answer should be, page by page.
+"""Results that may be too large for one answer, page by page.
 
 Only one page of a scan is in memory, however long the scan is. The values of many keys, an inbox
-and the dead letters are told as lists: there, pages keep small what a node makes, and a frame
+and the dead letters are returned as lists: there, pages limit what a node makes, and a frame
 carries, at a time.
 """
 
@@ -38,17 +38,17 @@ from postroom.ranges.requests import (
 PAIRS_PER_PAGE: Final = 1000
 BYTES_PER_PAGE: Final = 1024 * 1024
 KEYS_PER_PAGE: Final = 4096
-"""So many keys are asked for at a time: more would have to be sent again and again."""
+"""The most keys of one request: keys that an answer leaves out have to be sent again."""
 LIST_BYTES_PER_PAGE: Final = 4 * 1024 * 1024
-"""Larger, as the whole list will be in memory anyway: few need a second page."""
+"""The size of a page of a list. It is larger, since the whole list will be in memory; few need a
+second page.
+"""
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
 class Page(NamedTuple):
-    """Consecutive pairs, the span ``[start, end)`` that they are all of, and which of them hold
-    integers, counted from 0.
-    """
+    """Consecutive pairs, the span ``[start, end)`` that they cover, and the indexes of integers."""
 
     pairs: list[tuple[bytes, bytes]]
     start: bytes
@@ -56,7 +56,7 @@ class Page(NamedTuple):
     integers: tuple[int, ...] = ()
 
     def unpacked(self, codec: Packing) -> Iterable[tuple[bytes, Any]]:
-        """The pairs as applications see them."""
+        """Return the pairs in the form for applications."""
         if not codec.packs:
             return self.pairs
         decode, integers = codec.decode, frozenset(self.integers)
@@ -75,7 +75,7 @@ async def pages(
     limit: int | None = None,
     reverse: bool = False,
 ) -> AsyncIterator[Page]:
-    """The pages of a scan at ``timestamp``, in its direction; about ``limit`` pairs in all."""
+    """Return the pages of a scan at ``timestamp``, in its direction; about ``limit`` pairs."""
     request = ReverseScan if reverse else Scan
     left = limit
     while left is None or left > 0:
@@ -97,7 +97,7 @@ async def pages(
 
 
 async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Values:
-    """The values of ``keys``, all at ``timestamp`` (0: now, which the answer tells).
+    """Return the values of ``keys``, all at ``timestamp`` (0: now, which the answer tells).
 
     Pages after the first are read at its timestamp, which is protected from garbage collection
     meanwhile.
@@ -120,7 +120,7 @@ async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Va
 
 
 def unpacked_values(keys: list[bytes], stored: Values, codec: Packing) -> list[Any]:
-    """The values of ``keys`` as applications see them; ``None`` for those that are absent."""
+    """Return the values of ``keys`` in the form for applications; ``None`` for absent ones."""
     if not codec.packs:
         return list(stored.values)
     decode, integers = codec.decode, frozenset(stored.integers)
@@ -131,10 +131,10 @@ def unpacked_values(keys: list[bytes], stored: Values, codec: Packing) -> list[A
 
 
 async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int) -> Peeked:
-    """The oldest ``limit`` messages of an inbox, as (id, stored), as of ``timestamp`` (0: now).
+    """Return the oldest ``limit`` messages of an inbox, as (id, stored), at ``timestamp`` (0: now).
 
-    However many pages that takes, all of them are of one view: those after the first are read at
-    its timestamp, which is protected from garbage collection meanwhile.
+    All pages show one view: those after the first are read at its timestamp, which is protected
+    from garbage collection meanwhile.
     """
     page: Peeked = await sender.send(Peek(key, limit, timestamp, LIST_BYTES_PER_PAGE))
     if not page.more or len(page.messages) >= limit:
@@ -158,13 +158,13 @@ def unpacked_messages(
     codec: Packing,
     tried: dict[bytes, int] | None = None,
 ) -> list[Message]:
-    """Messages in the inbox of ``key`` as applications see them.
+    """Return messages in the inbox of ``key`` in the form for applications.
 
     Args:
-        key: whose inbox.
+        key: the recipient.
         stored: ids and stored forms.
         codec: unpacks the values.
-        tried: gets the attempts of those that have failed at some.
+        tried: receives the attempts of messages with failed ones, by id.
     """
     decode, unpack = _delivered.decode, codec.decode
     if not codec.packs:
@@ -174,7 +174,7 @@ def unpacked_messages(
             for id_, packed in stored
             if (entry := decode(packed)).trial is None
         ]
-        if len(plain) == len(stored):  # as a rule
+        if len(plain) == len(stored):  # the usual case
             return plain
     result = []
     for id_, packed in stored:
@@ -193,7 +193,7 @@ def unpacked_messages(
 
 
 def attempts_of(packed: bytes) -> int:
-    """How many attempts a message in an inbox has failed at."""
+    """Return how many attempts at a message in an inbox have failed."""
     trial = _delivered.decode(packed).trial
     return 0 if trial is None else trial.attempts
 
@@ -201,8 +201,9 @@ def attempts_of(packed: bytes) -> int:
 async def stored_schedule(
     sender: Sender, start: bytes, end: bytes | None, limit: int
 ) -> list[Scheduled]:
-    """What waits for its time, the first ``limit`` of it. As with dead letters, pages have no view
-    in common.
+    """Return the first ``limit`` messages and updates that wait for their time.
+
+    The pages have no view in common, like those of dead letters.
     """
     found: list[Scheduled] = []
     after = b""
@@ -217,10 +218,10 @@ async def stored_schedule(
 
 
 async def stored_letters(sender: Sender, limit: int) -> list[DeadLetter]:
-    """The oldest ``limit`` dead letters.
+    """Return the oldest ``limit`` dead letters.
 
-    They have no versions, so pages have no view in common: a letter that comes or goes meanwhile
-    may be among them or not; all others are, each once.
+    They have no versions, so pages have no view in common. A letter that comes or goes meanwhile
+    may be among them or not; each other letter is, once.
     """
     found: list[DeadLetter] = []
     while len(found) < limit:

@@ -1,22 +1,26 @@
-"""What a transaction has read: all of it at one timestamp, kept for the check at its commit.
+"""The reads of a transaction: all at one timestamp, kept for the check at its commit.
 
-The first answer settles the timestamp; reads after it are sent with it. Reads that were under way
-at the same time (``asyncio.gather``) were all sent without one, and each is answered at a moment of
-its own. Whichever answer comes first settles; the others are asked for once more, at the settled
+The first answer settles the timestamp; reads after it are sent with it. Reads that run at the same
+time (``asyncio.gather``) are all sent without one, and each is answered at a moment of its own. The
+answer that comes first settles the timestamp. The other reads are sent once more, at the settled
 timestamp::
 
     get a ─┬─ send, 0 ──────────── answer at 7: settled ─▶ value
     get b ─┴─ send, 0 ─────────────── answer at 9 ─▶ send, 7 ─── answer at 7 ─▶ value
 
 So values and the timestamp never disagree, in whatever order answers come in. A lock that was
-granted meanwhile is kept: asking once more finds it, and learns whether the key has changed since.
+granted meanwhile is kept: the second request finds it, and learns whether the key has changed
+since.
 
-Inboxes are read in two ways. A peek is a read like the others. A reap takes what is there *now*,
-and what it did not return is no read, because consumers must not be in conflict with what arrives.
-But an inbox that it found empty, with nothing of it held by others, is one. That cannot be moved to
-the settled timestamp, so it is checked at the commit, where it must be so (still, or again). A
-transaction that only reads needs no such check, unless it has seen an empty inbox beside other
-things.
+While everything read so far is locked, the timestamp *moves*: the answer to ``get_for_update`` may
+be from a later one, since no other transaction could change those keys in between.
+
+Inboxes are read in two ways. A peek is a read like the others. A reap takes the messages that are
+there *now*. Messages that it does not return are no read, because consumers must not be in conflict
+with arriving messages. But an inbox that a reap finds empty, with no messages held by others, is a
+read. This read cannot move to the settled timestamp, so the commit checks it: the inbox must be
+empty then (still, or again). A transaction that only reads needs this check only if it has seen
+something besides the one empty inbox.
 """
 
 from __future__ import annotations
@@ -36,12 +40,15 @@ AnswerT = TypeVar("AnswerT", Value, Values, Peeked)
 
 
 class Reads(msgspec.Struct, eq=False, gc=False):
-    """The reads of one transaction. A struct, since those are made in few steps; the garbage
-    collector need not see it, because nothing in it leads back to it.
+    """The reads of one transaction.
+
+    It is a struct, since a struct is made in few steps. The garbage collector need not see it,
+    because nothing in it leads back to it.
 
     Attributes:
         timestamp: where it reads; 0 before the first answer.
         keys, spans: what it has read, for the check at the commit.
+        locked: how many of the keys it had locked when it read them.
         inboxes: whether it has read any; if not, there are no ``checks`` to ask for.
     """
 
@@ -50,11 +57,12 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     keys: list[bytes] = NO_LIST
     spans: list[tuple[bytes, bytes | None]] = NO_LIST
     inboxes: bool = False
+    locked: int = 0
     _peeked: list[CheckInbox] = NO_LIST
     _drained: dict[CheckInbox, None] = {}
 
     def add(self, key: bytes) -> None:
-        """``key`` was read."""
+        """Note that ``key`` was read."""
         if self.keys:
             self.keys.append(key)
         else:
@@ -63,7 +71,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     # --- asking
 
     async def get(self, key: bytes) -> Value:
-        """What is stored at ``key``."""
+        """Return the stored value of ``key``."""
         reply: Value = await self._sender.send(Get(key, self.timestamp))
         if reply.timestamp != self.timestamp and not self._settles(reply.timestamp):
             reply = await self._sender.send(Get(key, self.timestamp))
@@ -71,27 +79,38 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         return reply
 
     async def get_many(self, keys: list[bytes]) -> Values:
-        """What is stored at ``keys``."""
+        """Return the stored values of ``keys``."""
         reply = await self._at_one(lambda at: stored_values(self._sender, keys, at))
         self.keys = self.keys or []
         self.keys += keys
         return reply
 
-    async def get_for_update(self, key: bytes, transaction_id: bytes, seconds_left: float) -> Value:
-        """What is stored at ``key``, locked."""
-
-        def ask(at: int) -> Awaitable[Value]:
-            request = GetForUpdate(key, at, transaction_id, seconds_left)
-            return self._sender.send(request, seconds_left)
-
-        reply = await self._at_one(ask)
+    async def get_for_update(
+        self, key: bytes, transaction_id: bytes, seconds_left: float, began: int
+    ) -> Value:
+        """Return the stored value of ``key``, and lock it."""
+        while True:
+            at = self.timestamp
+            request = GetForUpdate(
+                key, at, transaction_id, seconds_left, began, self._has_locked_all()
+            )
+            reply: Value = await self._sender.send(request, seconds_left)
+            if at and reply.timestamp > self.timestamp and self._has_locked_all():
+                self.timestamp = reply.timestamp
+            if self._settles(reply.timestamp):
+                break
         self.add(key)
+        self.locked += 1
         return reply
+
+    def _has_locked_all(self) -> bool:
+        """Return whether no other transaction can change what was read."""
+        return len(self.keys) == self.locked and not (self.spans or self.inboxes)
 
     async def scan(
         self, start: bytes, end: bytes | None, *, limit: int | None, reverse: bool
     ) -> AsyncIterator[Page]:
-        """The pages of a span."""
+        """Return the pages of a span."""
         if not self.timestamp:
             moment = self._sender.now()
             self._settles(moment if isinstance(moment, int) else await moment)
@@ -102,7 +121,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
             yield page
 
     async def peek(self, key: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """The oldest ``limit`` messages of an inbox, as (id, stored)."""
+        """Return the oldest ``limit`` messages of an inbox, as (id, stored)."""
         reply = await self._at_one(lambda at: stored_messages(self._sender, key, at, limit))
         ids = tuple(id_ for id_, _ in reply.messages)
         is_whole = len(ids) < limit
@@ -112,12 +131,12 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         return reply.messages
 
     def found_drained(self, key: bytes, held: int) -> None:
-        """An inbox held nothing but ``held`` messages that this transaction has taken itself."""
+        """Note that an inbox held only ``held`` messages, all taken by this transaction."""
         self.inboxes = True
         self._drained[CheckInbox(key, held, ())] = None
 
     def __bool__(self) -> bool:
-        """Whether anything was read."""
+        """Return whether anything was read."""
         return bool(self.timestamp or self._drained)
 
     async def _at_one(self, ask: Callable[[int], Awaitable[AnswerT]]) -> AnswerT:
@@ -125,7 +144,7 @@ class Reads(msgspec.Struct, eq=False, gc=False):
         return reply if self._settles(reply.timestamp) else await ask(self.timestamp)
 
     def _settles(self, timestamp: int) -> bool:
-        """Whether an answer was read where this transaction reads; the first one decides that."""
+        """Return whether an answer has the settled timestamp; settle it by the first answer."""
         if not self.timestamp:
             self.timestamp = timestamp
         return timestamp == self.timestamp
@@ -133,11 +152,12 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     # --- at the commit
 
     def checks(self, *, writes: bool) -> list[Any]:
-        """What the commit must check besides keys and spans.
+        """Return what the commit must check besides keys and spans.
 
         Args:
-            writes: whether the transaction changes anything. If not, what was read at the settled
-                timestamp was so then; so was a single empty inbox, if it is all that was seen.
+            writes: whether the transaction changes anything. If not, reads at the settled timestamp
+                are consistent without a check. This is also true of a single empty inbox, if the
+                transaction has seen nothing else.
         """
         seen = len(self._drained) + len(self._peeked) + len(self.keys) + len(self.spans)
         if writes or (self._drained and seen > 1):

@@ -1,13 +1,13 @@
-"""What a transaction has taken out of inboxes, and how it waits for more.
+"""The messages that a transaction has taken out of inboxes, and how it waits for more.
 
-A reap claims messages: until the transaction ends nobody else is given them. Its commit deletes
+A reap claims messages: no other transaction is given them until this one ends. Its commit deletes
 them, by their ids. The leaseholder keeps claims in memory only, so a new one may give a transaction
-the same messages again; those are not told twice. It may also give them to somebody else, who tries
-them in vain and puts them back: so the commit tells how many attempts they had, and is refused if
-they have more by now.
+the same messages again; those are not handed out twice. A new leaseholder may also give them to
+another transaction, which tries them in vain and puts them back. So the commit tells how many
+attempts they had, and is refused if they have more by now.
 
-A transaction that has neither read nor reaped anything has no age. So it may wait for the first
-message as long as it likes, and its time begins when the wait ends. Later waits use up its time.
+A transaction that has neither read nor reaped anything has no age. It may wait for the first
+message for any time, and its own time begins when the wait ends. Later waits use up its time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from postroom.messaging.requests import ReapMessages, ReapQueue
 from postroom.protocol.failures import DeadlineExceeded
 
 LAST_LOOK_SECONDS: Final = 0.5
-"""How much longer than ``wait`` a reap may take that gives up."""
+"""The time that a reap which gives up may take beyond ``wait``, in seconds."""
 
 
 class Reaping:
@@ -53,17 +53,23 @@ class Reaping:
         self.waited_seconds = 0.0
 
     def taken(self, key: bytes) -> dict[bytes, int]:
-        """The ids that it has taken out of the inbox of ``key``, in order, and how many attempts
-        those have (0: as many as there are).
+        """Return the ids that it has taken out of the inbox of ``key``, in order.
+
+        The values are the most attempts that each message may have; 0: any number.
         """
         return self._taken.get(key, {})
 
     def __bool__(self) -> bool:
-        """Whether it has taken any."""
+        """Return whether it has taken any."""
         return bool(self._taken)
 
     def requests(self, is_left_out: Callable[[bytes, bytes], bool] | None) -> list[ReapMessages]:
-        """What the commit deletes, without those, by key and id, that have another end."""
+        """Return the deletions of the commit.
+
+        Args:
+            is_left_out: tells by key and id whether a message is postponed or buried instead;
+                ``None``: none is.
+        """
         found = []
         for key, taken in self._taken.items():
             ids = list(taken)
@@ -84,17 +90,17 @@ class Reaping:
         codec: Packing,
         attempts_max: int = 0,
     ) -> Reaped:
-        """The oldest messages of ``key`` that nobody else holds.
+        """Return the oldest messages of ``key`` that no other transaction holds.
 
         Args:
-            key: whose inbox.
+            key: the recipient.
             most, most_bytes: how many, and how many bytes of them.
             patience: seconds to wait for the first one.
             codec: unpacks them.
-            attempts_max: how many attempts they have; 0: as many as there are.
+            attempts_max: how many attempts they may have; 0: any number.
 
         Raises:
-            TransactionConflict: what was read or reaped before has become too old while it waited.
+            TransactionConflict: an earlier read or reap has become too old while it waited.
         """
         reply = await self._ask(key, most, most_bytes, patience, attempts_max)
         self._lifetime.check_still_open()
@@ -111,7 +117,7 @@ class Reaping:
         tried: dict[bytes, int] = {}
         try:
             messages = unpacked_messages(key, fresh, codec, tried)
-        except WrongType:  # they may be consumed all the same, and what is behind it
+        except WrongType:  # they, and the messages behind them, may still be consumed
             tried = {id_: attempts_of(stored) for id_, stored in fresh}
             raise
         finally:
@@ -122,10 +128,10 @@ class Reaping:
     def _check_again(
         self, key: bytes, given: list[tuple[bytes, bytes]], own: Container[bytes]
     ) -> None:
-        """Of what it is given once more: whether somebody else has tried it in between.
+        """Check that no other transaction has tried the messages that are given once more.
 
         Raises:
-            TransactionConflict: so it is.
+            TransactionConflict: another transaction has.
         """
         tried = self._tried.get(key, {})
         for id_, stored in given:
@@ -138,10 +144,11 @@ class Reaping:
     async def _ask(
         self, key: bytes, most: int, most_bytes: int, patience: float, attempts_max: int
     ) -> ReapedMessages:
-        """What there is, or what comes within ``patience`` seconds.
+        """Return the messages that are there, or that come within ``patience`` seconds.
 
         Before it has read or reaped anything a transaction has no age: nothing that it knows can
-        be outdated, and nobody waits for it. Afterwards the time that it waits counts, like any.
+        become outdated, and no other transaction waits for it. Afterwards the time that it waits
+        counts like any other.
         """
         lifetime = self._lifetime
         left = lifetime.remaining()
@@ -169,9 +176,10 @@ class Reaping:
         return reply
 
     async def _last_look(self, request: ReapQueue) -> ReapedMessages:
-        """Nothing came while it waited: what there is now, and whether others hold it.
+        """Return what is there after a wait in vain, and whether others hold messages.
 
-        If nobody can tell at once the inbox counts as found empty, which the commit checks.
+        If the store does not tell in time, the inbox counts as found empty, which the commit
+        checks.
         """
         at_once = msgspec.structs.replace(request, wait=False)
         try:

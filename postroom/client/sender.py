@@ -1,7 +1,7 @@
-"""The sender port: how a client reaches the store, whichever way that is.
+"""The sender port: how a client reaches the store, embedded or remote.
 
 The client's logic is written once, as coroutines that await answers. An asyncio sender suspends
-them on the event loop; a synchronous one blocks the thread at each answer that is not there yet
+them on the event loop. A synchronous one blocks the thread at each answer that is not there yet
 (``run_blocking``). Answers that are there at once cost neither.
 """
 
@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
+from postroom.client.run_blocking import Waiter
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, Reject
@@ -24,19 +25,19 @@ T = TypeVar("T")
 
 REFUSED_SECONDS_FIRST: Final = 0.05
 LONGEST_REFUSED_SECONDS: Final = 2.0
-"""How long a client that was refused waits before it tries again; doubled each time."""
+"""The longest pause of a refused client, in seconds; the first one is doubled each time."""
 
 
 async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
-    """The answer to ``request``, which is sent again while the store has no room for it.
+    """Return the answer to ``request``, sent again while the store has no room for it.
 
     Args:
-        sender: of the client.
-        request: what to send.
-        refusal: what it was told the first time.
+        sender: the client's sender.
+        request: the request to send.
+        refusal: the first refusal.
 
     Raises:
-        Unavailable: it had none for ``patience_seconds``; or it has stopped.
+        Unavailable: the store had no room for ``patience_seconds``; or it has stopped.
     """
     give_up = sender.monotonic() + sender.patience_seconds
     pause = REFUSED_SECONDS_FIRST
@@ -53,11 +54,11 @@ async def send_again(sender: Sender, request: Any, refusal: Unavailable) -> Any:
 
 
 def has_stopped(sender: Sender, error: BaseException | None) -> bool:
-    """Whether an embedded store has stopped, as ``error`` says: this process has to open it again,
-    and asking it once more is of no use.
+    """Return whether ``error`` says that an embedded store has stopped.
 
-    It says so by asking for a longer pause than ``LONGEST_REFUSED_SECONDS``. A node that has
-    stopped is no matter of its clients: another one leads then.
+    Then this process has to open it again, and another request is useless. The store says this by
+    asking for a longer pause than ``LONGEST_REFUSED_SECONDS``. Clients need not care about a node
+    that has stopped: another one leads then.
     """
     return (
         sender.patience_seconds > 0.0
@@ -67,31 +68,33 @@ def has_stopped(sender: Sender, error: BaseException | None) -> bool:
 
 
 class TransactionIds:
-    """Draws the ids of a client's transactions: 16 bytes, its name and a number that rises.
+    """A generator of transaction ids of a client: 16 bytes, its name and a number that rises.
 
-    A node lets nobody touch what the transactions of other clients hold; it knows them by this.
+    A node recognises by this name what the transactions of a client hold; no other client may touch
+    it.
 
     Args:
         client: 8 random bytes that no other client has.
         first: the number that it begins with.
 
     Attributes:
-        draw: answers the next one.
+        draw: returns the next id.
     """
 
     def __init__(self, client: bytes, first: int = 1) -> None:
         packed = partial(struct.Struct(f">{len(client)}sQ").pack, client)
-        # Each transaction draws one, from any thread: so no step of it is one of the interpreter's.
+        # Each transaction draws one, from any thread. So no step of it runs in the interpreter.
         self.draw: Callable[[], bytes] = map(packed, itertools.count(first)).__next__
 
     def __call__(self) -> bytes:
-        """The next one."""
+        """Return the next id."""
         return self.draw()
 
 
 def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
-    """What takes back the answer to ``request`` that nobody got: who waited was cancelled just when
-    it came. ``None``: nothing need be.
+    """Return the request that undoes an answer which no caller got; ``None``: none is needed.
+
+    The caller was cancelled just when the answer came.
     """
     if result is None:
         return None
@@ -103,13 +106,13 @@ def taken_back_by(sender: Sender, request: Any, result: Any) -> Any:
 
 
 def raise_error(call: Any) -> NoReturn:
-    """Raises what a call has ended with.
+    """Raise the error with which a call has ended.
 
-    The call forgets it: the error knows the frames that it went through, these know the call, and
-    all of that would stay until the garbage collector comes.
+    The call forgets it. The error refers to the frames that it went through, and these refer to the
+    call: all of this would stay until the garbage collector runs.
 
     Args:
-        call: with an ``_error``; nobody asks it again.
+        call: a call with an ``_error``, which is not used again.
     """
     error, call._error = call._error, None
     try:
@@ -121,7 +124,7 @@ def raise_error(call: Any) -> NoReturn:
 def given_back(
     transaction_id: bytes, began: int, request: ClaimQueue, claimed: Claimed
 ) -> CommitTransaction[Any] | None:
-    """A transaction that gives messages back which nobody has seen."""
+    """Return a transaction that gives back messages which no consumer has seen."""
     if not claimed.messages:
         return None
     attempts = [
@@ -135,13 +138,13 @@ def given_back(
 
 
 class Sender(Protocol):
-    """Sends requests and lets time pass.
+    """A port that sends requests and lets time pass.
 
     Attributes:
         random: for back-off.
         next_id: draws an id for a transaction.
-        patience_seconds: for how long the client itself tries again what was refused for now; 0 if
-            the sender sees to that.
+        patience_seconds: how long the client itself repeats requests that were refused for now; 0
+            if the sender does this.
     """
 
     random: random.Random
@@ -149,40 +152,41 @@ class Sender(Protocol):
     patience_seconds: float
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``, to be awaited once.
+        """Return an awaitable of the answer to ``request``, to be awaited once.
 
-        Raises (when awaited):
-            DeadlineExceeded: no answer came in time.
-            Error: whatever the store says.
+        The await raises ``DeadlineExceeded`` if no answer came in time, or an ``Error`` of the
+        store.
         """
 
     def try_get(self, key: bytes) -> Value | None:
-        """The newest value of ``key`` if it is known here, as it mostly is in an embedded store.
+        """Return the newest value of ``key`` if it is here, as usual in an embedded store.
 
         ``None``: a ``Get`` must be sent.
         """
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let a time pass."""
+        """Sleep."""
 
     def now(self) -> int | Awaitable[int]:
-        """A timestamp above that of every commit so far, below that of every later one; a promise
-        of one if somebody must be asked, which has been done when this returns.
+        """Return a timestamp above every commit so far and below every later one.
+
+        If the store must be asked, return an awaitable of one; the request is sent when this
+        returns.
         """
 
     def reading(self) -> int:
-        """About now, without taking a timestamp: cheap."""
+        """Return about now, without taking a timestamp: cheap."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Return the seconds since some moment."""
 
 
 def post(sender: Sender, request: Any) -> None:
-    """Sends what ends a use of the leaseholder's memory (locks, claims, protections).
+    """Send a request that ends a use of the leaseholder's memory (locks, claims, protections).
 
-    Nobody waits for the answer, and nothing that goes wrong matters: that memory goes by itself
-    when the stream is gone, or after a time. So what ends a block of the application's neither
-    takes the place of its exception nor waits for the network.
+    No caller waits for the answer, and failures do not matter: that memory is freed when the stream
+    is gone, or after a time. So the end of a block of the application neither replaces its
+    exception nor waits for the network.
     """
     with suppress(Error):
         sender.send(request)
@@ -191,5 +195,10 @@ def post(sender: Sender, request: Any) -> None:
 class BlockingSender(Sender, Protocol):
     """A sender whose awaitables can be waited for by a thread."""
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run ``coroutine`` to its end, blocking whenever it waits."""
+    def run(self, coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
+        """Run ``coroutine`` to its end, and block whenever it waits.
+
+        Args:
+            coroutine: the coroutine to run.
+            waiter: by which another thread can end a wait.
+        """

@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while it is open."""
+    """Reads at one timestamp, protected from garbage collection while the snapshot is open."""
 
     def __init__(self, database: Database, timestamp: int) -> None:
         self._database = database
         self.timestamp = Timestamp(timestamp)
 
     async def get(self, key: bytes) -> Any:
-        """The value of ``key`` then."""
+        """Return the value of ``key`` at the snapshot; see :meth:`Database.get`."""
         return await self._database.get(key, at=self.timestamp)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys`` then, in their order."""
+        """Return the values of ``keys`` at the snapshot, in their order."""
         return await self._database.get_many(keys, at=self.timestamp)
 
     def scan(
@@ -35,9 +35,9 @@ class Snapshot:
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        """The pairs in ``[start, end)`` then; arguments as :meth:`Database.scan`."""
+        """Return the pairs in ``[start, end)`` at the snapshot; see :meth:`Database.scan`."""
         return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """The oldest ``limit`` messages in the inbox of ``key`` then."""
+        """Return the oldest ``limit`` messages in the inbox of ``key`` at the snapshot."""
         return await self._database.peek(key, limit, at=self.timestamp)

@@ -1,8 +1,8 @@
 """Staging and bulk loads, as a client does them; in its asyncio form.
 
-For programs that write in many processes and decide at the end, as the sinks of Spark do. What
-each call does in the store is told in :mod:`postroom.messaging.staging` and
-:mod:`postroom.messaging.bulk_loads`.
+These are for programs that write in many processes and decide at the end, like the sinks of Spark.
+:mod:`postroom.messaging.staging` and :mod:`postroom.messaging.bulk_loads` say what each call does
+in the store.
 
 Every call may be repeated, and is, until the store answers (:mod:`postroom.client.chunks`).
 """
@@ -41,13 +41,15 @@ _encode = msgspec.msgpack.encode
 
 
 class Stream:
-    """Writes that are sent one after the other, several under way at a time. Not for several tasks.
+    """A stream of writes that are sent one after the other, several under way at a time.
+
+    Only one task may use it.
 
     Args:
-        sender: of the client.
+        sender: the client's sender.
 
     Attributes:
-        is_late: the batch that a chunk was staged for is published already.
+        is_late: whether the batch that a chunk was staged for is published already.
     """
 
     def __init__(self, sender: Sender) -> None:
@@ -56,18 +58,18 @@ class Stream:
         self._chunks = Chunks(sender, self._told)
 
     async def send(self, write: Any) -> None:
-        """Sends one; waits for the oldest if too many are under way.
+        """Send a write; wait for the oldest one if too many are under way.
 
         Raises:
-            Error: what became of an earlier one. Others may have happened.
+            Error: an earlier write has failed. Others may have happened.
         """
         await self._chunks.send(lambda: _alone(self._sender, write))
 
     async def flush(self) -> None:
-        """Waits for all of them.
+        """Wait for all writes.
 
         Raises:
-            Error: what became of one.
+            Error: a write has failed.
         """
         await self._chunks.flush()
 
@@ -77,13 +79,13 @@ class Stream:
 
 
 class StagingCalls:
-    """Staging and bulk loads of one store. ``db.staging``."""
+    """The staging and bulk loads of one store: ``db.staging``."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
 
     def stream(self) -> Stream:
-        """For many chunks."""
+        """Return a stream for many chunks."""
         return Stream(self._sender)
 
     async def publish(
@@ -95,24 +97,25 @@ class StagingCalls:
         *,
         once: bool = False,
     ) -> bool:
-        """Makes what these attempts have staged the batch, and carries it out to the end.
+        """Make the staged chunks of these attempts the batch, and carry the batch out to the end.
 
-        What is left of the batch before is finished first.
+        The rest of the batch before is finished first.
 
         Args:
-            query: whose batch; the same for ever.
+            query: the query of the batch; always the same.
             batch: its number.
-            job: under which it was staged.
+            job: the job that has staged it.
             winners: attempts, and how many chunks each has staged.
-            once: the query has only this batch.
+            once: whether the query has only this batch.
 
         Returns:
             Whether it was not published before.
 
         Raises:
-            Invalid: the job was aborted, or what it staged is gone. Nothing was published.
+            Invalid: the job was aborted, or its staged chunks are gone. Nothing was published.
             CommitUnknown, Unavailable: the store did not answer; call again.
-            Error: it is published, and could not be carried out to the end yet; this is said.
+            Error: it is published, but could not be carried out to the end yet; the message says
+                this.
         """
         await self.finish(query)
         won = [Winner(attempt, chunks) for attempt, chunks in winners]
@@ -126,17 +129,17 @@ class StagingCalls:
         return bool(new)
 
     async def finish(self, query: bytes) -> None:
-        """Carries out what is left of the last batch of a query. Anybody may do so."""
+        """Carry out the rest of the last batch of a query. Any client may do this."""
         while await repeat(self._sender, ApplyStaged(query)):
             pass
 
     async def abort(
         self, query: bytes, batch: int, job: bytes = b"\x00" * 24, sink: bytes = b""
     ) -> bool:
-        """Has late tasks of a job refused, and deletes what it has staged.
+        """Refuse late tasks of a job, and delete its staged chunks.
 
         Args:
-            query, batch, job: which.
+            query, batch, job: which job.
             sink: all jobs of this sink and batch instead.
 
         Returns:
@@ -145,11 +148,13 @@ class StagingCalls:
         return bool(await repeat(self._sender, AbortStaged(query, batch, job, sink)))
 
     async def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
-        """Deletes what is of no use any more, and what was staged longer than ``seconds`` ago by
-        jobs that never ended; finishes what was published and not carried out to the end.
+        """Delete staged chunks that are of no use any more, and finish published batches.
+
+        Chunks that were staged longer than ``seconds`` ago by jobs that never ended are deleted,
+        too.
 
         Raises:
-            Invalid: of one query, that could not be done. All else was.
+            Invalid: this was not possible for one query. Everything else was done.
         """
         stuck = await self._finish_all()
         begin = await repeat(self._sender, SweepStaged(seconds, b""))
@@ -159,17 +164,18 @@ class StagingCalls:
             raise stuck
 
     async def sweep_some(self, *, finish: bool = False) -> None:
-        """A step of that; the next one, whoever makes it, goes on where this one stopped.
+        """Do one step of a sweep; the next step, by any client, goes on where this one stopped.
 
         Args:
-            finish: carries out what is left of other queries, too, of which some cannot go on.
+            finish: whether to finish the batches of other queries, too; those that cannot go on are
+                ignored.
         """
         if finish:
             await self._finish_all()
         await repeat(self._sender, SweepStaged(STAGED_SECONDS_MAX))
 
     async def _finish_all(self) -> Invalid | None:
-        """Answers why one of them cannot go on."""
+        """Finish the batches of all queries; return why one of them cannot go on, or ``None``."""
         stuck: Invalid | None = None
         begin = b""
         while True:
@@ -185,14 +191,14 @@ class StagingCalls:
             begin = found.queries[-1].query + b"\x00"
 
     async def forget(self, query: bytes) -> bool:
-        """Forgets the last batch of a query that never comes back; whether there was one."""
+        """Forget the last batch of a query that never comes back; return whether there was one."""
         return bool(await repeat(self._sender, ForgetQuery(query)))
 
     async def read(self, begin: bytes = b"") -> Staging:
-        """What is staged, and by whom.
+        """Return what is staged, and by which jobs.
 
         Args:
-            begin: of queries, the name of the first; 10,000 of them are told at most.
+            begin: the name of the first query; the answer has at most 10,000 of them.
         """
         found: Staging = await repeated(self._sender, partial(ReadStaging, begin=begin))
         return found
@@ -200,7 +206,7 @@ class StagingCalls:
     # --- bulk loads
 
     async def begin_load(self, name: bytes, run: bytes, start: bytes, end: bytes | None) -> bool:
-        """Begins a bulk load, or another run of it; whether it was finished already.
+        """Begin a bulk load, or another run of it; return whether it was finished already.
 
         Raises:
             Invalid: the span is not empty.
@@ -209,7 +215,7 @@ class StagingCalls:
         return bool(await repeat(self._sender, BeginLoad(name, run, start, end)))
 
     async def end_load(self, name: bytes, run: bytes, *, done: bool, keep: bool) -> bool:
-        """Ends a bulk load, or this run of it; whether this was the present one."""
+        """End a bulk load, or this run of it; return whether this was the present one."""
         return bool(await repeat(self._sender, EndLoad(name, run, done, keep)))
 
 
@@ -223,7 +229,7 @@ def _half_way(query: bytes, batch: int, error: Error) -> Error:
 
 
 async def repeat(sender: Sender, write: Any) -> Any:
-    """What a write answers that may be repeated.
+    """Return the answer to a write that may be repeated.
 
     Raises:
         CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
@@ -244,18 +250,18 @@ def _alone(sender: Sender, write: Any) -> CommitTransaction[Any]:
 
 
 def packed(rows: list[Any]) -> bytes:
-    """Rows as a chunk has them."""
+    """Return rows in the form of a chunk."""
     return _encode(rows)
 
 
 class StagingOfDatabase:
-    """What a database offers to those who write in many processes, in the asyncio form."""
+    """The calls of a database for programs that write in many processes, in the asyncio form."""
 
     _sender: Sender
 
     @property
     def staging(self) -> StagingCalls:
-        """Staged batches and bulk loads."""
+        """Return the calls for staged batches and bulk loads."""
         return StagingCalls(self._sender)
 
 

@@ -1,12 +1,12 @@
 """The synchronous forms: the same coroutines, run by the calling thread.
 
-What happens is written once, in the asyncio forms (:mod:`postroom.client.database`,
-:mod:`postroom.client.transaction`). One ``Database`` may be used from many threads at once, and
-gains from it: their commits share a sync. A ``Transaction`` belongs to one thread at a time.
+The logic is written once, in the asyncio forms (:mod:`postroom.client.database`,
+:mod:`postroom.client.transaction`). Many threads may use one ``Database`` at once, and gain from
+it: their commits share a sync. A ``Transaction`` belongs to one thread at a time.
 
-Any method that asks the store may also raise ``Unavailable`` (nothing happened: try again),
-``AccessDenied``, and ``Invalid`` once the database is closed, or in the child of a fork. Arguments
-of the wrong Python type are a ``TypeError``, impossible ones a ``ValueError``.
+Any method that asks the store may also raise ``Unavailable`` (nothing happened: try again) and
+``AccessDenied``. It raises ``Invalid`` once the database is closed, or in the child of a fork.
+Arguments of the wrong Python type are a ``TypeError``, impossible ones a ``ValueError``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client import transaction as asynchronous_transaction
-from postroom.client.blocking import blocking, iterate, iterating
+from postroom.client.blocking import blocking, closable, iterate
 from postroom.client.bridge import BridgedSender
+from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
 from postroom.client.search.sync_index import SearchOfDatabase
@@ -50,7 +51,7 @@ class Database(
     ImagesOfDatabase,
     SearchOfDatabase,
 ):
-    """A store: embedded, or reached over the network. Made by ``open`` or ``connect``."""
+    """A store, embedded or reached over the network. ``open`` and ``connect`` make it."""
 
     _core: asynchronous.Database
 
@@ -60,11 +61,11 @@ class Database(
 
     @property
     def sender(self) -> BlockingSender:
-        """How the store is asked: for what is built on top."""
+        """Return the sender that asks the store, for layers on top."""
         return self._blocking
 
     def on_loop(self, threads: Executor) -> asynchronous.Database:
-        """The same store for coroutines on the running event loop: what workers are built on.
+        """Return the same store for coroutines on the running event loop: workers use it.
 
         Args:
             threads: each answer that is waited for takes one.
@@ -74,16 +75,16 @@ class Database(
     # --- reading
 
     def get(self, key: bytes, *, at: int | None = None) -> Any:
-        """The newest committed value of ``key``, or the one as of ``at``; ``None`` if absent.
+        """Return the newest committed value of ``key``, or the one at ``at``; ``None`` if absent.
 
         Args:
             key: up to 8 KiB.
-            at: a timestamp that :meth:`now` or a commit has told.
+            at: a timestamp from :meth:`now` or from a commit.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.
-            WrongType: the codec cannot unpack what is there.
-            SnapshotTooOld: versions of ``at`` are collected already.
+            WrongType: the codec cannot unpack the stored value.
+            SnapshotTooOld: the versions at ``at`` are collected already.
         """
         found = self._core.known(key) if at is None else UNKNOWN
         return self._blocking.run(self._core.get(key, at=at)) if found is UNKNOWN else found
@@ -99,17 +100,18 @@ class Database(
         reverse: bool = False,
         at: int | None = None,
     ) -> Iterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end`` at one timestamp, however long it takes.
+        """Return the pairs with ``start <= key < end`` at one timestamp, however long it takes.
 
         Args:
             start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
+            end: first key after the span; ``None``: no bound.
             limit: how many pairs at most.
-            reverse: from the end backwards.
-            at: as of this timestamp instead of now.
+            reverse: whether to go from the end backwards.
+            at: the timestamp to read at, instead of now.
 
         Raises:
-            As ``get``, when the iterator comes to it.
+            KeyTooLarge: at once.
+            WrongType, SnapshotTooOld: when the iterator reaches the pair or page concerned.
         """
         found = self._core.scan_pages(start, end, limit=limit, reverse=reverse, at=at)
         return self._unpacked(iterate(self._blocking, found))
@@ -120,7 +122,7 @@ class Database(
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Reads at one timestamp: ``with db.snapshot() as snapshot``."""
+        """Read at one timestamp: ``with db.snapshot() as snapshot``."""
         manager = self._core.snapshot()
         core = self._blocking.run(manager.__aenter__())
         try:
@@ -128,7 +130,7 @@ class Database(
         finally:
             self._blocking.run(manager.__aexit__(None, None, None))
 
-    watch = iterating(asynchronous.Database.watch)
+    watch = closable(asynchronous.Database.watch)
     accounting = blocking(asynchronous.Database.accounting)
 
     # --- writing: transactions of one request
@@ -142,7 +144,7 @@ class Database(
     # --- transactions
 
     def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
-        """A new transaction: ``with db.begin() as tx``.
+        """Return a new transaction: ``with db.begin() as tx``.
 
         Args:
             timeout: seconds that it may stay open; 60 at most.
@@ -158,29 +160,35 @@ class Database(
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Calls ``function(tx, *args, **kwargs)``, commits, and returns what it returned.
+        """Call ``function(tx, *args, **kwargs)``, commit, and return the result of the call.
 
-        On ``Retryable`` it starts over, with a back-off, for a minute, in which the time that it
-        waits for messages (``reap_queue``) does not count; on ``CommitUnknown`` it commits again
-        with the same id, which tells the outcome, unless so much time has passed that nobody can
-        tell any more. So ``function`` may be called several times: it must have no effects but
-        those of its transaction.
+        On ``Retryable`` it starts over, with a back-off, for a minute. The time that it waits for
+        messages (``reap_queue``) does not count. On ``CommitUnknown`` it commits again with the
+        same id, which tells the outcome, unless the store no longer keeps it.
+
+        ``function`` may be called several times, so it must have no effects but those of its
+        transaction. It may end the transaction itself (``commit``, ``rollback``); once it has
+        committed it is not called again.
 
         Args:
             function: its first argument is the transaction.
-            args, kwargs: the others.
+            args, kwargs: its other arguments.
 
         Raises:
             whatever ``function`` raises: nothing was changed.
             Retryable: a minute was not enough. Nothing was changed.
-            CommitUnknown: nobody can tell any more whether it was committed.
-            Invalid: the transaction can never succeed as it stands. Nothing was changed.
+            CommitUnknown: the store can no longer tell whether it was committed.
+            Invalid: the transaction can never succeed. Nothing was changed.
+            TypeError: ``function`` is a class or a generator function, or returns something that
+                still has to run. Nothing was changed.
         """
+
+        check_quickly(function, "what run calls")
 
         def call(tx: asynchronous_transaction.Transaction) -> T:
             return function(Transaction(self._blocking, tx), *args, **kwargs)
 
-        result: T = self._blocking.run(self._core.repeat(call))
+        result: T = self._blocking.run(self._core.repeat(call, function))
         return result
 
     # --- messages
@@ -188,7 +196,7 @@ class Database(
     peek = blocking(asynchronous.Database.peek)
 
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
-        """Works only in a transaction.
+        """Raise an error: this works only in a transaction.
 
         Raises:
             NotInTransaction: always.
@@ -198,7 +206,7 @@ class Database(
     # --- the store itself
 
     def now(self) -> Timestamp:
-        """A timestamp above that of every commit so far, and below that of every later one."""
+        """Return a timestamp above every commit so far and below every later one."""
         moment = self._core.now()
         return moment if isinstance(moment, Timestamp) else self._blocking.run(_awaited(moment))
 

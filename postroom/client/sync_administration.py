@@ -1,4 +1,4 @@
-"""The synchronous form of what operators ask of a database: see :mod:`postroom.client.sync`."""
+"""The synchronous form of the calls for operators: see :mod:`postroom.client.sync`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Administration:
     _blocking: BlockingSender
     _core: asynchronous.Administration
 
-    # --- what waits
+    # --- waiting messages and updates
 
     inboxes = blocking(asynchronous.Administration.inboxes)
     dead_letters = blocking(asynchronous.Administration.dead_letters)
@@ -25,6 +25,11 @@ class Administration:
     scheduled = blocking(asynchronous.Administration.scheduled)
     cancel = blocking(asynchronous.Administration.cancel)
     drain = blocking(asynchronous.Administration.drain)
+
+    # --- readers that come back later
+
+    keep_position = blocking(asynchronous.Administration.keep_position)
+    forget_position = blocking(asynchronous.Administration.forget_position)
 
     # --- the store itself
 

@@ -12,7 +12,7 @@ from postroom.kv.clock import Timestamp
 
 
 class Bulk:
-    """Whole tables, page by page. All methods want a timestamp that is protected."""
+    """Whole tables, page by page. All methods need a timestamp that is protected."""
 
     def __init__(self, sender: BlockingSender) -> None:
         self._blocking = sender
@@ -33,29 +33,30 @@ class Bulk:
 
 
 class BulkOfDatabase:
-    """What a database offers to those who read all of it."""
+    """The calls of a database for programs that read all of it."""
 
     _blocking: BlockingSender
     _core: asynchronous.BulkOfDatabase
 
     @property
     def bulk(self) -> Bulk:
-        """Whole tables, page by page."""
+        """Return the calls that read whole tables, page by page."""
         return Bulk(self._blocking)
 
     partitions = blocking(asynchronous.BulkOfDatabase.partitions)
 
     @contextmanager
     def hold(self, at: int | None = None, *, whole: bool = False) -> Iterator[Timestamp]:
-        """Keeps a timestamp readable, also for other processes: ``with db.hold() as at``.
+        """Keep a timestamp readable, also for other processes: ``with db.hold() as at``.
 
-        It ends with the block, or 5 seconds after the store has last heard of this process.
+        The protection ends with the block, or 5 seconds after the store has last heard of this
+        process.
 
         Args:
             at: the timestamp; ``None``: now.
-            whole: outboxes, dead letters and accounting sums, too, which have no versions. This
-                holds back the compaction of the store, is possible only for now, and ends when
-                another node becomes the leader.
+            whole: whether to include outboxes, dead letters and accounting sums, which have no
+                versions. This holds back the compaction of the store, is possible only for now, and
+                ends when another node becomes the leader.
 
         Raises:
             SnapshotTooOld: ``at`` is collected already.

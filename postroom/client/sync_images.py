@@ -25,7 +25,7 @@ def _own_restore(sender: BlockingSender, core: asynchronous.Restore | None) -> R
 
 
 class ImageCalls:
-    """Images of one store. ``db.images``."""
+    """The images of one store: ``db.images``."""
 
     def __init__(self, sender: BlockingSender) -> None:
         self._blocking = sender
@@ -36,7 +36,7 @@ class ImageCalls:
     begin = owning(asynchronous.ImageCalls.begin, _own_restore)
 
     def of_run(self, run: bytes) -> Restore:
-        """The same run, for another task."""
+        """Return an object for the same run, for another task."""
         return Restore(self._blocking, self._core.of_run(run))
 
     abandon = blocking(asynchronous.ImageCalls.abandon)
@@ -45,11 +45,11 @@ class ImageCalls:
 
 
 class ImagesOfDatabase:
-    """What a database offers to those who copy all of it."""
+    """The calls of a database for programs that copy all of it."""
 
     _blocking: BlockingSender
 
     @property
     def images(self) -> ImageCalls:
-        """Images, read and restored."""
+        """Return the calls that read and restore images."""
         return ImageCalls(self._blocking)

@@ -9,12 +9,11 @@ from postroom.kv.clock import Timestamp
 
 
 class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while it is open.
+    """Reads at one timestamp, protected from garbage collection while the snapshot is open.
 
-    Raises (all its methods):
-        WrongType: the codec cannot unpack what was there.
-        SnapshotTooOld: the leaseholder's memory was lost for so long that it was collected after
-            all.
+    All its methods may raise ``WrongType``: the codec cannot unpack a stored value. They may raise
+    ``SnapshotTooOld``: the leaseholder's memory was lost for so long that the versions were
+    collected.
     """
 
     def __init__(self, sender: BlockingSender, core: asynchronous.Snapshot) -> None:
@@ -23,7 +22,7 @@ class Snapshot:
 
     @property
     def timestamp(self) -> Timestamp:
-        """Where it reads."""
+        """Return the timestamp at which it reads."""
         return self._core.timestamp
 
     get = blocking(asynchronous.Snapshot.get)

@@ -8,7 +8,7 @@ from postroom.client.sender import BlockingSender
 
 
 class Stream:
-    """Writes that are sent one after the other, several under way at a time."""
+    """A stream of writes that are sent one after the other, several under way at a time."""
 
     def __init__(self, sender: BlockingSender) -> None:
         self._blocking = sender
@@ -16,7 +16,7 @@ class Stream:
 
     @property
     def is_late(self) -> bool:
-        """Whether the batch that a chunk was staged for is published already."""
+        """Return whether the batch that a chunk was staged for is published already."""
         return self._core.is_late
 
     send = blocking(asynchronous.Stream.send)
@@ -24,14 +24,14 @@ class Stream:
 
 
 class StagingCalls:
-    """Staging and bulk loads of one store. ``db.staging``."""
+    """The staging and bulk loads of one store: ``db.staging``."""
 
     def __init__(self, sender: BlockingSender) -> None:
         self._blocking = sender
         self._core = asynchronous.StagingCalls(sender)
 
     def stream(self) -> Stream:
-        """For many chunks."""
+        """Return a stream for many chunks."""
         return Stream(self._blocking)
 
     publish = blocking(asynchronous.StagingCalls.publish)
@@ -46,11 +46,11 @@ class StagingCalls:
 
 
 class StagingOfDatabase:
-    """What a database offers to those who write in many processes."""
+    """The calls of a database for programs that write in many processes."""
 
     _blocking: BlockingSender
 
     @property
     def staging(self) -> StagingCalls:
-        """Staged batches and bulk loads."""
+        """Return the calls for staged batches and bulk loads."""
         return StagingCalls(self._blocking)

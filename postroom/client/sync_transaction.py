@@ -19,8 +19,8 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
-    exception. Once it has ended, every call raises ``TransactionClosed``; once its time is over,
-    whatever asks the store raises ``TransactionExpired``.
+    exception. Once it has ended, every call raises ``TransactionClosed``. Once its time is over,
+    every call that asks the store raises ``TransactionExpired``.
     """
 
     __slots__ = ("_blocking", "_core")
@@ -34,35 +34,35 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
     @property
     def id(self) -> bytes:
-        """16 bytes, unique. Committing again with it is safe."""
+        """Return the id: 16 bytes, unique. Another commit with the same id is safe."""
         return self._core.id
 
     @property
     def read_timestamp(self) -> Timestamp | None:
-        """Where it reads; ``None`` before its first read."""
+        """Return the timestamp at which it reads; ``None`` before its first read."""
         return self._core.read_timestamp
 
     @property
     def commit_timestamp(self) -> Timestamp | None:
-        """Where it committed; ``None`` before that."""
+        """Return the timestamp at which it committed; ``None`` before that."""
         return self._core.commit_timestamp
 
     @property
     def trying(self) -> Trying:
-        """What it has done about messages that were tried in vain."""
+        """Return the part that postpones and buries messages after failed attempts."""
         return self._core.trying
 
     @property
     def closed(self) -> bool:
-        """Whether it was committed or rolled back."""
+        """Return whether it has ended, or is being committed."""
         return self._core.closed
 
     def get(self, key: bytes) -> Any:
-        """The value of ``key``, or ``None``.
+        """Return the value of ``key``, or ``None``.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.
-            WrongType: the codec cannot unpack what is there.
+            WrongType: the codec cannot unpack the stored value.
             TransactionClosed, TransactionExpired: nothing was read.
         """
         found = self._core.known(key)
@@ -80,6 +80,7 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     rollback = blocking(asynchronous.Transaction.rollback)
 
     def __enter__(self) -> Self:
+        self._lifetime.check_is_users()
         return self
 
     def __exit__(

@@ -1,10 +1,10 @@
 """A transaction as applications use it, in its asyncio form.
 
-Optimistic: reads go to the store and are remembered as keys and spans; writes and messages gather
-here; ``commit`` sends everything in one request. The store then checks that nothing read has
-changed (:mod:`postroom.ranges.transactions`). A transaction sees its own writes.
+Transactions are optimistic. Reads go to the store and are remembered as keys and spans; writes and
+messages gather here; ``commit`` sends everything in one request. The store then checks that nothing
+read has changed (:mod:`postroom.ranges.transactions`). A transaction sees its own writes.
 
-It is put together from parts, each with one subject::
+A transaction consists of parts, each with one subject::
 
     Transaction ─┬─ Lifetime   its state and its time (:mod:`postroom.client.lifetime`)
                  ├─ Reads      what it has read, at one timestamp (:mod:`postroom.client.reading`)
@@ -13,15 +13,15 @@ It is put together from parts, each with one subject::
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`);
                  │             InboxReads takes and looks (:mod:`postroom.client.inbox_reads`)
-                 ├─ Trying     of that, what it gives back (:mod:`postroom.client.trying`)
+                 ├─ Trying     messages that it gives back (:mod:`postroom.client.trying`)
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
-The last three are made when they are needed: most transactions do without. Here arguments are
-checked, and the parts are sent as one commit.
+Overlay, Reaping, Trying and Sends are made when they are needed: most transactions do without. This
+module checks arguments and sends the parts as one commit.
 
-What every transaction does is written for few steps, since they are a good part of what one costs:
-``get`` asks nobody if the sender knows the value, and a commit is one coroutine on its way to the
-answer. What can go wrong with either is elsewhere (:mod:`postroom.client.commits`).
+The code that every transaction runs takes few steps, since these are a good part of its cost.
+``get`` sends nothing if the sender has the value, and a commit is one coroutine on its way to the
+answer. The handling of failures is elsewhere (:mod:`postroom.client.commits`).
 """
 
 from __future__ import annotations
@@ -35,38 +35,49 @@ from postroom.client import arguments
 from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing, resolve
 from postroom.client.commits import after_failure, anchor_of
+from postroom.client.functions import Plain, explain_await
 from postroom.client.inbox_reads import InboxReads
-from postroom.client.lifetime import Event, Lifetime
+from postroom.client.lifetime import Event, Lifetime, State
+from postroom.client.lost import Lost
 from postroom.client.overlay import Overlay
 from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import Reaping
 from postroom.client.sender import Sender
 from postroom.client.trying import InboxWrites, Trying
-from postroom.errors import Error
+from postroom.counted import counted
+from postroom.errors import (
+    Error,
+    Retryable,
+    TransactionConflict,
+    TransactionTooLarge,
+    shorten,
+)
 from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import KEY_BYTES_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.requests import CommitTransaction, GetForUpdate
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 UNKNOWN: Final[Any] = object()
-"""Says that a value must be asked for."""
+"""The answer of ``known`` if the store has to be asked for the value."""
 
-_SEND: Final = Event.SEND  # a member is slow to find in its class
+_SEND: Final = Event.SEND  # the class finds a member slowly
 _MADE: Final = Event.MADE
 
 
-class Transaction(InboxReads, QueueWrites, InboxWrites):
+class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
-    Its calls may be under way at the same time (``asyncio.gather``): all of it is read at one
-    timestamp (:mod:`postroom.client.reading`). While it is being committed it takes no others.
+    Its calls may run at the same time (``asyncio.gather``): all of them read at one timestamp
+    (:mod:`postroom.client.reading`). While it is being committed it accepts no calls.
 
     Use it as ``async with db.begin() as tx``: it commits at the end of the block and rolls back on
-    an exception. Made by :meth:`Database.begin`.
+    an exception. :meth:`Database.begin` makes it.
     """
+
+    plain_call = "db.begin() is a plain call: async with db.begin() as tx, or tx = db.begin()"
 
     __slots__ = (
         "_commit_timestamp",
@@ -98,45 +109,49 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
             self._over = Overlay(self._lifetime, self._reads, self._buffer, self._codec)
         return self._over
 
-    # --- what it is
+    # --- its attributes
 
     @property
     def id(self) -> bytes:
-        """16 bytes, unique. Committing again with it is safe."""
+        """Return the id: 16 bytes, unique. Another commit with the same id is safe."""
         return self._id
 
     @property
     def read_timestamp(self) -> Timestamp | None:
-        """Where it reads; ``None`` before its first read."""
+        """Return the timestamp at which it reads; ``None`` before its first read."""
         moment = self._reads.timestamp
         return Timestamp(moment) if moment else None
 
     @property
     def commit_timestamp(self) -> Timestamp | None:
-        """Where it committed; ``None`` before that."""
+        """Return the timestamp at which it committed; ``None`` before that."""
         return Timestamp(self._commit_timestamp) if self._commit_timestamp else None
 
     @property
     def closed(self) -> bool:
-        """Whether it was committed or rolled back."""
+        """Return whether it has ended, or is being committed."""
         return not self._lifetime.may_end
 
     @property
     def waited_seconds(self) -> float:
-        """How long it has waited for messages."""
+        """Return how many seconds it has waited for messages."""
         parts = (self._reaping, self._queues)
         return sum(part.waited_seconds for part in parts if part is not None)
 
     @property
     def queues(self) -> Sends:
-        """What it does to queues: for what is built on top, as the synchronous form is."""
+        """Return what it does to queues, for layers on top, such as the synchronous form."""
         if self._queues is None:
             self._queues = Sends(self._sender, self._codec, self._id, self._lifetime, self._buffer)
         return self._queues
 
     @property
     def trying(self) -> Trying:
-        """What it does with messages that were tried in vain."""
+        """Return the part that postpones and buries messages after failed attempts.
+
+        Raises:
+            TransactionClosed: the transaction has ended.
+        """
         self._lifetime.check_open()
         if self._trying is None:
             self._trying = Trying(self._reaps, self._buffer.grow)
@@ -144,12 +159,13 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
 
     @property
     def codec(self) -> Packing:
-        """Of its values: for what is built on top."""
+        """Return the codec of its values, for layers on top."""
         return self._codec
 
     def as_stored(self) -> Transaction:
-        """The same transaction, values as bytes: for what is built on top. It ends with this one,
-        which is the one to be committed.
+        """Return the same transaction with packed values, for layers on top.
+
+        It ends with this one. Commit this one, not the copy.
         """
         other = copy.copy(self)
         other._codec, other._over = resolve(None), None
@@ -157,24 +173,27 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it knows nothing that could become too old: for what is built on top."""
+        """Return whether it has no reads, reaps or claims that could become too old.
+
+        For layers on top.
+        """
         if self._queues is not None and self._queues.has_claimed:
             return False
         return not (self._reads or self._reaping or self._lifetime.is_unknown)
 
     def keep_young(self) -> None:
-        """See :meth:`.QueueSends.keep_young`."""
+        """Restart the transaction's time if it is idle and open."""
         if self.is_idle and not self._lifetime.closed:
             self._lifetime.start_clock()
 
     # --- reading
 
     async def get(self, key: bytes) -> Any:
-        """The value of ``key``, or ``None``.
+        """Return the value of ``key``, or ``None``.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.
-            WrongType: the codec cannot unpack what is there.
+            WrongType: the codec cannot unpack the stored value.
             TransactionClosed, TransactionExpired: nothing was read.
         """
         found = self.known(key)
@@ -183,7 +202,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         key = arguments.key(key)
         reply = await self._reads.get(key)
         buffer = self._buffer
-        if self._lifetime.closed or buffer.writes:  # it may have been written meanwhile
+        if self._lifetime.closed or buffer.writes:  # a concurrent call may have written it
             self._lifetime.check_open()
             if key in buffer.writes:
                 return buffer.value(key, self._codec)
@@ -191,8 +210,9 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
-        """What ``get`` returns, if that is known at once; else ``UNKNOWN``. For what is built on
-        top, as the synchronous form is.
+        """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
+
+        For layers on top, such as the synchronous form.
         """
         if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
             self._lifetime.check_alive()
@@ -210,43 +230,78 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """The values of ``keys``, in their order; ``None`` for those that are absent.
+        """Return the values of ``keys``, in their order; ``None`` for absent ones.
 
         Args:
             keys: up to 8 KiB each.
 
         Raises:
-            As ``get``.
+            KeyTooLarge, WrongType, TransactionClosed, TransactionExpired: see ``get``.
         """
         self._lifetime.check_alive()
         return await self._overlay.get_many([arguments.key(key) for key in keys])
 
     async def get_for_update(self, key: bytes) -> Any:
-        """Like ``get``, but others that ask for ``key`` so wait until this transaction ends.
+        """Return the value of ``key`` and lock it until this transaction ends.
+
+        Other transactions that call this for ``key`` wait until then.
 
         Raises:
             TransactionConflict: another transaction kept it locked for too long, or changed it.
-            Else as ``get``.
+            KeyTooLarge, WrongType, TransactionClosed, TransactionExpired: see ``get``.
         """
         self._lifetime.check_alive()
         return await self._overlay.get_for_update(arguments.key(key), self._id)
 
     async def try_lock(self, key: bytes, patience: float) -> bool:
-        """Locks ``key`` as ``get_for_update`` does, without reading it; whether it could in time.
+        """Lock ``key`` like ``get_for_update``, without reading it; return whether that succeeded.
 
         Args:
-            key: what to lock.
-            patience: seconds.
+            key: the key to lock.
+            patience: seconds to wait for the lock.
         """
         self._lifetime.check_alive()
-        request = GetForUpdate(arguments.key(key), 0, self._id, self._lifetime.remaining())
-        self._lifetime.holds = True
+        lifetime = self._lifetime
+        request = GetForUpdate(
+            arguments.key(key), 0, self._id, lifetime.remaining(), lifetime.age or lifetime.began
+        )
+        lifetime.holds = True
         try:
             await self._sender.send(request, patience)
         except DeadlineExceeded:
             return False
         self._lifetime.check_still_open()
         return True
+
+    async def lock_again(self, lost: Lost) -> None:
+        """Lock what earlier attempts have lost, before this one begins. For layers on top.
+
+        Raises:
+            TransactionConflict: others kept it locked for too long.
+        """
+        lifetime = self._lifetime
+        lifetime.age = lost.began
+        if not (lost.keys or lost.spans):
+            return
+        lifetime.holds = True
+        request = Lock([*lost.keys], [*lost.spans], self._id, lifetime.remaining(), lifetime.age)
+        try:
+            await self._sender.send(request, lifetime.remaining())
+        except DeadlineExceeded:
+            raise TransactionConflict(
+                "other transactions hold what this one lost before, and did not end in time; "
+                "nothing was changed: try again (run() does)"
+            ) from None
+        lifetime.check_still_open()
+        self.keep_young()
+
+    def has_lost(self, lost: Lost, error: Retryable) -> bool:
+        """Note what a failed attempt has lost; return the result of :meth:`.Lost.add`.
+
+        For layers on top.
+        """
+        lost.began = lost.began or self._lifetime.began
+        return lost.add(error, self._buffer.writes)
 
     def scan(
         self,
@@ -256,16 +311,19 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, Any]]:
-        """The pairs with ``start <= key < end``, its own writes included.
+        """Return the pairs with ``start <= key < end``, its own writes included.
 
         Args:
             start: first key.
-            end: first key that is not wanted any more; ``None``: no bound.
+            end: first key after the span; ``None``: no bound.
             limit: how many pairs at most.
-            reverse: from the end backwards.
+            reverse: whether to go from the end backwards.
 
         Raises:
-            As ``get``, when the iterator comes to it.
+            KeyTooLarge: at once.
+            TransactionClosed: at once, or when the iterator needs another page.
+            TransactionExpired: at once, or when the iteration begins.
+            WrongType: when the iterator reaches the pair.
         """
         self._lifetime.check_alive()
         start, end = arguments.span(start, end)
@@ -276,7 +334,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     # --- writing
 
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
-        """Removes the keys with ``start <= key < end``; returns how many there were.
+        """Remove the keys with ``start <= key < end``; return how many there were.
 
         Args:
             start: first key.
@@ -290,16 +348,25 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         start, end = arguments.span(start, end)
         pairs = self._overlay.scan_stored(start, end, limit=None, reverse=False)
         found = [key async for key, *_ in pairs]
-        for key in found:
-            self._buffer.write(key, None)
+        for number, key in enumerate(found):
+            try:
+                self._buffer.delete_stored(key)
+            except TransactionTooLarge as error:
+                raise TransactionTooLarge(
+                    f"{error}; of {counted(len(found), 'key')} that were to be deleted, the "
+                    "transaction "
+                    f"has room for {number}, those below {shorten(key)}: "
+                    "tx.enqueue_update(DeleteRange(start, end)) deletes any number of keys, step "
+                    "by step, and so does db.delete_range outside of a transaction"
+                ) from None
         return len(found)
 
     async def increment(self, key: bytes, by: int = 1) -> int:
-        """Adds ``by`` to the 64-bit integer at ``key`` (absent: 0); returns the sum.
+        """Add ``by`` to the 64-bit integer at ``key`` (absent: 0); return the sum.
 
         Raises:
             WrongType: ``key`` holds no integer.
-            Overflow: ``by``, or the sum, leaves 64 bits.
+            Overflow: ``by``, or the sum, exceeds 64 bits.
             KeyTooLarge, TransactionClosed, TransactionExpired: nothing was added.
         """
         arguments.integer(by)
@@ -311,11 +378,12 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
-        """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+        """Set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
         Raises:
             ConditionFailed: it holds something else, which the error carries as ``actual``.
-            Else as ``put``.
+            TypeError, KeyTooLarge, ValueTooLarge, TransactionTooLarge: see ``put``.
+            TransactionClosed, TransactionExpired: nothing was changed.
         """
         key = arguments.key(key)
         packed = arguments.value(value, self._codec, key)
@@ -328,26 +396,28 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
 
     @property
     def may_be_told(self) -> bool:
-        """Whether another ``commit`` may yet tell an outcome that is unknown."""
+        """Return whether another ``commit`` may still tell an unknown outcome."""
         try:
             now = self._sender.reading()
-        except Error:  # a store that is down: it would hide that the outcome is unknown
+        except Error:  # a store that is down must not hide that the outcome is unknown
             return True
         return now <= self._lifetime.began + from_seconds(RECORD_SECONDS)
 
     async def commit(self) -> Timestamp:
-        """Makes everything take effect; returns the timestamp at which it does.
+        """Make everything take effect; return the timestamp at which it does.
 
         Raises:
-            TransactionConflict: something it read has changed. Nothing happened; try again.
-            CommitUnknown: the outcome is not known; ``commit`` again tells it.
+            TransactionConflict: something that it read has changed. Nothing happened; try again.
+            CommitUnknown: the outcome is not known; another ``commit`` tells it.
             TransactionExpired, TransactionTooLarge, Unavailable: nothing happened.
+            Invalid: it is the transaction of a task, which its worker commits.
         """
+        self._lifetime.check_is_users()
         await self.finish()
         return Timestamp(self._commit_timestamp)
 
     async def finish(self) -> None:
-        """Commits. For what is built on top, as the synchronous form is."""
+        """Commit. For layers on top, such as the synchronous form."""
         lifetime, sender, reads = self._lifetime, self._sender, self._reads
         if lifetime.closed:
             lifetime.check_may_end()
@@ -366,7 +436,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         lifetime.to(_SEND)
         try:
             reply = await sender.send(request)
-        except BaseException as error:  # also being cancelled: it may have happened all the same
+        except BaseException as error:  # cancellation too: the commit may have happened
             reply = await after_failure(lifetime, sender, request, error)
         lifetime.to(_MADE)
         self._commit_timestamp = reply.timestamp
@@ -378,14 +448,16 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         return moment if isinstance(moment, int) else await moment
 
     async def rollback(self) -> None:
-        """Forgets everything. What it had locked or reaped is free again.
+        """Forget everything, and free what it has locked or reaped.
 
-        Waits for nothing, neither the store nor the network, so it ends at once, whatever has
-        happened to them.
+        It waits for neither the store nor the network: it returns at once, whatever has happened to
+        them.
 
         Raises:
             TransactionClosed: it was committed or rolled back already.
+            Invalid: it is the transaction of a task, which its worker ends.
         """
+        self._lifetime.check_is_users()
         self._lifetime.check_may_end()
         self._lifetime.end(Event.GIVE_UP)
 
@@ -405,6 +477,7 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
         return requests
 
     async def __aenter__(self) -> Self:
+        self._lifetime.check_is_users()
         return self
 
     def __aexit__(
@@ -415,12 +488,16 @@ class Transaction(InboxReads, QueueWrites, InboxWrites):
     ) -> Awaitable[None]:
         if kind is None and self._lifetime.may_end:
             return self.finish()
+        if kind is TypeError:
+            explain_await(error)
         return self._given_up()
 
     async def _given_up(self) -> None:
         if self._lifetime.may_end:
-            # Nothing may take the place of the exception that ends the block.
+            # Nothing may replace the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
+        elif self._lifetime.state is State.ROLLED_BACK:
+            self._lifetime.release()
 
 
 __all__ = ["UNKNOWN", "Transaction"]

@@ -1,7 +1,7 @@
-"""What becomes of messages that were tried in vain, as a transaction gathers it for its commit.
+"""Messages that were tried in vain, as a transaction gathers them for its commit.
 
 A message that is postponed or buried is not consumed, though the transaction may have reaped it.
-What was said of a message last counts.
+The last call about a message counts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from postroom.client.values import Message
 from postroom.messaging.requests import MESSAGE_ID_BYTES, BuryMessages, PostponeMessages
 
 ANY_ATTEMPTS: Final = -1
-"""Of a message of which it is not known how many attempts it had."""
+"""The number of attempts of a message if it is not known."""
 Messages: TypeAlias = Message | Iterable[Message]
 
 
@@ -28,7 +28,7 @@ class _Postponed(NamedTuple):
     attempts_max: int
 
     def request(self, tries: list[tuple[bytes, int]]) -> PostponeMessages:
-        """With the messages of which this is said."""
+        """Return the request for these messages and their attempts."""
         return PostponeMessages(
             self.key, tries, self.seconds, self.reason, self.hold, self.attempts_max
         )
@@ -39,12 +39,12 @@ class _Buried(NamedTuple):
     reason: str
 
     def request(self, tries: list[tuple[bytes, int]]) -> BuryMessages:
-        """With the messages of which this is said."""
+        """Return the request for these messages and their attempts."""
         return BuryMessages(self.key, tries, self.reason)
 
 
 class Trying:
-    """See the module.
+    """The messages that a transaction postpones or buries.
 
     Args:
         reaping: what the transaction has reaped.
@@ -67,7 +67,7 @@ class Trying:
         hold: bool,
         max_attempts: int | None,
     ) -> None:
-        """See :meth:`.InboxWrites.postpone`."""
+        """Gather messages to be postponed; see :meth:`.InboxWrites.postpone`."""
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         most = None if max_attempts is None else arguments.count(max_attempts, "max_attempts")
         for key, id_, attempts in _named(messages):
@@ -76,7 +76,7 @@ class Trying:
             self._say(_Postponed(key, seconds, why, bool(hold), attempts_max), id_, attempts)
 
     def bury(self, messages: Messages, reason: str | None) -> None:
-        """See :meth:`.InboxWrites.bury`."""
+        """Gather messages to be buried; see :meth:`.InboxWrites.bury`."""
         why = checks.reason(reason)
         for key, id_, attempts in _named(messages):
             self._say(_Buried(key, why), id_, attempts)
@@ -86,11 +86,11 @@ class Trying:
         self._said[what.key, id_] = what, attempts
 
     def includes(self, key: bytes, id_: bytes) -> bool:
-        """Whether anything was said of a message."""
+        """Return whether a message is postponed or buried."""
         return (key, id_) in self._said
 
     def requests(self) -> list[Any]:
-        """What the commit carries."""
+        """Return the requests of the commit."""
         tries: dict[_Postponed | _Buried, list[tuple[bytes, int]]] = {}
         for (_, id_), (what, attempts) in self._said.items():
             tries.setdefault(what, []).append((id_, attempts))
@@ -98,7 +98,7 @@ class Trying:
 
 
 def _named(messages: Messages) -> list[tuple[bytes, bytes, int]]:
-    """Key, id and attempts of each."""
+    """Return key, id and attempts of each message."""
     given = [messages] if isinstance(messages, Message) else list(messages)
     for each in given:
         if not isinstance(each, Message):
@@ -113,7 +113,7 @@ class InboxWrites:
 
     @property
     def trying(self) -> Trying:
-        """What is gathered."""
+        """Return what is gathered."""
         raise NotImplementedError
 
     def postpone(
@@ -125,35 +125,39 @@ class InboxWrites:
         hold: bool = False,
         max_attempts: int | None = None,
     ) -> None:
-        """Messages that were tried in vain come again later, when the transaction commits.
+        """Let messages that were tried in vain come again later, when the transaction commits.
 
-        They leave their inbox, and come back to the places that they had in it; ``scheduled`` lists
+        A plain call, also with asyncio: it is not awaited.
+
+        They leave their inbox, and come back to the places that they had in it. ``scheduled`` lists
         them meanwhile, and ``cancel`` takes them back. It counts as an attempt.
 
         Args:
             messages: one, or several: reaped by this transaction, or seen by another one.
             delay: seconds, or a ``timedelta``; ``None``: a second, doubled with each attempt, five
-                minutes at most, give or take a tenth. 0: at once.
+                minutes at most, varied by up to a tenth. 0: at once.
             reason: why; kept as ``last_error``, up to 1000 characters.
-            hold: what is behind them in the inbox waits for them. Otherwise they are passed.
-            max_attempts: if this was the last of so many it becomes a dead letter instead;
-                ``None``: as ``reap_queue`` was told.
+            hold: whether messages behind them in the inbox wait for them. Otherwise they pass.
+            max_attempts: after this many attempts a message becomes a dead letter instead;
+                ``None``: the number given to ``reap_queue``.
 
         Raises:
             TransactionTooLarge, TransactionClosed: nothing was changed. The commit raises
-                ``TransactionConflict`` if somebody else has consumed or tried one of them.
+                ``TransactionConflict`` if another transaction has consumed or tried one of them.
         """
         self.trying.postpone(messages, delay, reason, hold=hold, max_attempts=max_attempts)
 
     def bury(self, messages: Messages, reason: str | None = None) -> None:
-        """Messages become dead letters when the transaction commits.
+        """Make messages dead letters when the transaction commits.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            messages: as for :meth:`postpone`.
+            messages: see :meth:`postpone`.
             reason: why; kept with them, up to 1000 characters.
 
         Raises:
-            As :meth:`postpone`.
+            TransactionTooLarge, TransactionClosed: see :meth:`postpone`.
         """
         self.trying.bury(messages, reason)
 

@@ -1,4 +1,4 @@
-"""What the client hands to applications: messages, inboxes, dead letters, changes, the status."""
+"""Objects for applications: messages, inboxes, dead letters, changes, the status."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any, NamedTuple, overload
 import msgspec
 
 from postroom.errors import WrongType, shorten
-from postroom.kv.clock import Timestamp
+from postroom.kv.clock import LOGICAL_BITS, Timestamp
 from postroom.messaging.counters import Counters
 from postroom.ranges.evaluators import INTEGER
-from postroom.ranges.nodes import ServiceStatus
+from postroom.ranges.headers import Headers, unpacked
+from postroom.ranges.nodes import ServiceStatus, StorageStatus
+from postroom.ranges.positions import Position
 
 
 class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
@@ -27,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     key: bytes
     value: Any
-    _headers: dict[str, Any] | None
+    _headers: Headers
     _id: bytes
     _delivered_at: int
     attempts: int = 0
@@ -35,29 +37,34 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What the sender added; empty if nothing."""
-        return {} if self._headers is None else self._headers
+        """Return the headers that the sender added; empty if it added none."""
+        return unpacked(self._headers)
 
     @property
     def id(self) -> str:
-        """Unique for ever: commit timestamp and range of the sender, position in its
-        transaction.
+        """Return the id, unique for ever.
+
+        It consists of the commit timestamp and the range of the sender and of the message's
+        position in the sender's transaction.
         """
         return self._id.hex()
 
     @property
     def sent_at(self) -> Timestamp:
-        """The commit timestamp of the sender's transaction."""
+        """Return the commit timestamp of the sender's transaction."""
         return Timestamp.from_bytes(self._id[:8], "big")
 
     @property
     def delivered_at(self) -> Timestamp:
-        """When it entered the inbox, of one that was tried: again; always after ``sent_at``."""
+        """Return when it last entered the inbox, always after ``sent_at``.
+
+        A postponed message enters its inbox again.
+        """
         return Timestamp(self._delivered_at)
 
     @property
     def sender_range(self) -> int:
-        """The range that the sender's transaction committed in."""
+        """Return the range that the sender's transaction committed in."""
         return int.from_bytes(self._id[8:16], "big")
 
 
@@ -65,7 +72,7 @@ class Reaped(Sequence[Message]):
     """The messages that ``reap_queue`` took.
 
     Attributes:
-        more: whether further messages wait that nobody holds.
+        more: whether further messages wait that no transaction has reaped.
     """
 
     __slots__ = ("_messages", "more")
@@ -103,7 +110,7 @@ class InboxInfo(NamedTuple):
     """A key with waiting messages: how many, and when the oldest was sent.
 
     Attributes:
-        held_up: they wait for one that was postponed; nobody is given any of them.
+        held_up: whether they wait for a postponed message; no transaction is given any of them.
     """
 
     key: bytes
@@ -113,19 +120,20 @@ class InboxInfo(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """What could not be executed, delivered or digested.
+    """A message or an update that could not be delivered, carried out or processed.
 
     Attributes:
         id: for ``replay`` and ``discard``.
-        reason: the error that it met, with its name; of a message that was tried, what its consumer
-            said, or how it ended.
-        transaction_id: of the transaction that sent it; empty if it was delivered before it died.
+        reason: the error that it met, with its name; for a message that was tried, the reason that
+            its consumer gave, or how the attempt ended.
+        transaction_id: the transaction that sent it; empty if it was delivered before it died.
         request: the update, if it was one.
         message: the payload, if it was a message; as it is stored, if the codec cannot unpack it.
-        source_key: the first key that the transaction wrote or sent to; empty likewise.
+        source_key: the first key that the transaction wrote or sent to; empty if it was delivered
+            before it died.
         key: the recipient, if it was a message; else empty.
-        headers: of the message; empty if there are none.
-        attempts: how many at it have failed.
+        headers: the headers of the message; empty if there are none.
+        attempts: how many have failed.
     """
 
     id: str
@@ -135,7 +143,7 @@ class DeadLetter(NamedTuple):
     message: Any
     source_key: bytes
     key: bytes = b""
-    headers: dict[str, Any] = {}  # noqa: RUF012 - of a tuple: nobody changes it
+    headers: dict[str, Any] = {}  # noqa: RUF012 - a field of a tuple: never changed
     attempts: int = 0
 
 
@@ -145,14 +153,13 @@ class Scheduled(NamedTuple):
     Attributes:
         id: for ``cancel``.
         due: when it is delivered, or carried out.
-        key: the recipient, or what the update is about (of a ``DeleteRange``, its start).
+        key: the recipient, or the key of the update (for a ``DeleteRange``, its start).
         request: the update, if it is one; ``None``: it is a message.
         message: the payload, if it is one; as it is stored, if the codec cannot unpack it.
-        headers: of the message; empty if there are none.
-        transaction_id: of the transaction that sent it.
-        source_key: the first key that the transaction wrote or sent to.
-        attempts: how many have failed; 0: it was scheduled when it was sent. (Of one that was
-            postponed, its transaction and source are known no more.)
+        headers: the headers of the message; empty if there are none.
+        transaction_id: the transaction that sent it; empty if it was postponed.
+        source_key: the first key that the transaction wrote or sent to; empty if it was postponed.
+        attempts: how many have failed; 0: it was scheduled when it was sent.
         last_error: how the last of them ended.
     """
 
@@ -181,9 +188,9 @@ class NodeInfo(NamedTuple):
 
     Attributes:
         address: where it is reached.
-        entries_behind: how many entries of the log it still lacks; ``None``: not known.
-        silent_seconds: since when nothing was heard of it; ``None``: not known.
-        retired: it is to leave for good.
+        entries_behind: how many log entries it still lacks; ``None``: not known.
+        silent_seconds: for how long nothing was heard of it; ``None``: not known.
+        retired: whether it is to leave for good.
     """
 
     node_id: int
@@ -194,48 +201,112 @@ class NodeInfo(NamedTuple):
 
 
 class ServiceInfo(NamedTuple):
-    """A service of the store: what it does by itself.
+    """A service of the store: background work that it does by itself.
 
     Attributes:
         name: ``dispatcher`` (delivers), ``executor`` (carries out), ``attempts`` (counts those of
             consumers that have vanished), ``queues`` (fires), ``collector`` (of garbage), ``feed``
-            (forgets changes that nobody watches) or ``membership`` (of a cluster).
-        running: false while it pauses after a failure; it begins again by itself. Also while an
-            embedded store is at rest: it was only read since it was opened, and nothing is due.
-        failures: how often it has failed, until it ran for a minute without.
+            (forgets changes that no client watches) or ``membership`` (of a cluster).
+        running: false while it pauses after a failure; it starts again by itself. Also false while
+            an embedded store is at rest: it was only read since it was opened, and nothing is due.
+        failures: how often it has failed since it last ran for a minute without a failure.
         trouble: why it failed last; empty if it did not.
+        note: a hint for finding what blocks the service; for ``queues``, which message is held for
+            longest, and by which consumer.
     """
 
     name: str
     running: bool
     failures: int
     trouble: str
+    note: str = ""
 
 
 def service_infos(services: Iterable[ServiceStatus]) -> tuple[ServiceInfo, ...]:
-    """What a node says of its services, as applications see it."""
+    """Return what a node tells about its services, in the form for applications."""
     return tuple(
-        ServiceInfo(each.name, each.running, each.failures, each.trouble) for each in services
+        ServiceInfo(each.name, each.running, each.failures, each.trouble, each.note)
+        for each in services
+    )
+
+
+class StorageInfo(NamedTuple):
+    """Files and memory of a node's storage.
+
+    Attributes:
+        engine: ``leveldb``, ``rocksdb`` or ``memory``.
+        tables: how many table files there are.
+        tables_open_max: how many of them stay open, by the limit of open files (``ulimit -n``).
+            With more tables, look-ups open files and become slow.
+        memory_bytes: the budget of memory, as it was given.
+        own_bytes: the process's own memory; 0: the system does not tell.
+        mapped_bytes: memory of files that the system maps into the process, and takes back when
+            others need it.
+    """
+
+    engine: str = "memory"
+    tables: int = 0
+    tables_open_max: int = 0
+    memory_bytes: int = 0
+    own_bytes: int = 0
+    mapped_bytes: int = 0
+
+
+def storage_info(storage: StorageStatus) -> StorageInfo:
+    """Return what a node tells about its storage, in the form for applications."""
+    return StorageInfo(*msgspec.structs.astuple(storage))
+
+
+class PositionInfo(NamedTuple):
+    """A named position: changes after it stay readable (``db.keep_position``).
+
+    Attributes:
+        name: the name of the reader that goes on from there.
+        position: the timestamp up to which it has read.
+        behind_seconds: how long ago that was.
+        protected_until: when its protection ends, unless its reader names a later position before.
+    """
+
+    name: str
+    position: Timestamp
+    behind_seconds: float
+    protected_until: Timestamp
+
+
+def position_infos(found: Iterable[Position], now: int) -> tuple[PositionInfo, ...]:
+    """Return what a node tells about positions, in the form for applications."""
+    return tuple(
+        PositionInfo(
+            each.name,
+            Timestamp(each.timestamp),
+            (max(now - each.timestamp, 0) >> LOGICAL_BITS) / 1000,
+            Timestamp(each.until),
+        )
+        for each in found
     )
 
 
 class Status(NamedTuple):
-    """How the store is.
+    """The status of the store.
 
     Attributes:
         path: the data folder, or ``:memory:``; the addresses, if it is reached over the network.
-        node_id: of the node that answered.
-        term: of the consensus group.
-        applied_index: entries of its log applied.
-        timestamp: as of which this was so: above that of the newest commit. (Of a store that is
-            only read, that is when it was last closed.)
+        node_id: the node that answered.
+        term: the term of the consensus group.
+        applied_index: the index of the last log entry that is applied.
+        timestamp: when this was true: above the newest commit. For a store that is only read, when
+            it was last closed.
         disk_bytes: size of the store on its device.
-        counters: what became of all messages; enqueued = delivered + executed + pending + dead.
-        leader: which node leads; ``None``: none does, as far as the node knows that answered.
-        nodes: of the cluster; none if the store is not part of one.
+        counters: sums over all messages; enqueued = delivered + executed + pending + dead.
+        leader: the id of the node that leads; ``None``: none, as far as the answering node knows.
+        nodes: the nodes of the cluster; none if the store is not part of one.
         services: what the store does by itself, and whether it can.
-        enqueued, delivered, executed, pending, dead: the same, by name. ``dead`` never becomes
-            less by discarding or cancelling; ``dead_letters`` does, so that is what to watch.
+        storage: files and memory of the node that answered.
+        refused: why writes are refused: the device has hardly any room. Empty: they are not.
+        positions: where readers will go on, in the order of their names. Changes after the oldest
+            of them are not collected.
+        enqueued, delivered, executed, pending, dead: the same, by name. Discarding or cancelling
+            never lowers ``dead`` but does lower ``dead_letters``, so watch ``dead_letters``.
     """
 
     path: str
@@ -248,57 +319,64 @@ class Status(NamedTuple):
     leader: int | None = None
     nodes: tuple[NodeInfo, ...] = ()
     services: tuple[ServiceInfo, ...] = ()
+    storage: StorageInfo = StorageInfo()
+    refused: str = ""
+    positions: tuple[PositionInfo, ...] = ()
 
     @property
     def enqueued(self) -> int:
-        """Messages and updates committed so far."""
+        """Return how many messages and updates were committed."""
         return self.counters.enqueued
 
     @property
     def delivered(self) -> int:
-        """Messages that reached their inbox, and have not left it but by being consumed."""
+        """Return how many messages reached their inbox and stayed there or were consumed."""
         return self.counters.delivered
 
     @property
     def executed(self) -> int:
-        """Deferred updates carried out."""
+        """Return how many deferred updates were carried out."""
         return self.counters.executed
 
     @property
     def pending(self) -> int:
-        """Messages and updates in an outbox: those scheduled for later, and postponed, included."""
+        """Return how many messages and updates are in an outbox.
+
+        This includes those that are scheduled for later or postponed.
+        """
         return self.counters.pending
 
     @property
     def dead(self) -> int:
-        """Dead letters, those discarded and what was cancelled included."""
+        """Return how many dead letters there were, discarded and cancelled ones included."""
         return self.counters.dead
 
     @property
     def discarded(self) -> int:
-        """Of the dead, those given up for good: ``discard``, and ``cancel``."""
+        """Return how many dead letters were given up for good, by ``discard`` or ``cancel``."""
         return self.counters.discarded
 
     @property
     def cancelled(self) -> int:
-        """Of the discarded, those cancelled before their time."""
+        """Return how many discarded messages and updates were cancelled before their time."""
         return self.counters.cancelled
 
     @property
     def dead_letters(self) -> int:
-        """Dead letters that wait to be replayed or discarded."""
+        """Return how many dead letters wait to be replayed or discarded."""
         return self.counters.dead_letters
 
     @property
     def reaped(self) -> int:
-        """Of the delivered messages, those consumed."""
+        """Return how many delivered messages were consumed."""
         return self.counters.reaped
 
 
 def integer(value: bytes | None) -> int:
-    """The number that ``increment`` stored; an absent value (``None``) counts as 0.
+    """Return the number that ``increment`` stored; an absent value (``None``) counts as 0.
 
     Raises:
+        TypeError: ``value`` is not ``bytes`` or ``None``.
         WrongType: ``value`` is no stored integer.
     """
     if value is None:

@@ -1,8 +1,8 @@
-"""What a transaction gathers: calls that ask nobody, and are the same in both forms.
+"""The calls with which a transaction gathers writes, without asking the store, in both forms.
 
-They check what they are given, and add it to the transaction's :class:`.buffer.Buffer`. They are
-the most frequent calls there are. So the synchronous form of a transaction has them of its own, not
-by way of the asyncio form, and what is in order is seen without a further call.
+They check their arguments and add them to the transaction's :class:`.buffer.Buffer`. They are the
+most frequent calls. So the synchronous form of a transaction has them itself, not by way of the
+asyncio form, and valid arguments pass without a further call.
 """
 
 from __future__ import annotations
@@ -30,17 +30,24 @@ class Writes:
     _buffer: Buffer
 
     def share(self, other: Writes) -> None:
-        """What ``other`` gathers belongs to the same transaction."""
+        """Let ``other`` gather for the same transaction."""
         other._sender = self._sender
         other._codec = self._codec
         other._lifetime = self._lifetime
         other._buffer = self._buffer
 
+    @property
+    def lifetime(self) -> Lifetime:
+        """Return the lifetime, for layers on top, such as workers."""
+        return self._lifetime
+
     def put(self, key: bytes, value: Any) -> None:
-        """Sets ``key`` to ``value`` when the transaction commits.
+        """Set ``key`` to ``value`` when the transaction commits.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Raises:
-            TypeError: ``value`` is nothing that the codec packs; without a codec: no ``bytes``.
+            TypeError: the codec cannot pack ``value``; without a codec: it is not ``bytes``.
             KeyTooLarge, ValueTooLarge: the key has more than 8 KiB, the value more than 1 MiB.
             TransactionTooLarge: with it, the transaction has gathered more than 16 MiB.
             TransactionClosed: it has ended.
@@ -52,10 +59,12 @@ class Writes:
         self._buffer.write(key, arguments.value(value, self._codec, key))
 
     def delete(self, key: bytes) -> None:
-        """Removes ``key`` when the transaction commits, if it is there.
+        """Remove ``key`` when the transaction commits, if it is there.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Raises:
-            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: see ``put``.
         """
         self._lifetime.check_open()
         self._buffer.write(arguments.key(key), None)
@@ -68,7 +77,9 @@ class Writes:
         headers: dict[str, Any] | None = None,
         deliver_at: arguments.Due | None = None,
     ) -> None:
-        """Sends ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
+        """Send ``value`` to the inbox of ``key`` when, and only if, the transaction commits.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
             key: the recipient; it need not exist.
@@ -79,7 +90,7 @@ class Writes:
 
         Raises:
             ValueTooLarge: payload and headers have more than 1 MiB.
-            KeyTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+            KeyTooLarge, TransactionTooLarge, TransactionClosed: see ``put``.
         """
         if self._lifetime.closed:
             self._lifetime.check_open()
@@ -96,16 +107,18 @@ class Writes:
     def enqueue_update(
         self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
     ) -> None:
-        """Has ``request`` carried out once, soon after the transaction commits.
+        """Carry out ``request`` once, soon after the transaction commits.
 
-        What can never be carried out becomes a dead letter.
+        A plain call, also with asyncio: it is not awaited.
+
+        An update that can never be carried out becomes a dead letter.
 
         Args:
             request: ``Put``, ``Increment``, ``Delete``, ``DeleteRange`` or ``Accounting``.
             execute_at: like ``deliver_at`` of :meth:`enqueue_message`.
 
         Raises:
-            KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``put``.
+            KeyTooLarge, ValueTooLarge, TransactionTooLarge, TransactionClosed: see ``put``.
         """
         if self._lifetime.closed:
             self._lifetime.check_open()
@@ -114,7 +127,7 @@ class Writes:
         self._buffer.send(EnqueueUpdate(checked, due), size_of(checked))
 
     def _due(self, given: arguments.Due, name: str) -> int:
-        return arguments.due(given, self._sender.reading(), name)
+        return arguments.due(given, name)
 
 
 __all__ = ["Writes"]

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 import postroom
 import postroom.aio
+from postroom.counted import counted
 from postroom.demo.flights import Flight, Leg
 from postroom.demo.replay import decode, decode_board
 from postroom.demo.turn_rounds import QUEUE
@@ -210,7 +211,7 @@ async def _queued(db: postroom.aio.Database) -> Values:
 
 async def _waiting(db: postroom.aio.Database) -> Values:
     waiting = await db.inboxes(limit=100)
-    return {repr(inbox.key): f"{inbox.messages} messages" for inbox in waiting}
+    return {repr(inbox.key): counted(inbox.messages, "message") for inbox in waiting}
 
 
 async def _pending(db: postroom.aio.Database) -> Values:

@@ -18,6 +18,7 @@ from typing import Final
 from rich.console import Console
 
 import postroom.aio
+from postroom.counted import counted
 from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
 from postroom.demo.third_act import MARK_FILE, ThirdAct, files_of, keeping, play, remove_files
@@ -76,7 +77,9 @@ async def _demonstrate(
     third_act: ThirdAct | None,
 ) -> bool:
     console = Console()
-    console.out(f"{len(running.nodes)} nodes: {','.join(running.addresses)}", highlight=False)
+    console.out(
+        f"{counted(len(running.nodes), 'node')}: {','.join(running.addresses)}", highlight=False
+    )
     async with await postroom.aio.connect(
         running.addresses, insecure=True, timeout=CONNECT_SECONDS
     ) as db:
@@ -150,7 +153,8 @@ async def _with_faults(
         injector.finish()
         await task
     console.out(
-        f"{injector.kills} times a node was killed, {injector.leaders} times the leader.",
+        f"A node was killed {counted(injector.kills, 'time')}, the leader "
+        f"{counted(injector.leaders, 'time')}.",
         highlight=False,
     )
 

@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from postroom.counted import counted
 from postroom.demo.check import Finding
 from postroom.demo.replay import Measures
 from postroom.demo.turn_rounds import Attempts
@@ -147,4 +148,4 @@ def show_findings(console: Console, findings: list[Finding]) -> None:
         for difference in finding.differences[:DIFFERENCES_SHOWN]:
             console.out(f"{finding.subject}: {difference}", style="red")
         if (more := len(finding.differences) - DIFFERENCES_SHOWN) > 0:
-            console.out(f"{finding.subject}: {more:,} more differences", style="red")
+            console.out(f"{finding.subject}: {counted(more, 'more difference')}", style="red")

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.console import Console
 
 import postroom.aio
+from postroom.counted import counted
 from postroom.demo.check import Finding, compare, expect, turned_round
 from postroom.demo.flights import flights, legs
 from postroom.demo.report import show_findings, show_jobs, stages
@@ -127,8 +128,12 @@ class Play:
             self._console,
             [
                 ("archive", _told(archived), reported_from - began),
-                ("report", f"{reported.rows:,} measures", audited_from - reported_from),
-                ("audit", f"{audited.compared:,} values counted again", ended - audited_from),
+                ("report", counted(reported.rows, "measure"), audited_from - reported_from),
+                (
+                    "audit",
+                    f"{counted(audited.compared, 'value')} counted again",
+                    ended - audited_from,
+                ),
             ],
         )
         self._console.out(f"The report is {reported.page}", highlight=False)
@@ -261,5 +266,6 @@ def _metrics(sums: Mapping[str, int]) -> int:
 
 
 def _told(archived: ArchiveResult) -> str:
+    files = counted(archived.files, "file")
     new = archived.queue_messages + archived.inbox_messages
-    return f"{new:,} messages into {archived.files:,} files, which hold {archived.rows:,} now"
+    return f"{counted(new, 'message')}; the archive has {archived.rows:,} in {files}"

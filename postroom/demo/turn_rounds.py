@@ -124,7 +124,8 @@ def add_task(worker: postroom.aio.Worker, is_killed: Callable[[], bool] = lambda
         attempt = message.epoch + 1
         if fails(number, attempt):
             raise postroom.Reject("the fuel truck is late")
-        late = time.time_ns() // 1_000_000 - (int(message.scheduled) >> LOGICAL_BITS)
+        fired_at = message.fired_at or message.scheduled  # both are times of the store
+        late = max(fired_at - message.scheduled, 0) >> LOGICAL_BITS
         tx.put(turn_key(number), encode((tail, airport, attempt, late)))
         hangar = b"hangar/" + tail.encode()
         stored = await tx.get(hangar)

@@ -8,7 +8,8 @@ dictionary.
 Exact, not approximate: whoever writes tells it (``wrote``), so what it holds, absence included, is
 what the engine holds. It belongs to the leaseholder's replica and is emptied when others may have
 written. It keeps two generations: when the young one is full it becomes the old one, and what is
-not asked for again goes with the next change.
+not asked for again goes with the next change. Both together hold what the budget of memory allows
+(:mod:`.budget`), and keep one entry for each 1 KiB of it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from postroom.kv.budget import DEFAULT
 from postroom.kv.engine import Reader, WriteSet
-from postroom.limits import CACHE_BYTES_MAX
-
-ENTRIES_A_GENERATION: Final = 16_384
-"""In each of the two generations, which hold ``CACHE_BYTES_MAX`` bytes of keys and values."""
+from postroom.kv.gaps import Gaps
 
 ENTRY_BYTES: Final = 1024
 """Larger values are not worth their room here: copying them out of the engine dominates."""
@@ -29,12 +28,23 @@ _UNKNOWN: Final[Any] = object()
 
 
 class Cache:
-    """A reader in front of another one."""
+    """A reader in front of another one.
 
-    __slots__ = ("_bytes", "_old", "_stored", "_young")
+    Args:
+        stored: the other one.
+        bytes_max: of keys and values, in both generations together.
 
-    def __init__(self, stored: Reader) -> None:
+    Attributes:
+        gaps: where scans have found nothing but deleted keys.
+    """
+
+    __slots__ = ("_bytes", "_bytes_max", "_entries_max", "_old", "_stored", "_young", "gaps")
+
+    def __init__(self, stored: Reader, bytes_max: int = DEFAULT.values_bytes) -> None:
         self._stored = stored
+        self.gaps = Gaps()
+        self._bytes_max = bytes_max // 2
+        self._entries_max = bytes_max // ENTRY_BYTES
         self._young: WriteSet = {}
         self._old: WriteSet = {}
         self._bytes = 0
@@ -70,10 +80,11 @@ class Cache:
 
     def wrote(self, writes: WriteSet) -> None:
         """The engine holds ``writes`` now."""
+        self.gaps.wrote(writes)
         young, old = self._young, self._old
         # Each of them is looked up, none of the thousands that are here: this is done each turn.
         items: Iterable[tuple[bytes, bytes | None]]
-        if len(writes) < ENTRIES_A_GENERATION:
+        if len(writes) < self._entries_max:
             items = writes.items()
         else:  # only those of them that are here, which are fewer
             written = writes.keys()
@@ -92,11 +103,12 @@ class Cache:
                     old[key] = value
                 else:
                     del old[key]
-        if self._bytes > CACHE_BYTES_MAX:
+        if self._bytes > self._bytes_max:
             self._begin_generation()
 
     def clear(self) -> None:
         """Anything may have changed."""
+        self.gaps.clear()
         self._young = {}
         self._old = {}
         self._bytes = 0
@@ -107,7 +119,7 @@ class Cache:
             return
         self._young[key] = value
         self._bytes += len(key) + len(value or b"")
-        if len(self._young) > ENTRIES_A_GENERATION or self._bytes > CACHE_BYTES_MAX:
+        if len(self._young) > self._entries_max or self._bytes > self._bytes_max:
             self._begin_generation()
 
     def _begin_generation(self) -> None:

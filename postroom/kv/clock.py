@@ -1,9 +1,23 @@
 """Hybrid logical clocks: timestamps that follow the wall clock and never step back.
 
 A timestamp is a 64-bit number: 48 bits of milliseconds since 1970, 16 bits of a logical counter
-(Kulkarni et al., *Logical Physical Clocks*, 2014). ``now`` returns the wall clock's reading, or
-one more than its last answer, whichever is greater; ``update`` takes a peer's timestamp into
+(Kulkarni et al., *Logical Physical Clocks*, 2014). ``update`` takes a peer's timestamp into
 account, and refuses one from a clock too far ahead.
+
+The wall clock can be set, so this clock keeps a *lead*: what it is ahead of the trusted wall clock
+(:mod:`.wall`). A wall clock that is set back by a day adds a day to it; one that is set forward
+takes it up. So timestamps go on with the monotonic clock, whatever happens to the wall clock::
+
+                        wrong
+                     ┌─────────┬──── timestamps: wall + lead, or the last one + 1
+    ─────────────────┘         └──── the wall clock, corrected: by_wall()
+
+There are two kinds of due times. A *length of time* ("in 5 s", a back-off, a lease) is counted in
+timestamps, which never step back. A *moment* ("at noon") is compared with ``by_wall``, which obeys
+a correction at once.
+
+The lead shrinks by a thousandth of the time that passes. So what a crash, a fast client or a new
+lease have added vanishes, and no clock that runs a little too fast drives all others.
 
 A restart must not hand out a timestamp twice, even if the wall clock was set back meanwhile. So
 the node stores a *ceiling* above every timestamp that it hands out, and starts from it after a
@@ -24,9 +38,13 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from postroom.kv.wall import TrustedWall
+
 LOGICAL_BITS: Final = 16
 CEILING_MILLISECONDS: Final = 1000
 """How far ahead the ceiling is stored: what a crash may push the clock ahead of the wall."""
+LEAD_LOST: Final = 0.001
+"""How much of the time that passes the lead shrinks: more than two clocks' rates ever differ."""
 _AHEAD: Final = CEILING_MILLISECONDS << LOGICAL_BITS
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -70,12 +88,18 @@ class Clock(Protocol):
         """Seconds since some moment. Never steps back."""
 
 
+_time_ns: Final = time.time_ns
+
+
+def _wall_milliseconds() -> int:
+    return _time_ns() // 1_000_000
+
+
 class SystemClock:
     """The operating system's clocks."""
 
-    def wall_milliseconds(self) -> int:
-        """Milliseconds since 1970."""
-        return time.time_ns() // 1_000_000
+    wall_milliseconds = staticmethod(_wall_milliseconds)
+    """Milliseconds since 1970."""
 
     monotonic = staticmethod(time.monotonic)
     """Seconds since some moment."""
@@ -85,30 +109,42 @@ class ClockOffset(Exception):
     """A peer's clock is further ahead than ``max_offset`` allows."""
 
 
-class HybridLogicalClock:
+class HybridLogicalClock(TrustedWall):
     """Strictly increasing timestamps.
 
     Args:
         wall: milliseconds since 1970.
+        monotonic: seconds that never go back.
         ceiling: what an earlier run stored; the first answer is above it.
         store_ceiling: makes a new ceiling durable before it returns, or answers that it cannot;
             called when ``now`` reaches the present one, which ``wanted_ceiling`` in time avoids.
     """
 
     def __init__(
-        self, wall: Callable[[], int], ceiling: int, store_ceiling: Callable[[int], bool]
+        self,
+        wall: Callable[[], int],
+        monotonic: Callable[[], float],
+        ceiling: int,
+        store_ceiling: Callable[[int], bool],
     ) -> None:
-        self._wall = wall
         self._last = ceiling
         self._ceiling = ceiling
         self._store_ceiling = store_ceiling
+        self._lead = 0
+        self._lead_exactly = 0.0
         self.rests = ceiling > 0
         """Whether nothing has been handed out yet."""
+        super().__init__(wall, monotonic)
+        self._began_at = self._looked_at
+        self._lead_to(ceiling)
 
     def now(self) -> int:
         """A timestamp above every earlier one."""
         self.rests = False
-        timestamp = self._wall() << LOGICAL_BITS
+        wall = self._wall()
+        if not self._known_from <= wall < self._known_until:
+            wall = self._look(wall)
+        timestamp = (wall + self._lead) << LOGICAL_BITS
         if timestamp <= self._last:
             timestamp = self._last + 1
         if timestamp >= self._ceiling:
@@ -142,12 +178,19 @@ class HybridLogicalClock:
 
     def reading(self) -> int:
         """About now: not below any timestamp handed out, and possibly handed out itself later."""
-        reading = self._wall() << LOGICAL_BITS
-        return reading if reading > self._last else self._last
+        wall = self._wall()
+        if not self._known_from <= wall < self._known_until:
+            wall = self._look(wall)
+        reading = (wall + self._lead) << LOGICAL_BITS
+        last = self._last
+        return reading if reading > last else last
 
     def by_wall(self) -> int:
-        """About now as this machine's wall clock has it, which ``reading`` may be far ahead of."""
-        return self._wall() << LOGICAL_BITS
+        """Return about now by the trusted wall clock, with which moments are compared.
+
+        Timestamps may be far ahead of it.
+        """
+        return self.milliseconds() << LOGICAL_BITS
 
     def lasting(self) -> int:
         """``reading``, if whatever this clock answers after a restart will be above it, or it has
@@ -164,9 +207,9 @@ class HybridLogicalClock:
         """Answers will be above ``remote``.
 
         Raises:
-            ClockOffset: ``remote`` is further ahead of the wall clock than allowed.
+            ClockOffset: ``remote`` is further ahead of this clock than allowed.
         """
-        if remote > from_milliseconds(self._wall()) + from_seconds(offset_seconds_max):
+        if remote > self.reading() + from_seconds(offset_seconds_max):
             raise ClockOffset(f"timestamp {remote} is more than {offset_seconds_max} s ahead")
         self.pass_over(remote)
 
@@ -175,6 +218,7 @@ class HybridLogicalClock:
         if timestamp > self._last:
             self._last = timestamp
             self.rests = False
+            self._lead_to(timestamp)
 
     def wanted_ceiling(self) -> int | None:
         """A higher ceiling, if storing one with the next write saves a write of its own soon."""
@@ -185,3 +229,23 @@ class HybridLogicalClock:
     def ceiling_stored(self, ceiling: int) -> None:
         """``ceiling`` is durable."""
         self._ceiling = max(self._ceiling, ceiling)
+
+    # --- the lead
+
+    def _lead_to(self, timestamp: int) -> None:
+        """Go on from ``timestamp``, if that is ahead."""
+        milliseconds = timestamp >> LOGICAL_BITS
+        if milliseconds - self.milliseconds() > self._lead:
+            with self._looking:
+                self._set_lead(milliseconds - (self._offset + self._monotonic() * 1000))
+
+    def _time_passed(self, trusted: int, milliseconds: float, step: float) -> None:
+        if self.rests:  # only what an earlier run has stored counts on how the clock goes on
+            earlier = (self._last >> LOGICAL_BITS) + (self._looked_at - self._began_at) * 1000
+            self._set_lead(earlier - trusted)
+        elif self._lead_exactly or step < 0:
+            self._set_lead(self._lead_exactly - step - milliseconds * LEAD_LOST)
+
+    def _set_lead(self, milliseconds: float) -> None:
+        self._lead_exactly = max(milliseconds, 0.0)
+        self._lead = int(self._lead_exactly)

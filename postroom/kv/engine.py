@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import StoreCorrupted
 
@@ -53,8 +53,26 @@ class EngineFailed(Exception):
     """A write failed on the device. Nothing more is written until the engine is opened again."""
 
 
+class EngineFull(EngineFailed):
+    """A write found no room on the device. What was written before can still be read."""
+
+
 class BlockDamaged(StoreCorrupted):
     """A part of the data cannot be read, the rest can. To users it is a ``StoreCorrupted``."""
+
+
+class TableFiles(NamedTuple):
+    """The files that an engine has written.
+
+    Attributes:
+        engine: ``leveldb``, ``rocksdb`` or ``memory``.
+        tables: how many there are.
+        open_max: so many stay open; any further ones are opened anew for each look-up.
+    """
+
+    engine: str = "memory"
+    tables: int = 0
+    open_max: int = 0
 
 
 class Reader(Protocol):
@@ -105,11 +123,17 @@ class Engine(Reader, Protocol):
     def disk_bytes(self) -> int:
         """About how many bytes all of it takes on the device, what was written last included."""
 
+    def table_files(self) -> TableFiles:
+        """Return how many files there are, and how many of them may be open."""
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Drop the remains of what was deleted in ``[lower, upper)``. May take long."""
 
     def free_bytes(self) -> int:
         """Room left on the device."""
+
+    def working_bytes(self) -> int:
+        """Return at most how much room is needed to go on with what has been written so far."""
 
     def close(self) -> None:
         """Finish, and let go of the files. Idempotent."""
@@ -127,4 +151,17 @@ class StateEngine(Engine, Protocol):
 
         Raises:
             EngineFailed: the device refused, at either half.
+        """
+
+    def unflushed_bytes(self) -> int:
+        """Return about how many bytes are in memory and in the log, and in no table yet."""
+
+    @property
+    def full(self) -> str:
+        """Why it takes no writes: its device has no room. Empty: it does, or has failed."""
+
+    def open_again(self) -> bool:
+        """Try to write again after ``EngineFull``. Return whether that is possible now.
+
+        To be called by who has the turn. Snapshots and iterators of before may end.
         """

@@ -72,8 +72,13 @@ _DENIED: Final = (
     "File exists",
     "Is a directory",
 )
-_FULL: Final = ("No space left", "Disk quota exceeded", "Too many open files")
+_FULL: Final = ("No space left", "Disk quota exceeded")
+_SCARCE: Final = "Too many open files"
 _LOCKED: Final = ("already held by process", "/LOCK: Resource temporarily unavailable")
+
+
+class DeviceFull(errors.Unavailable):
+    """A folder cannot be opened, since its device has no room. To users it is ``Unavailable``."""
 
 
 class FolderLock:
@@ -137,7 +142,8 @@ class FolderLock:
             owner = os.pread(self._descriptor, _OWNER_BYTES, 0).decode(errors="replace")
             raise locked(folder, owner) from None
         except OSError as error:
-            raise explain(error, folder) from error
+            if not is_full(error):  # else it is held all the same, only without a name in it
+                raise explain(error, folder) from error
 
 
 def prepare(folder: Path, *, create: bool) -> None:
@@ -265,8 +271,9 @@ def explain(error: Exception, folder: Path) -> errors.Error:
     what = reason(error)
     if any(part in what for part in _LOCKED):
         return locked(folder, "")
-    if any(part in what for part in _FULL):
-        return errors.Unavailable(
+    if is_full(error) or _SCARCE in what:
+        kind = DeviceFull if is_full(error) else errors.Unavailable
+        return kind(
             f"The store in {folder} cannot be opened: {what}. Free some room and try again.",
             retry_after=1.0,
         )
@@ -276,6 +283,12 @@ def explain(error: Exception, folder: Path) -> errors.Error:
             "Check the path, its owner and permissions, and how its device is mounted."
         )
     return damaged(folder, what)
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether an engine, or the operating system, says that the device has no room."""
+    what = reason(error)
+    return any(part in what for part in _FULL)
 
 
 def locked(folder: Path, owner: str) -> errors.StoreLocked:
@@ -288,8 +301,10 @@ def locked(folder: Path, owner: str) -> errors.StoreLocked:
         )
     who = f"process {process} on host {host}" if host else "another process"
     return errors.StoreLocked(
-        f"The store in {folder} is open in {who}; nothing was changed: close it there, or, if "
-        "that is a node of a cluster, use postroom.connect."
+        f"The store in {folder} is open in {who}; nothing was changed: close it there; or have one "
+        f"process serve it, 'postroom serve --path {folder} --listen 127.0.0.1:7400 --insecure', "
+        "and use it from any number of others: postroom.connect('127.0.0.1:7400', insecure=True). "
+        "If that process is a node already, connect to its address."
     )
 
 

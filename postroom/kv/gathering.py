@@ -22,6 +22,8 @@ Invariants:
 * The engine holds whole turns, in order: what is gathered is written as one batch, and batches one
   after the other.
 * Of a batch that failed nothing is forgotten; nothing more is written, and the next turn is told.
+* Where a batch finds no room on the device, all stays in memory until there is room again. Turns go
+  on meanwhile; who adds them sees to it that they do not become too many.
 * A batch is under way until it is written. One that an interrupt has left there, at whatever line,
   goes along with the next one.
 
@@ -42,7 +44,18 @@ from operator import itemgetter
 from typing import Any, Final
 
 from postroom.kv.beside import Beside, Work
-from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, StateEngine, WriteSet
+from postroom.kv.compaction import Compaction, Tombstones
+from postroom.kv.engine import (
+    Engine,
+    EngineFailed,
+    EngineFull,
+    EngineSnapshot,
+    StateEngine,
+    TableFiles,
+    WriteSet,
+)
+from postroom.kv.marker import MARKER_KEY
+from postroom.kv.unflushed import Unflushed
 from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
@@ -63,6 +76,10 @@ class Gathering:
         keys_max: with more keys than that, it is time to write; 0: always.
         mark: told of each batch before it is written; puts into it what has to go along.
         beside: who writes a batch that is handed over.
+
+    Attributes:
+        tombstones: a sample of what was deleted.
+        full: why batches stay in memory: the device has no room. ``None``: they are written.
     """
 
     def __init__(
@@ -76,6 +93,8 @@ class Gathering:
         self._keys_max = keys_max
         self._mark = mark
         self._beside = beside
+        self.tombstones = Tombstones()
+        self._unflushed = Unflushed()
         self._writing = threading.Lock()
         """Held by who begins a batch: whoever only looks must not wait for that."""
         self._changing = threading.Lock()
@@ -86,6 +105,9 @@ class Gathering:
         self._index = _Index()
         self._index_under_way = _Index()
         self._failure: EngineFailed | None = None
+        self.full = EngineFull(engine.full) if engine.full else None
+        self._written: bytes | None = None
+        """The marker of the last batch that was written."""
 
     # --- writing
 
@@ -105,10 +127,11 @@ class Gathering:
             EngineFailed: somebody who read has found that the engine takes nothing any more.
         """
         index = None
-        if len(writes) > LARGE:
+        if len(writes) > LARGE and self.full is None:
             # A batch of its own: adding it to another one, or sorting it as a whole, would keep
             # everybody from the interpreter for as long.
-            self.flush()
+            with contextlib.suppress(EngineFull):
+                self.flush()
             index = _Index()
             index.add(writes)
             index.sort()
@@ -124,7 +147,7 @@ class Gathering:
                 self._gathered.update(writes)
             else:
                 self._gathered = writes
-            if index is None:
+            if index is None or self.full is not None:
                 self._index.add(writes)
             else:
                 self._index = index
@@ -134,10 +157,10 @@ class Gathering:
 
         Raises:
             EngineFailed: the engine refused this batch, or the one before; nothing of it is
-                forgotten.
+                forgotten. If it has found no room, nothing is raised: see ``full``.
         """
-        with self._writing:
-            self._beside.finish()
+        with self._writing, contextlib.suppress(EngineFull):
+            self._finish_before()
             is_of_small_turns = self._turns >= SMALL_TURNS and self._bytes <= GATHERED_BYTES_MAX
             write = self._prepare()
             if is_of_small_turns:
@@ -152,15 +175,49 @@ class Gathering:
             EngineFailed: the engine refused; nothing of it is forgotten.
         """
         with self._writing:
-            self._beside.finish()
+            self._finish_before()
             if self._gathered or self._under_way:
                 self._carry_out(self._prepare())
 
     def _finish(self) -> None:
         with self._writing:
-            self._beside.finish()
+            self._finish_before()
             if self._under_way:
                 self._carry_out(self._prepare())
+
+    def _finish_before(self) -> None:
+        """Wait for the batch that is under way. Raise ``EngineFull`` where there is no room."""
+        self._beside.finish()
+        if self.full is not None:
+            raise EngineFull(str(self.full))
+
+    def settle(self) -> None:
+        """Wait for the batch that is under way, whatever becomes of it."""
+        with self._writing, contextlib.suppress(EngineFull):
+            self._beside.finish()
+
+    def go_on(self) -> None:
+        """The engine was opened again: write what stayed in memory with the next batch.
+
+        Raises:
+            EngineFailed: the engine has lost a batch that it had taken.
+        """
+        with self._writing:
+            stored = self._engine.get(MARKER_KEY)
+            if self._written is not None and stored not in {
+                self._written, self._under_way.get(MARKER_KEY)
+            }:  # fmt: skip
+                raise EngineFailed(
+                    "The state of the store has lost writes while its device was full. Nothing is "
+                    "lost for good: close the store and open it again."
+                )
+            self.full = None
+
+    def kept(self) -> tuple[int, int]:
+        """Return how many keys are in memory, and how many bytes they and their values take."""
+        with self._changing:
+            pairs = [*self._under_way.items(), *self._gathered.items()]
+        return len(pairs), sum(len(key) + len(value or b"") for key, value in pairs)
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """Write what is gathered, and ``writes``, in one batch; with ``sync``, durably.
@@ -169,7 +226,7 @@ class Gathering:
             EngineFailed: the engine refused.
         """
         with self._writing:
-            self._beside.finish()
+            self._finish_before()
             with self._changing:
                 self._gathered = {**self._gathered, **writes}
                 self._index.add(writes)
@@ -192,12 +249,15 @@ class Gathering:
             self._under_way = writes = self._gathered
             self._gathered, self._bytes, self._turns = {}, 0, 0
             self._index, self._index_under_way = _Index(), self._index
-            return writes
+        self.tombstones.wrote(writes)
+        self._unflushed.wrote(writes)
+        return writes
 
     def _carry_out(self, write: Work) -> None:
         with self._failing():
             write()
         with self._changing:
+            self._written = self._under_way.get(MARKER_KEY)
             self._under_way, self._index_under_way = {}, _Index()
 
     @contextlib.contextmanager
@@ -205,6 +265,9 @@ class Gathering:
         """What the engine refuses, or an interrupt ends, stays under way."""
         try:
             yield
+        except EngineFull as error:
+            self.full = error
+            raise
         except EngineFailed as error:
             self._failure = error
             raise
@@ -260,8 +323,9 @@ class Gathering:
         self._engine.sync()
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the engine says."""
-        return self._engine.approximate_bytes(lower, upper)
+        """As the engine says of its tables, and about how much of the span it has in no table."""
+        of_tables = self._engine.approximate_bytes(lower, upper)
+        return of_tables + self._unflushed.bytes_in(lower, upper, self._engine.unflushed_bytes())
 
     def disk_bytes(self) -> int:
         """As the engine says."""
@@ -269,14 +333,26 @@ class Gathering:
             self.flush()
         return self._engine.disk_bytes()
 
+    def table_files(self) -> TableFiles:
+        """As the engine says."""
+        return self._engine.table_files()
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the engine does."""
         self.flush()
         self._engine.compact(lower, upper)
 
+    def compaction(self, monotonic: Callable[[], float]) -> Compaction:
+        """Return what compacts this in the background where much was deleted."""
+        return Compaction(self, self.tombstones, self._beside, monotonic)
+
     def free_bytes(self) -> int:
         """As the engine says."""
         return self._engine.free_bytes()
+
+    def working_bytes(self) -> int:
+        """As the engine says."""
+        return self._engine.working_bytes()
 
     def close(self) -> None:
         """Nothing: who opened the engine closes it."""

@@ -17,6 +17,7 @@ keys.
                    03 range 04 timestamp                    garbage: what may go once that is old
                    03 range 04 timestamp ordinal            ... more of the same proposal
                    03 range 05 name                         applied index, lease, counters, ...
+                   03 range 05 'position ' name             up to where a reader has read
                    03 range 08 00000000 name                definition of a queue
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
                    03 range 08 queue 01 due seq             its scheduled messages
@@ -252,6 +253,11 @@ def mail_span(start: bytes, end: bytes | None) -> Span:
 def head_key(key: bytes) -> bytes:
     """Where the newest version of a user key is."""
     return DATA + key.replace(b"\x00", b"\x00\xff") + b"\x00\x01\x01"
+
+
+def is_head(raw: bytes) -> bool:
+    """Return whether an engine key is that of a newest version."""
+    return raw[:1] == DATA and raw[raw.index(END_OF_KEY, 1) + 2 :] == HEAD
 
 
 def data_span(start: bytes, end: bytes | None) -> Span:

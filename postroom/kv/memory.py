@@ -28,7 +28,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from postroom.errors import StoreLocked
-from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.engine import EngineFailed, EngineFull, TableFiles, WriteSet
 from postroom.kv.log.memory import MemoryDevice, WriteFault
 from postroom.kv.sorted_map import SortedMap
 
@@ -183,6 +183,7 @@ class MemoryEngine(_MemoryReader):
         self.disk = MemoryDisk() if disk is None else disk
         self.is_open = True
         self._failure: str | None = None
+        self._is_full = False
         self.disk.attach(self)
         super().__init__(self.disk.content, self)
 
@@ -193,7 +194,7 @@ class MemoryEngine(_MemoryReader):
         self._require_writable()
         content = self._content.updated(writes)
         if self._is_over_capacity(content):
-            self._fail("no space left")
+            self._fail("no space left", EngineFull)
         if fault is None or fault is WriteFault.THERE_WHOLE:
             self.disk.append(content, sync=sync and fault is None)
         if fault is not None:
@@ -224,10 +225,18 @@ class MemoryEngine(_MemoryReader):
         self._require_open()
         return self._content.approximate_bytes(lower, upper)
 
+    def unflushed_bytes(self) -> int:
+        """As the port says: none."""
+        return 0
+
     def disk_bytes(self) -> int:
         """The length of all keys and values."""
         self._require_open()
         return self._content.bytes_held
+
+    def table_files(self) -> TableFiles:
+        """As the port says: none."""
+        return TableFiles()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Nothing remains of what was deleted, so there is nothing to do."""
@@ -238,6 +247,22 @@ class MemoryEngine(_MemoryReader):
         if self.disk.capacity_bytes is None:
             return UNLIMITED_FREE_BYTES
         return max(0, self.disk.capacity_bytes - self._content.bytes_held)
+
+    def working_bytes(self) -> int:
+        """Nothing is written but what was asked for."""
+        return 0
+
+    @property
+    def full(self) -> str:
+        """As the port says."""
+        return self._failure or "" if self._is_full else ""
+
+    def open_again(self) -> bool:
+        """As the port says."""
+        self._require_open()
+        if self._is_full:
+            self._failure, self._is_full = None, False
+        return self._failure is None
 
     def close(self) -> None:
         """Sync everything, unless a write failed, and give the disk back. Idempotent."""
@@ -253,14 +278,15 @@ class MemoryEngine(_MemoryReader):
     def _require_writable(self) -> None:
         self._require_open()
         if self._failure:
-            raise EngineFailed(self._failure)
+            raise EngineFull(self._failure) if self._is_full else EngineFailed(self._failure)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, kind: type[EngineFailed] = EngineFailed) -> None:
         self._failure = (
             f"The store in memory cannot be written any more: {reason}. Whether the last write "
             "took place is unknown until it is closed and opened again."
         )
-        raise EngineFailed(self._failure)
+        self._is_full = kind is EngineFull
+        raise kind(self._failure)
 
 
 __all__ = ["UNLIMITED_FREE_BYTES", "MemoryDisk", "MemoryEngine", "MemorySnapshot", "WriteFault"]

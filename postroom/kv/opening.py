@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from postroom.kv.budget import DEFAULT, Budget
 from postroom.kv.engine import StateEngine
 from postroom.kv.engine_file import (
     ENGINES,
@@ -22,7 +23,12 @@ from postroom.kv.engine_file import (
 
 
 def open_engine(
-    path: Path, engine: EngineName | None = None, *, create: bool = True, replays: bool = False
+    path: Path,
+    engine: EngineName | None = None,
+    *,
+    create: bool = True,
+    replays: bool = False,
+    budget: Budget = DEFAULT,
 ) -> StateEngine:
     """Open the folder ``path``; with ``create``, make it if there is none.
 
@@ -32,6 +38,7 @@ def open_engine(
             installed.
         create: whether a store is made if there is none.
         replays: another log brings it up to date, and tells how far it must have come.
+        budget: of memory.
 
     Raises:
         ValueError: there is no such engine.
@@ -56,10 +63,25 @@ def open_engine(
     if chosen == "leveldb":
         from postroom.kv.leveldb import LevelDBEngine  # noqa: PLC0415 - it may not be installed
 
-        return LevelDBEngine.open(path, create=create, replays=replays)
+        return LevelDBEngine.open(path, create=create, replays=replays, budget=budget)
     from postroom.kv.rocksdb import RocksDBEngine  # noqa: PLC0415 - it may not be installed
 
-    return RocksDBEngine.open(path, create=create, replays=replays)
+    return RocksDBEngine.open(path, create=create, replays=replays, budget=budget)
+
+
+def open_to_read(path: Path, budget: Budget = DEFAULT) -> StateEngine:
+    """Open the folder ``path``, whose device is full, without writing to it.
+
+    Raises:
+        Error: it cannot be opened so, either.
+    """
+    if engine_of(path) == "leveldb":
+        from postroom.kv.leveldb import LevelDBEngine  # noqa: PLC0415 - it may not be installed
+
+        return LevelDBEngine.open_to_read(path, budget=budget)
+    from postroom.kv.rocksdb import RocksDBEngine  # noqa: PLC0415 - it may not be installed
+
+    return RocksDBEngine.open_to_read(path, budget=budget)
 
 
 def check_engine_name(engine: str | None) -> None:

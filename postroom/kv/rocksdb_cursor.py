@@ -53,22 +53,32 @@ class Cursor:
     def page(self, lower: bytes, upper: bytes, pairs_max: int, *, reverse: bool) -> _Pairs:
         """The first pairs of ``[lower, upper)``, or the last ones, backwards; none: no more."""
         with self._one_at_a_time:
-            iterator = self._iterator
-            if iterator is None:
-                raise RuntimeError(f"The {self._what} is closed.")
-            read = _page_backward if reverse else _page_forward
+            pairs, wrong = self._read(lower, upper, pairs_max, reverse=reverse)
+        if wrong:
+            raise unreadable(self._folder, wrong)
+        return pairs
+
+    def _read(
+        self, lower: bytes, upper: bytes, pairs_max: int, *, reverse: bool
+    ) -> tuple[_Pairs, str]:
+        """Return a page, and what RocksDB says is wrong, if anything is.
+
+        The error is not raised from here. Its traceback would hold the iterator as long as anybody
+        holds the error, and an iterator keeps the database open, and its folder locked.
+        """
+        iterator = self._iterator
+        if iterator is None:
+            raise RuntimeError(f"The {self._what} is closed.")
+        read = _page_backward if reverse else _page_forward
+        try:
             pairs = read(iterator, lower, upper, pairs_max)
             if not pairs:  # it may have stopped for an error
-                self._check(iterator)
-            return pairs
-
-    def _check(self, iterator: rocksdict.RdictIter) -> None:
-        try:
-            iterator.status()
+                iterator.status()
         except Exception as error:
             if not is_rocksdb(error):
                 raise
-            raise unreadable(self._folder, reason(error)) from error
+            return [], reason(error)
+        return pairs, ""
 
     def pairs(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         """All pairs of ``[lower, upper)``, page by page."""

@@ -28,6 +28,10 @@ When a segment is half full, the state is synced in the background up to what is
 afterwards a record says so, and the segments before it are not wanted any more. What groups keep
 in them for others that lag is written again, if it is little, else the segment stays.
 
+Where the device has no room for the state, turns go on: the log has room that was made beforehand,
+and what they come to stays in memory (:mod:`.room`). :meth:`Storage.open_again` writes it once
+there is room. Closed before that, it is read from the log at the next opening.
+
 Invariants:
 
 * Nothing of a segment is given up before the state is durable beyond it, and a record says so.
@@ -38,14 +42,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from postroom.errors import StoreCorrupted
+from postroom.errors import Error, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.beside import Beside, InOrder
-from postroom.kv.engine import EngineFailed, EngineSnapshot, StateEngine, WriteSet
+from postroom.kv.engine import (
+    EngineFailed,
+    EngineFull,
+    EngineSnapshot,
+    StateEngine,
+    TableFiles,
+    WriteSet,
+)
 from postroom.kv.gathering import Gathering
+from postroom.kv.held import Held, Reclaiming, base_notes
 from postroom.kv.log.device import Device
 from postroom.kv.log.format import CLOSED
 from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, damaged, read_log
@@ -59,6 +70,7 @@ from postroom.kv.marker import (
     split,
     version_of,
 )
+from postroom.kv.room import Room
 from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
@@ -69,40 +81,13 @@ SPARE_ROOM_SHARE: Final = 2
 """A segment that is made ahead takes no more than this part of what is free."""
 
 
-class Held(NamedTuple):
-    """What a group keeps of its log.
-
-    Attributes:
-        entries: what the keys of its entries begin with.
-        base: the last entry that it does not keep, which is applied; and its term.
-        last: the newest one.
-        values: the entries of a span of indices, both included, as they are stored.
-    """
-
-    entries: bytes
-    base: int
-    base_term: int
-    last: int
-    values: Callable[[int, int], Iterable[tuple[int, bytes]]]
-
-
-@dataclass
-class _Reclaiming:
-    """The state is being synced so that older segments can go."""
-
-    bases: dict[bytes, tuple[int, int]]
-    marker: int
-    done: bool = False
-    error: Exception | None = None
-
-
 class Storage:
     """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
 
     Attributes:
         state: the engine beneath.
-        applied: the same with what has yet to be written into it, for those who read nothing but
-            the state of ranges.
+        applied: the same with what has yet to be written into it, for readers of the state alone.
+        room: what the device has, and what is done where it has none.
         replays: entries are written even if they are applied in the same turn.
     """
 
@@ -126,8 +111,9 @@ class Storage:
         self._notes.pop(OLDEST_NOTE, None)
         self._was_closed = found.records[-1][-1].kind == CLOSED
         self._log = Log(device, log_id, segment_bytes, found, self._all_notes)
+        self.room = Room(state, self.applied, self._log, beside)
         self._held: Callable[[], Iterable[Held]] | None = None
-        self._reclaiming: _Reclaiming | None = None
+        self._reclaiming: Reclaiming | None = None
         self._reclaimed_in = 0
         self._last_marker = 0
         self._failure: str | None = None
@@ -198,7 +184,8 @@ class Storage:
         # record with which it closed the log, if that failed.
         self._log.sync_end()
         if not self._was_closed:
-            self.state.write({MARKER_KEY: self._marker()}, sync=True)
+            with contextlib.suppress(EngineFull):  # then the log is read again next time
+                self.applied.write({}, sync=True)
 
     def serve(self, held: Callable[[], Iterable[Held]]) -> None:
         """The groups are open: from now on they are asked what they keep."""
@@ -234,11 +221,15 @@ class Storage:
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
         """As the engine says."""
-        return self.state.approximate_bytes(lower, upper)
+        return self.applied.approximate_bytes(lower, upper)
 
     def disk_bytes(self) -> int:
         """As the engine says; the segments of the log, which are used again, do not count."""
         return self.applied.disk_bytes()
+
+    def table_files(self) -> TableFiles:
+        """As the engine says."""
+        return self.state.table_files()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """As the engine does."""
@@ -248,6 +239,19 @@ class Storage:
         """As the engine says."""
         return self.state.free_bytes()
 
+    def working_bytes(self) -> int:
+        """As the engine says."""
+        return self.state.working_bytes()
+
+    def open_again(self) -> bool:
+        """As :meth:`.Room.open_again`. If that fails nothing more is written."""
+        if self._reclaiming is not None and not self._reclaiming.done:
+            return False
+        try:
+            return self.room.open_again()
+        except (EngineFailed, Error) as error:
+            raise self._failed(EngineFailed(str(error))) from error
+
     # --- writing
 
     def write_turn(self, writes: WriteSet, *, sync: bool) -> None:
@@ -256,8 +260,7 @@ class Storage:
         What becomes of the state must follow from the entries of the log. To be called by who has
         the turn, since it asks what the groups keep. ``writes`` is used up.
 
-        Raises:
-            EngineFailed: the device refused; nothing more is written.
+        Raises EngineFailed: the device refused; nothing more is written.
         """
         logged, tells_of_snapshot = split(writes)
         if self._failure:
@@ -271,6 +274,7 @@ class Storage:
                 self._log.trim()
             if self._held is not None and self._log.is_half_full:
                 self._look_ahead(self._held)
+                self._log.keep_spare()
         except (EngineFailed, OSError) as error:
             raise self._failed(error) from error
 
@@ -284,6 +288,7 @@ class Storage:
             applied.add(state)
         if applied.is_full:
             applied.hand_over()
+            self.room.check_kept()
         if logged:
             self._log.append(logged, sync=sync)
         elif sync:
@@ -321,7 +326,7 @@ class Storage:
             last.callback(self._log.close)
             last.callback(self.state.close)
             self._beside.close()
-            if self._failure is None and self._held is not None:
+            if self._failure is None and self._held is not None and not self.room.full:
                 with self._failing():
                     self._close_log(self._held)
 
@@ -340,7 +345,7 @@ class Storage:
             if room < 0:
                 return  # opening reads all of it
         bases = {each.entries: (each.base, each.base_term) for each in groups}
-        self._merge_notes(_base_notes(bases))
+        self._merge_notes(base_notes(bases))
         self._state_marker = self._log.durable
         self._log.append({**self._all_notes(), **kept}, sync=True, kind=CLOSED)
 
@@ -348,19 +353,21 @@ class Storage:
 
     def _look_ahead(self, held: Callable[[], Iterable[Held]]) -> None:
         """Once a segment, when it is half full: see to it that there is a next one."""
-        log = self._log
-        if not log.is_half_full or self._reclaiming or self._reclaimed_in == log.current:
+        if self._reclaiming or self._reclaimed_in == self._log.current:
             return
-        self._reclaimed_in = log.current
-        if log.older:
-            self.applied.flush()
+        if self._log.older:
+            try:
+                self.applied.flush()
+            except EngineFull:
+                return  # later: nothing of the log can go
             bases = {each.entries: (each.base, each.base_term) for each in held()}
-            self._reclaiming = reclaiming = _Reclaiming(bases, self._last_marker)
+            self._reclaiming = reclaiming = Reclaiming(bases, self._last_marker)
             self._beside.later(lambda: self._sync_state(reclaiming))
-        if log.wants_spare:
+        self._reclaimed_in = self._log.current
+        if self._log.wants_spare:
             self._beside.later(self._make_spare)
 
-    def _sync_state(self, reclaiming: _Reclaiming) -> None:
+    def _sync_state(self, reclaiming: Reclaiming) -> None:
         try:
             self.state.sync()
         except Exception as error:  # the next turn raises it
@@ -383,6 +390,9 @@ class Storage:
         if reclaiming is None or not reclaiming.done or self._held is None:
             return 0
         self._reclaiming = None
+        if isinstance(reclaiming.error, EngineFull):
+            self._reclaimed_in = 0  # again later
+            return 0
         if reclaiming.error is not None:
             raise reclaiming.error
         groups = {each.entries: each for each in self._held()}
@@ -397,7 +407,7 @@ class Storage:
             carried.update(wanted)
         for key, value in carried.items():
             logged.setdefault(key, value)
-        logged.update(_base_notes({
+        logged.update(base_notes({
             group: base for group, base in reclaiming.bases.items() if group in groups
         }))  # fmt: skip
         self._state_marker = reclaiming.marker
@@ -478,13 +488,6 @@ class Storage:
 
 
 # --- writes ---------------------------------------------------------------------------------------
-
-
-def _base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:
-    return {
-        entries[:-1] + b"b": keys.u64(index) + keys.u64(term)
-        for entries, (index, term) in bases.items()
-    }
 
 
 def _number(stored: bytes | None) -> int:

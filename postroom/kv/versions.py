@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.kv.gaps import NO_WALK, Gaps, Walk
 
 VALUE: Final = 1
 TOMBSTONE: Final = 2
@@ -42,8 +43,10 @@ _HOLDS_SOMETHING: Final = VALUE_KIND + INTEGER_KIND
 
 _STEPS_BEFORE_SEEK: Final = 4
 
-_Heads: TypeAlias = Generator[tuple[bytes, bytes], None, bytes | None]
-"""Yields heads and returns where to seek to, or ``None`` at the end."""
+_Heads: TypeAlias = Generator[tuple[bytes, bytes], bytes | None, bytes | None]
+"""Yields heads and returns where to seek to, or ``None`` at the end. Who sends a bound has it go on
+there; what ``send`` returns is to be ignored.
+"""
 
 
 class Page(NamedTuple):
@@ -110,24 +113,36 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     bytes_max: int,
     reverse: bool = False,
     steps_max: int = UNBOUNDED,
+    gaps: Gaps | None = None,
 ) -> Page:
     """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size.
 
     Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
-    is, however little it holds.
+    is, however little it holds. Known ``gaps`` are jumped over, new ones are noted there.
     """
     pairs: list[tuple[bytes, bytes]] = []
     integers: list[int] = []
     size = steps = 0
     key_from, end_of_key = 1, keys.END_OF_KEY
-    for head, latest in heads(reader, start, end, reverse=reverse):
+    lower, upper = keys.data_span(start, end)
+    walk = Walk(gaps, at, lower, upper, reverse=reverse)
+    source, is_in_run = heads(reader, start, end, reverse=reverse, walk=walk), True
+    for head, latest in source:
         steps += 1
         if steps > steps_max:
+            walk.ends(head)
             before = keys.user_key(head)
             return Page(pairs, before + b"\x00" if reverse else before, tuple(integers), steps)
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HOLDS_SOMETHING:
+            walk.deleted(head, latest)
+            if walk.jump is not None:
+                source.send(walk.taken())
+            is_in_run = True
             continue
+        if is_in_run:
+            walk.ends(head)
+            is_in_run = False
         key = head[key_from : head.index(end_of_key, 1)]
         if b"\x00" in key:
             key = keys.unescape(key)
@@ -138,19 +153,30 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
         if version[0] == INTEGER:
             integers.append(len(pairs))
         pairs.append((key, value))
+    walk.ends(lower if reverse else upper)
     return Page(pairs, None, tuple(integers), steps)
 
 
 def heads(
-    reader: Reader, start: bytes, end: bytes | None, *, reverse: bool
-) -> Iterator[tuple[bytes, bytes]]:
-    """The heads in a span, seeking past what else the keys hold."""
+    reader: Reader,
+    start: bytes,
+    end: bytes | None,
+    *,
+    reverse: bool,
+    walk: Walk = NO_WALK,
+) -> Generator[tuple[bytes, bytes], bytes | None, None]:
+    """The heads in a span, seeking past what else the keys hold, and past what ``walk`` knows."""
     lower, upper = keys.data_span(start, end)
+    jump = walk.taken()
+    if jump is not None:
+        reader.iterate(lower, upper)  # it may be blocked, also by what is jumped over
+        lower, upper = (lower, jump) if reverse else (jump, upper)
     bound: bytes | None = lower
-    while bound is not None:
+    while bound is not None and bound < upper:
         if reverse:
             bound = yield from _heads_backward(reader, lower, upper)
-            upper = bound or upper
+            if bound is not None:
+                bound, upper = lower, bound
         else:
             bound = yield from _heads_forward(reader, bound, upper)
 
@@ -161,7 +187,10 @@ def _heads_forward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
         end = raw.index(end_of_key, 1) + 2
         if len(raw) == end + 1 and raw[end] == 1:
             steps = 0
-            yield raw, stored
+            jump = yield raw, stored
+            if jump is not None:
+                yield raw, stored
+                return jump
             continue
         steps += 1
         if steps > _STEPS_BEFORE_SEEK:
@@ -175,7 +204,10 @@ def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
         end = raw.index(end_of_key, 1) + 2
         if len(raw) == end + 1 and raw[end] == 1:
             steps = 0
-            yield raw, stored
+            jump = yield raw, stored
+            if jump is not None:
+                yield raw, stored
+                return jump
             continue
         steps += 1
         if steps > _STEPS_BEFORE_SEEK:

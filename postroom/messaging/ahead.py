@@ -1,23 +1,23 @@
-"""What lies ahead of a reaper: messages that were read along with those that it was given.
+"""The messages that were read ahead for the next reaps of an inbox.
 
-Who empties an inbox asks for the next messages, and the next, and each time the engine would be
-asked for a few of them. A reap that goes on where the one before it has ended reads more than was
-asked for, and those after it are given what was read::
+A client that empties an inbox reaps again and again, and each time the engine would be asked for a
+few messages. A reap that goes on where the one before it has ended reads more than was asked for.
+The reaps after it are given those messages::
 
     given before        begin
     ... 1  2  3  4   │    5  6  7  8  9 ... 400
                       └─── from here to the last of them, exactly these are there ───┘
 
 Invariant: from ``begin`` to the last message of a stretch, the applied state holds exactly its
-messages. Who writes into inboxes keeps it so, as with the claims: what arrives among them cuts the
-stretch off, and if one of them is taken out it is forgotten. That is done when it is evaluated, and
-once more when it is applied, since somebody may have read in between. A leaseholder begins with
-nothing.
+messages. Every write to inboxes keeps it true, as with the claims. Messages that arrive among them
+cut the stretch off. A stretch is forgotten if one of its messages is taken out. Both happen at
+evaluation, and once more at application, since a reap may have read in between. A leaseholder
+begins with nothing.
 
-What is claimed is not known here: a stretch is used from ``begin`` on, and only if nothing that is
-claimed lies behind that.
+Claims are not known here: a stretch is used from ``begin`` on, and only if nothing behind that is
+claimed.
 
-Left out: inboxes that are held up (:mod:`.holds`).
+Inboxes that are held up (:mod:`.holds`) are left out.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from postroom.limits import READ_AHEAD_BYTES_MAX, READ_AHEAD_INBOXES_MAX
 from postroom.messaging.requests import MESSAGE_ID_BYTES
 
 MESSAGES: Final = 400
-"""So many are read at once, if less are asked for."""
+"""The number of messages that are read at once, if fewer are asked for."""
 
 Stored = list[tuple[bytes, bytes]]
-"""Messages: ids, and what is stored of them."""
+"""The ids of messages, and their stored forms."""
 
 _id: Final = itemgetter(0)
 
 
 @dataclass(slots=True)
 class _Stretch:
-    """The messages from ``begin`` on, without the first ``given`` of ``messages``."""
+    """A stretch: the messages from ``begin`` on, without the first ``given`` of ``messages``."""
 
     begin: bytes
     messages: Stored
@@ -51,8 +51,9 @@ class _Stretch:
 
 
 class Ahead:
-    """The stretches of one range, by inbox: of those that were reaped last. Its length is how many
-    messages it holds.
+    """The stretches of one range, by inbox, for the inboxes reaped last.
+
+    Its length is how many messages it holds.
     """
 
     def __init__(self) -> None:
@@ -68,8 +69,10 @@ class Ahead:
     def find(
         self, key: bytes, start: bytes, asked: int, bytes_max: int
     ) -> tuple[Stored, bytes] | None:
-        """The first messages from ``start`` on, up to a number and a size (but one at least), and
-        the id of the one that comes right after them; ``None``: that is not known here.
+        """Return the first messages from ``start`` on, and the id of the next one after them.
+
+        These are at most ``asked`` messages of ``bytes_max`` bytes, but at least one. `None` means
+        that they are not known here.
         """
         stretch = self._stretches.get(key)
         if stretch is None or start < stretch.begin or asked < 1:
@@ -87,13 +90,13 @@ class Ahead:
         return found, following
 
     def give(self, key: bytes, number: int) -> None:
-        """So many of those that were found are given."""
+        """Note that a reap was given the first messages of a stretch."""
         stretch = self._stretches[key]
         stretch.given += number
         stretch.begin = stretch.messages[stretch.given - 1][0] + b"\x00"
 
     def forget(self, key: bytes) -> None:
-        """Of an inbox."""
+        """Forget the stretch of an inbox."""
         self._stretches.pop(key, None)
 
     def read(
@@ -104,17 +107,17 @@ class Ahead:
         beyond: tuple[bytes, bytes],
         entries: Iterator[tuple[bytes, bytes]],
     ) -> int:
-        """A reap from ``start`` on is ``given`` what the engine was asked for.
+        """Read ahead after a reap that was ``given`` messages from ``start`` on.
 
         Args:
-            key: whose inbox.
-            start: nothing lies between it and the first of them.
-            given: they follow each other.
-            beyond: what comes right after them: its engine key and what is stored.
-            entries: what comes after that, likewise.
+            key: the key of the inbox.
+            start: the id from which the messages given begin; nothing lies between.
+            given: the messages given, which follow each other.
+            beyond: the entry right after them: its engine key and its stored form.
+            entries: the entries after that.
 
         Returns:
-            How many more were read: only if it goes on where the reap before has ended.
+            How many more were read: only if the reap goes on where the one before has ended.
         """
         before = self._stretches.pop(key, None)
         messages: Stored = []
@@ -132,7 +135,7 @@ class Ahead:
         return len(messages)
 
     def arrives(self, first: Mapping[bytes, bytes]) -> None:
-        """Messages arrive: by inbox, the least of their ids."""
+        """Cut stretches off where messages arrive: by inbox, the least of their ids."""
         for key, id_ in first.items() if self._stretches else ():
             stretch = self._stretches.get(key)
             if stretch is not None:
@@ -142,7 +145,7 @@ class Ahead:
                 stretch.given = min(stretch.given, left)
 
     def gone(self, key: bytes, ids: list[bytes]) -> None:
-        """Messages are taken out of an inbox; those that were given, as a rule."""
+        """Forget a stretch of which messages are taken out that were not given to a reap."""
         stretch = self._stretches.get(key)
         if stretch is not None and max(ids) >= stretch.begin:
             del self._stretches[key]

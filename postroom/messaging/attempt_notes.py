@@ -1,18 +1,20 @@
-"""What has to be written down about attempts, and the service that has it written.
+"""The attempts that have to be written down, and the service that sends them.
 
 ::
 
-    who had messages vanishes ─▶ "lost"   the attempt counts; an heir holds the messages until then
-    reap, in a new process ────▶ "begun"  before they are handed out
-    ... and released again ────▶ "ended"  that attempt ended with a word: it does not count
+    a reaper vanishes with messages ─▶ "lost"   the attempt counts; an heir holds them until then
+    reap, in a new process ──────────▶ "begun"  before the messages are given to the reaper
+    ... and released again ──────────▶ "ended"  that attempt ended with a word: it does not count
 
-Claims live in the leaseholder's memory. Of those of a client elsewhere, the leaseholder knows how
-they end. But an embedded store ends with its process, claims and all: a message that kills it would
-be tried for ever. So in a new process of an embedded store, whoever reaps with a number of attempts
-is given messages *that were sent before it began* only after their attempt is written down, as one
-that was begun. If the process ends before that is over, the next one finds it, and counts it. What
-is sent later costs nothing; so a message that kills its process is tried once more than was said,
-at the most.
+Claims are in the leaseholder's memory. The leaseholder knows how the claims of a client elsewhere
+end. But an embedded store ends with its process, and so do the claims: a message that kills the
+process would be tried for ever.
+
+Therefore a new process of an embedded store writes an attempt down as begun before it gives a
+reaper messages *that were sent before the process began*. It does this for reapers with a limit of
+attempts. If the process ends before the attempt is over, the next process finds and counts it.
+Messages that are sent later cost nothing. Thus a message that kills its process is tried at most
+once more than the limit.
 """
 
 from __future__ import annotations
@@ -45,17 +47,19 @@ PROCESS_HAS_ENDED: Final = "the process that had it has ended"
 _NIL: Final = 0xC0
 _NO_CLIENT: Final = bytes(8)
 _NOTED_TOGETHER: Final = 1000
-"""Of the messages that one transaction had; a client may have as many as it asks for."""
+"""The number of messages in one note; a client may reap as many as it asks for."""
 
 _log = logging.getLogger(__name__)
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
 class _Beginning:
-    """A reap whose attempts are being written down; also what it waits for.
+    """A reap whose attempts are being written down, and the token that it waits for.
 
     Attributes:
-        reaped: what it will be answered; ``is_written``: it may be now.
+        request: the reap.
+        reaped: its answer.
+        is_written: whether it may be answered now.
     """
 
     def __init__(self, request: ReapQueue, reaped: Reaped) -> None:
@@ -65,14 +69,14 @@ class _Beginning:
 
 
 class AttemptNotes:
-    """See the module.
+    """The notes about attempts of one range, and the service that writes them.
 
     Args:
-        claims: of the inboxes.
+        claims: the claims of the inboxes.
         reading: about now, as a timestamp.
-        signal: wakes the service.
-        rouse: has a store that rests write.
-        wake: answers what waits for tokens.
+        signal: the signal that wakes the service.
+        rouse: a function that lets a store that rests begin to work.
+        wake: a function that answers the requests that wait for tokens.
         is_embedded: whether clients end with this process.
 
     Attributes:
@@ -103,7 +107,7 @@ class AttemptNotes:
         self._heirs = itertools.count(1)
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the hooks of claims and leases."""
         registry.on_lease.append(self._restart)
         registry.on_lease_end.append(self._end)
         registry.on_vanished.append(self._vanished)
@@ -129,13 +133,14 @@ class AttemptNotes:
     # --- attempts that are lost
 
     def _vanished(self, transaction_id: bytes, why: str) -> None:
-        """A transaction has ended without a word."""
+        """Write down the lost attempts of a transaction that has ended without a word."""
         self._begun.pop(transaction_id, None)
         for heir, taken in self._claims.pass_on(transaction_id, self._heir):
             ids = taken.ids
             for first in range(0, len(ids), _NOTED_TOGETHER):
                 some = ids[first : first + _NOTED_TOGETHER]
-                holder = heir if first + len(some) == len(ids) else b""  # with the last of them
+                # The heir is released with the last note.
+                holder = heir if first + len(some) == len(ids) else b""
                 self._write(NoteAttempts(taken.key, some, "lost", why, taken.attempts_max, holder))
 
     def _heir(self) -> bytes:
@@ -144,10 +149,10 @@ class AttemptNotes:
     # --- attempts that are written down before they begin
 
     def before(self, request: ReapQueue, reaped: Reaped) -> None:
-        """Messages are about to be handed out.
+        """Write down the attempts of a reap that is about to be answered, if they must be.
 
         Raises:
-            MustWait: until that is written down.
+            MustWait: they are being written down.
         """
         began = keys.u64(self.since)
         if not self._is_embedded or reaped.messages[0][0] >= began:
@@ -170,7 +175,7 @@ class AttemptNotes:
             request.attempts_max, request.transaction_id,
         )  # fmt: skip
         self._write(note, beginning)
-        # Also if nobody waits for it by then: the end of the transaction takes it back.
+        # No reap may wait for it by then: the end of the transaction reverts it.
         self._handed_out(request, note.ids)
         raise MustWait(beginning)
 
@@ -181,10 +186,10 @@ class AttemptNotes:
         return request.attempts_max > 0 and not is_begun
 
     def given(self, request: ReapQueue) -> Reaped | None:
-        """What the attempt was written down for; ``None``: there is nothing yet.
+        """Return the answer of a reap whose attempts are written down, or `None` if there is none.
 
         Raises:
-            MustWait: it is being written down.
+            MustWait: they are being written down.
         """
         beginning = self._beginnings.get(id(request)) if self._beginnings else None
         if beginning is None:
@@ -202,7 +207,7 @@ class AttemptNotes:
         self._beginnings.pop(id(request), None)
 
     def _released(self, transaction_id: bytes) -> list[object]:
-        """A transaction has ended with a word: what it had begun with is as before."""
+        """Write down that the begun attempts of a transaction have ended with a word."""
         for key, ids in self._begun.pop(transaction_id, ()):
             self._write(NoteAttempts(key, ids, "ended", "", 0, b""))
         return []
@@ -210,10 +215,10 @@ class AttemptNotes:
     # --- the service
 
     async def run(self, send: Callable[[Any], Awaitable[Any]], poll_seconds: float) -> None:
-        """Writes what is to be written, for ever.
+        """Write down all notes, for ever.
 
         Args:
-            send: sends a request to the range, as upkeep.
+            send: a function that sends a request to the range, as upkeep.
             poll_seconds: how long it waits for the signal.
         """
         forgotten, self._forgotten = self._forgotten, []
@@ -227,7 +232,7 @@ class AttemptNotes:
                 except Retryable as error:
                     pause = error.retry_after if isinstance(error, Unavailable) else 0.0
                 except (CommitUnknown, StoreCorrupted, OSError, MemoryError):
-                    raise  # of these, nothing is the fault of the note
+                    raise  # the note is not to blame for these
                 except Exception:
                     _log.exception("what has become of an attempt cannot be written down")
                     self._written(note, beginning, None)
@@ -238,7 +243,7 @@ class AttemptNotes:
             await self._signal.wait(pause)
 
     async def _send(self, send: Callable[[Any], Awaitable[Any]], note: NoteAttempts) -> Stored:
-        """Writes a note, in parts if it is too large as a whole."""
+        """Send a note, in parts if it is too large as a whole."""
         try:
             written: Stored = await send(note)
         except TransactionTooLarge:
@@ -253,7 +258,7 @@ class AttemptNotes:
     def _written(
         self, note: NoteAttempts, beginning: _Beginning | None, written: Stored | None
     ) -> None:
-        """It is; ``None``: it never will be."""
+        """Note that a note is written; `None`: it never will be."""
         if self._to_write and self._to_write[0][0] is note:
             self._to_write.popleft()
         if beginning is not None:

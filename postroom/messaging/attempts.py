@@ -1,4 +1,4 @@
-"""Messages that were tried in vain: postponed, buried, counted.
+"""The evaluation of messages that were tried in vain: postponed, buried, counted.
 
 ::
 
@@ -9,18 +9,18 @@
       │              ├─ rolled back, in conflict ─▶ as before: that is no attempt
       └── counted ◀──┴─ its consumer has vanished ─ last ▶ dead letter
 
-A message that is postponed is not in the inbox: it waits in the outbox like one that was scheduled,
-and like one it is listed, cancelled, and brought back by the dispatcher, under its id. So its place
-is the one it had. It counts as pending meanwhile, a dead one as dead; neither counts as delivered.
+A postponed message is not in the inbox. It waits in the outbox like a scheduled one, under its id.
+Like that it is listed, cancelled, and brought back by the dispatcher, to the place that it had. It
+counts as pending meanwhile, a dead one as dead; neither counts as delivered.
 
-Who reaps says how many attempts a message has (``attempts_max``). An attempt counts when it is
-postponed, or when who had the message vanishes with it: the client has fallen silent, or the time
-of its transaction has passed. What ends with a word, a rollback or a conflict, is none. Claims are
-in memory, so an attempt that ends well costs no write; one that was lost is a write of the
-leaseholder's (:mod:`.attempt_notes`): the message leaves the inbox and comes back in one step.
+The reaper says how many attempts a message has (``attempts_max``). An attempt counts when it is
+postponed, or when the reaper vanishes with the message: its client has fallen silent, or the time
+of its transaction has passed. A rollback or a conflict is no attempt. Claims are in memory, so an
+attempt that ends well costs no write. A lost attempt is a write of the leaseholder's
+(:mod:`.attempt_notes`): the message leaves the inbox and comes back in one step.
 
-Invariant: whatever happens to a message that was tried, it is one write set that takes it out of
-the inbox (with a record for those who look at the past) and puts it where it is from then on.
+Invariant: one write set takes a message that was tried out of the inbox and puts it where it is
+from then on. It also writes a record for readers of the past.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
 BACKOFF_SECONDS: Final = 1.0
-"""After the first failure; doubled with each one after it."""
+"""The back-off after the first failure, in seconds; each further failure doubles it."""
 UNTRIED: Final = Trial(0)
 _FEW: Final = 256
 
@@ -56,14 +56,14 @@ _encode = msgspec.msgpack.encode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 Stored = list[tuple[bytes, bytes]]
-"""Messages: ids, and what is stored of them."""
+"""The ids of messages, and their stored forms."""
 
 
 class Attempts:
-    """Evaluates what becomes of messages that were tried in vain.
+    """The evaluator of messages that were tried in vain.
 
     Args:
-        inboxes, outbox, dead_letters: of the range.
+        inboxes, outbox, dead_letters: those of the range.
         chance: a random number from 0 up to 1.
         since: the timestamp at which this leaseholder began to serve.
     """
@@ -83,17 +83,17 @@ class Attempts:
         self._since = since
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators."""
         registry.writes[PostponeMessages] = self.postpone
         registry.writes[BuryMessages] = self.bury
         registry.commands[NoteAttempts] = self.note
         for kind in (PostponeMessages, BuryMessages):
             registry.may_be_long[kind] = lambda write: len(write.tries) > _FEW
 
-    # --- what transactions ask
+    # --- requests of transactions
 
     def postpone(self, ctx: Evaluation, request: PostponeMessages) -> Generator[None, None, None]:
-        """``PostponeMessages``.
+        """Evaluate ``PostponeMessages``.
 
         Raises:
             TransactionConflict: a message is not there, or was tried by somebody else meanwhile.
@@ -127,7 +127,7 @@ class Attempts:
         return due_after(ctx.timestamp, seconds)
 
     def bury(self, ctx: Evaluation, request: BuryMessages) -> Generator[None, None, None]:
-        """``BuryMessages``.
+        """Evaluate ``BuryMessages``.
 
         Raises:
             TransactionConflict: as for :meth:`postpone`.
@@ -142,7 +142,7 @@ class Attempts:
     def _take(
         self, ctx: Evaluation, key: bytes, tries: list[tuple[bytes, int]]
     ) -> Generator[None, None, list[tuple[bytes, Delivered]]]:
-        """The messages, taken out of the inbox."""
+        """Take messages out of the inbox and return them."""
         if not tries:
             return []
         expected = dict(tries)
@@ -158,16 +158,16 @@ class Attempts:
                 raise tried_by_another(key)
         return taken
 
-    # --- what the leaseholder writes down by itself
+    # --- notes of the leaseholder
 
     def note(self, ctx: Evaluation, request: NoteAttempts) -> Generator[None, None, Stored]:
-        """``NoteAttempts``: answers the messages that are in the inbox, as they are stored now."""
+        """Evaluate ``NoteAttempts``; return the messages in the inbox, as they are stored now."""
         key = request.key
         back: Stored = []
         prefix = keys.inbox_prefix(key)
         left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
         if request.what != "lost":
-            # Begun for who has them; ended for nobody: else it is another attempt by now.
+            # The holder (or none) must be the noted one: otherwise another attempt is under way.
             holder, of = request.holder or None, self._inboxes.claims.holder
             left = [id_ for id_ in left if of(key, id_) == holder]
         if not left:
@@ -183,7 +183,7 @@ class Attempts:
         return back
 
     def _noted(self, request: NoteAttempts, message: Delivered) -> tuple[Trial, bool]:
-        """What is known of a message now; whether one of its attempts has failed."""
+        """Return the trial of a message now, and whether one of its attempts has failed."""
         before = _trial(message)
         if request.what == "ended":
             return Trial(before.attempts, before.error), False
@@ -193,7 +193,7 @@ class Attempts:
             return Trial(before.attempts + 1, request.reason, begun=True), True
         return Trial(before.attempts, before.error, begun=True), False
 
-    # --- where they go
+    # --- their new places
 
     def _put_back(self, ctx: Evaluation, key: bytes, messages: Stored) -> None:
         if messages:
@@ -208,7 +208,7 @@ class Attempts:
 
 
 def stale_attempt(message: Delivered, since: int) -> bool:
-    """Whether an attempt was begun by a process that has ended, and was not heard of again."""
+    """Return whether an attempt was begun by a process that has ended without a word about it."""
     return message.trial is not None and message.trial.begun and message.delivered_at < since
 
 
@@ -217,21 +217,21 @@ def _trial(message: Delivered) -> Trial:
 
 
 def _back(ctx: Evaluation, message: Delivered, trial: Trial) -> Delivered:
-    """In the inbox again."""
+    """Return a message as it is in the inbox again."""
     known = None if trial == UNTRIED else trial
     return Delivered(ctx.timestamp, message.value, message.headers, known)
 
 
 def _entry(key: bytes, message: Delivered, trial: Trial) -> Deliverable:
-    """Outside of it. (Who sent it is known no more.)"""
+    """Return a message as it is outside of the inbox; its sender is not known any more."""
     return Deliverable(key, message.value, message.headers, b"", b"", trial)
 
 
 def _origin(id_: bytes) -> bytes:
-    """The id as outboxes and dead letters have it: without the sender's range, which is this."""
+    """Return the id as outboxes and dead letters have it, without the sender's range."""
     return id_[:8] + id_[16:]
 
 
 def first_ids(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """The ids of messages."""
+    """Return the ids of messages."""
     return [id_ for id_, _ in messages]

@@ -1,7 +1,7 @@
-"""How long what has failed is left alone: longer each time, and not all of it equally long.
+"""The back-off after a failure: longer each time, and not equally long for all.
 
-For messages of queues and of inboxes alike. The wait doubles with each failure, between two bounds,
-give or take a tenth, so that what failed together is not tried together.
+Messages of queues and of inboxes use it. The wait doubles with each failure, between two bounds. It
+varies at random by a tenth, so that messages that failed together are not tried together.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _DOUBLINGS: Final = 40
 
 
 def jittered_backoff(base: float, failures: int, least: float, most: float, chance: float) -> float:
-    """The wait before the next attempt.
+    """Return the wait before the next attempt, in seconds.
 
     Args:
         base: seconds after the first failure.
         failures: how many there were before this one.
         least, most: bounds, in seconds.
-        chance: from 0 up to 1.
+        chance: a random number from 0 up to 1.
     """
     seconds = min(max(base * 2.0 ** min(failures, _DOUBLINGS), least), most)
     seconds *= 1 - JITTER + 2 * JITTER * chance
@@ -30,5 +30,5 @@ def jittered_backoff(base: float, failures: int, least: float, most: float, chan
 
 
 def due_after(now: int, seconds: float) -> int:
-    """The timestamp ``seconds`` after ``now``."""
+    """Return the timestamp ``seconds`` after ``now``."""
     return now + from_seconds(min(seconds, DELAY_SECONDS_MAX))

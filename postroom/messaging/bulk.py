@@ -1,9 +1,9 @@
-"""The evaluators for those who read all messages, page by page, as of one timestamp.
+"""The evaluators for clients that read all messages, page by page, as of one timestamp.
 
-An inbox is what is in it now and was there then, and what has been reaped since
-(:meth:`.Inboxes.peek_then`); which keys had one is found by a walk over the span, since an inbox
-that has been emptied is in no index. Outboxes and dead letters have no past: they are read in the
-snapshot of the engine that was taken then (:mod:`postroom.ranges.protections`).
+An inbox as of a timestamp has the messages that are in it now and were there then, and those that
+have been reaped since (:meth:`.Inboxes.peek_then`). A walk over the span finds the keys, since an
+emptied inbox is in no index. Outboxes and dead letters have no past: they are read in the snapshot
+of the engine that was taken then (:mod:`postroom.ranges.protections`).
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _records = msgspec.msgpack.Decoder(DeadLetterRecord)
 
 
 class BulkMessages:
-    """See the module.
+    """The evaluators of bulk reads of messages in one range.
 
     Args:
-        range_id: whose.
-        inboxes: of the range.
-        check_age: refuses timestamps that cannot be read at.
-        reader: what was stored at a timestamp that is protected as a whole.
+        range_id: the id of the range.
+        inboxes: the inboxes of the range.
+        check_age: a function that refuses timestamps that cannot be read at.
+        reader: the stored state at a timestamp that is protected as a whole.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class BulkMessages:
         self._reader = reader
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the reads."""
         registry.reads |= {
             ScanInboxes: self.scan_inboxes,
             ScanReaped: self.scan_reaped,
@@ -81,7 +81,7 @@ class BulkMessages:
     # --- inboxes
 
     def scan_inboxes(self, view: View, request: ScanInboxes) -> Generator[None, None, InboxesPage]:
-        """``ScanInboxes``: over as many turns as it takes.
+        """Evaluate ``ScanInboxes``, over as many turns as it takes.
 
         Raises:
             SnapshotTooOld: the timestamp has been collected.
@@ -108,8 +108,9 @@ class BulkMessages:
         return InboxesPage(found, None)
 
     def _with_mail(self, view: View, request: ScanInboxes) -> Iterator[bytes | None]:
-        """The keys beside which there are messages, or some that were reaped since; ``None`` where
-        the turn is used up.
+        """Iterate over the keys with messages, or with messages that were reaped since.
+
+        `None` means that the turn is used up.
         """
         bound: bytes | None = keys.data_span(request.start, request.end).lower
         upper = keys.data_span(request.start, request.end).upper
@@ -126,13 +127,13 @@ class BulkMessages:
                     yield None
                     break
 
-    # --- what has left them
+    # --- reaped messages
 
     def scan_reaped(self, view: View, request: ScanReaped) -> Generator[None, None, ReapedPage]:
-        """``ScanReaped``: over as many turns as it takes.
+        """Evaluate ``ScanReaped``, over as many turns as it takes.
 
         Raises:
-            SnapshotTooOld: what left the inboxes first may have been collected.
+            SnapshotTooOld: the first messages that left may have been collected.
         """
         self._check_age(view, request.timestamp)
         self._check_age(view, request.after)
@@ -162,7 +163,10 @@ class BulkMessages:
     def _left(
         self, view: View, request: ScanReaped, place: bytes
     ) -> Iterator[tuple[bytes, int, bytes] | None]:
-        """The records of what left inboxes in time; ``None`` where the turn is used up."""
+        """Iterate over the records of messages that left inboxes in time.
+
+        `None` means that the turn is used up.
+        """
         lower, upper = keys.data_span(request.start, request.end)
         bound: bytes | None = max(lower, keys.DATA + place)
         while bound is not None:
@@ -179,7 +183,7 @@ class BulkMessages:
     # --- outboxes and dead letters
 
     def scan_outbox(self, view: View, request: ScanOutbox) -> OutboxPage:
-        """``ScanOutbox``.
+        """Evaluate ``ScanOutbox``.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -209,7 +213,7 @@ class BulkMessages:
                 yield key[len(prefix) :] + kind, stored
 
     def scan_dead_letters(self, view: View, request: ScanDeadLetters) -> LettersPage:
-        """``ScanDeadLetters``.
+        """Evaluate ``ScanDeadLetters``.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -229,6 +233,6 @@ class BulkMessages:
 
 
 def _when(raw: bytes, end: int) -> tuple[int, bool]:
-    """When messages left an inbox, and whether they were consumed."""
+    """Return when messages left an inbox, and whether they were consumed."""
     stamp, consumed = keys.reaped_in(raw, end)
     return int.from_bytes(stamp, "big"), consumed

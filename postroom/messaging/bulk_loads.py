@@ -1,4 +1,4 @@
-"""Bulk loads: many new values, straight to their places, into a span that was empty.
+"""The bulk loads of a range: many new values, straight to their places, into an empty span.
 
 A load has a name, and *runs*: tries of it, of which only the last may add rows. ::
 
@@ -7,10 +7,10 @@ A load has a name, and *runs*: tries of it, of which only the last may add rows.
     EndLoad(name, run) ── finished. Or given up: another run may go on.
 
 ``LoadRows`` inserts: a key that has the same value already is passed over, one that has another
-fails. So each row takes effect once, whatever is repeated, and nothing is overwritten that anybody
-else has put there. It is quick because a sorted chunk asks one question of the engine, whether
-there is anything between its first and its last key; where there is nothing, no old version is
-looked for. Readers see rows as they come.
+fails. Thus each row takes effect once, whatever is repeated, and no other write is overwritten. It
+is quick because a sorted chunk asks the engine one question: whether there is anything between its
+first and its last key. If there is nothing, no old version is looked for. Readers see rows as they
+come.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BulkLoads:
         self._at = Places(range_id)
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the requests."""
         registry.writes[BeginLoad] = self.begin
         registry.writes[LoadRows] = self.load
         registry.writes[EndLoad] = self.end
@@ -41,7 +41,7 @@ class BulkLoads:
         registry.may_be_long[LoadRows] = lambda _: True
 
     def begin(self, ctx: Evaluation, request: BeginLoad) -> Generator[None, None, bool]:
-        """``BeginLoad``.
+        """Evaluate ``BeginLoad``; return whether the load is finished already.
 
         Raises:
             Invalid: the span is not empty, or the load was begun with another one.
@@ -64,7 +64,7 @@ class BulkLoads:
         return False
 
     def load(self, ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
-        """``LoadRows``.
+        """Evaluate ``LoadRows``.
 
         Raises:
             Invalid: the load is over, another run has taken its place, or the rows are not in order
@@ -100,14 +100,14 @@ class BulkLoads:
             )
 
     def end(self, ctx: Evaluation, request: EndLoad) -> bool:
-        """``EndLoad``."""
+        """Evaluate ``EndLoad``; return whether the run was the present one."""
         known = self._known(ctx, request.name)
         if known is None or known.run != request.run:
             return False
         if not request.keep:
             ctx.writes[self._at.load(request.name)] = None
             return True
-        # The name of a finished load stays for a time: whoever repeats the load is told.
+        # The name of a finished load is kept for a time, to tell clients that repeat the load.
         record = LoadRecord(b"", request.done, ctx.timestamp, known.start, known.end)
         self._put(ctx, request.name, record)
         return True
@@ -122,7 +122,7 @@ class BulkLoads:
 
 
 def _check_empty(ctx: Evaluation, request: BeginLoad) -> Generator[None, None, None]:
-    """Whether no key of the span has a value. Deleted ones do not count."""
+    """Check that no key of the span has a value. Deleted ones do not count."""
     span = keys.data_span(request.start, request.end)
     at = span.lower
     while True:
@@ -142,7 +142,7 @@ def _check_empty(ctx: Evaluation, request: BeginLoad) -> Generator[None, None, N
 
 
 def _insert(ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
-    """There is nothing where these go."""
+    """Insert rows into a span that has nothing."""
     writes, head_key = ctx.writes, keys.head_key
     version = versions.VALUE_KIND + ctx.stamp
     size = 0

@@ -1,4 +1,4 @@
-"""The requests of those who read all messages (:mod:`postroom.ranges.bulk_requests`)."""
+"""The requests of clients that read all messages (:mod:`postroom.ranges.bulk_requests`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from postroom.ranges.requests import Bound, Count, Moment, Request
 
 
 class ScanInboxes(Request, frozen=True, array_like=True, tag="scan_inboxes", gc=False):
-    """A page of the messages in the inboxes of ``[start, end)`` as of a timestamp.
+    """A request for a page of the messages in the inboxes of ``[start, end)`` as of a timestamp.
 
     Attributes:
-        after: of the inbox of ``start``: those up to this message are known.
+        after: the id of the last message known of the inbox of ``start``.
     """
 
     start: Bound
@@ -23,12 +23,13 @@ class ScanInboxes(Request, frozen=True, array_like=True, tag="scan_inboxes", gc=
 
 
 class ScanReaped(Request, frozen=True, array_like=True, tag="scan_reaped", gc=False):
-    """A page of the messages that left the inboxes of ``[start, end)`` after one timestamp and up
-    to another.
+    """A request for a page of the messages that left the inboxes of ``[start, end)``.
+
+    They left after one timestamp and up to another.
 
     Attributes:
-        timestamp: up to when.
-        after: from when on; what left earlier may be collected.
+        timestamp: the timestamp up to which they left.
+        after: the timestamp after which they left; earlier ones may be collected.
         resume: the ``resume`` of the page before; empty: from the first.
     """
 
@@ -41,8 +42,9 @@ class ScanReaped(Request, frozen=True, array_like=True, tag="scan_reaped", gc=Fa
 
 
 class ScanOutbox(Request, frozen=True, array_like=True, tag="scan_outbox", gc=False):
-    """A page of what waits in both outboxes, due or not, as of a timestamp that is protected as a
-    whole (``Protect``); 0: now.
+    """A request for a page of the entries of both outboxes, due or not, as of a timestamp.
+
+    The timestamp is protected as a whole (``Protect``); 0: now.
 
     Attributes:
         after: the name of the last entry of the page before; empty: from the first.
@@ -54,7 +56,7 @@ class ScanOutbox(Request, frozen=True, array_like=True, tag="scan_outbox", gc=Fa
 
 
 class ScanDeadLetters(Request, frozen=True, array_like=True, tag="scan_dead_letters", gc=False):
-    """A page of the dead letters as of a timestamp that is protected as a whole; 0: now.
+    """A request for a page of dead letters as of a timestamp that is protected as a whole; 0: now.
 
     Attributes:
         after: the id of the last one of the page before; empty: from the first.
@@ -69,12 +71,13 @@ class ScanDeadLetters(Request, frozen=True, array_like=True, tag="scan_dead_lett
 
 
 class InboxesPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanInboxes``.
+    """The answer of ``ScanInboxes``.
 
     Attributes:
-        inboxes: of each its key, and messages as (id, stored ``Delivered``), oldest first.
-        resume: the ``start``, and ``resume_after``: the ``after`` of the next page; ``None``: this
-            was the last one.
+        inboxes: the key of each inbox, and its messages as (id, stored ``Delivered``), oldest
+            first.
+        resume: the ``start`` of the next page; ``None``: this was the last one.
+        resume_after: the ``after`` of the next page.
     """
 
     inboxes: list[tuple[bytes, list[tuple[bytes, bytes]]]]
@@ -83,11 +86,11 @@ class InboxesPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReapedPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanReaped``.
+    """The answer of ``ScanReaped``.
 
     Attributes:
-        records: of each its key, when the messages left the inbox, whether they were consumed (or
-            postponed, or buried), and messages as (id, stored ``Delivered``).
+        records: for each record the key, when the messages left the inbox, whether they were
+            consumed (or postponed, or buried), and the messages as (id, stored ``Delivered``).
         resume: where the next page goes on; ``None``: this was the last one.
     """
 
@@ -96,14 +99,20 @@ class ReapedPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OutboxPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanOutbox``, messages first; and after which name to go on (``None``: nowhere)."""
+    """The answer of ``ScanOutbox``, messages first.
+
+    ``resume``: the name to go on after, or ``None``.
+    """
 
     entries: list[Scheduled]
     resume: bytes | None
 
 
 class LettersPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanDeadLetters``, and after which id to go on (``None``: that was all)."""
+    """The answer of ``ScanDeadLetters``.
+
+    ``resume``: the id to go on after (``None``: that was all).
+    """
 
     letters: list[DeadLetter]
     resume: bytes | None

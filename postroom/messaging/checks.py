@@ -1,17 +1,17 @@
-"""What a transaction saw of an inbox, checked at its commit.
+"""The check at commit that an inbox still is as its transaction saw it.
 
 ``CheckInbox`` goes along with the writes of a transaction that found an inbox empty, or has peeked
-into one. The commit compares with what is there when it is evaluated, so nothing has to be kept
-for the comparison, and nothing that is collected is missed: the transaction takes its place in the
-order of commits now, and would see the same now.
+into one. The commit compares the inbox at its evaluation, so nothing has to be kept for the
+comparison, and nothing that is collected is missed. The transaction takes its place in the order of
+commits now, and would see the same now.
 
-A message belongs to an inbox from its delivery on, and is delivered after its sender's commit. So
-that a commit counts with all it sends, messages on their way are looked for too::
+A message belongs to an inbox from its delivery on, and is delivered after its sender's commit. A
+commit counts with all that it sends, so messages on their way are looked for too::
 
     earlier in this proposal       delivered at its end: among what was sent so far
     due, in the outbox             behind a message that was scheduled: delivered a turn later
 
-What is scheduled and not due is not there, for nobody.
+A scheduled message that is not due is not there, for any transaction.
 """
 
 from __future__ import annotations
@@ -28,16 +28,12 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
 DUE_LOOKED_AT_ONCE: Final = 1000
-"""If more are due, any of them may be for any inbox: the transaction is to try again."""
+"""The number of due messages above which any inbox may get one, and the transaction is retried."""
 _FEW: Final = 256
 
 
 class _OnTheirWay:
-    """To whom messages are on their way, as far as a proposal has come.
-
-    Attributes:
-        due: the recipients of what is due in the outbox; ``None``: there are too many.
-    """
+    """The recipients of messages on their way, as far as a proposal has come."""
 
     def __init__(self, due: set[bytes] | None) -> None:
         self._due = due
@@ -45,7 +41,7 @@ class _OnTheirWay:
         self._looked_at = 0
 
     def includes(self, ctx: Evaluation, key: bytes) -> bool:
-        """Whether ``key`` is about to get one that was committed before this transaction."""
+        """Return whether ``key`` is about to get a message committed before this transaction."""
         if self._due is None or key in self._due:
             return True
         sent = ctx.sent_before()
@@ -58,19 +54,19 @@ class _OnTheirWay:
 
 
 class InboxChecks:
-    """Evaluates ``CheckInbox``."""
+    """The evaluator of ``CheckInbox``."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the check."""
         registry.writes[CheckInbox] = self.check
         registry.checks.add(CheckInbox)
         registry.may_be_long[CheckInbox] = lambda write: len(write.ids) > _FEW
 
     def check(self, ctx: Evaluation, request: CheckInbox) -> Generator[None, None, None]:
-        """``CheckInbox``; over several turns, if many messages were seen.
+        """Evaluate ``CheckInbox``, over several turns if many messages were seen.
 
         Raises:
             TransactionConflict: the inbox is not as the transaction saw it.
@@ -96,7 +92,7 @@ class InboxChecks:
                 yield
 
     def _on_their_way(self, ctx: Evaluation) -> _OnTheirWay:
-        """Of this proposal; begun with its first check."""
+        """Return the recipients of this proposal, read with its first check."""
         known = ctx.scratch.get(_OnTheirWay)
         if known is None:
             due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_ONCE)

@@ -1,29 +1,30 @@
-"""Who holds which messages: claims in the leaseholder's memory.
+"""The claims of transactions on messages of inboxes, in the leaseholder's memory.
 
-Competing reapers get different messages instead of conflicts at commit. Like all locks here they
-only save work: the commit checks that the messages are still there. How long a transaction may hold
-its claims is the affair of :mod:`postroom.ranges.holders`.
+Competing reapers get different messages instead of conflicts at commit. Like all locks here, claims
+only save work: the commit checks that the messages are still there. The duration of a transaction's
+claims is limited in :mod:`postroom.ranges.holders`.
 
-For each inbox a *free mark* remembers that everything below it is claimed or gone, so that the
-hundredth reaper need not step over what the other ninety-nine hold.
+For each inbox a *free mark* remembers that everything below it is claimed or gone. The hundredth
+reaper therefore need not step over the messages that the other ninety-nine hold.
 
-A claim also keeps what was *found*: the messages themselves, as the reap has read them. While it is
-kept, it proves that they are still there: nobody else is given them, so the commit need not read
-them again. It is dropped
+A claim also keeps what was *found*: the messages as the reap has read them. While it is kept, it
+proves that they are still there: nobody else is given them, so the commit need not read them again.
+It is dropped
 
-* when any transaction reaps one of them without having it (its own claim may have been released
-  before it commits): at once, for those that are evaluated after it, and once more when that is
-  applied, for those who have claimed them in between;
+* when any transaction reaps one of them without its claim, which may have been released before the
+  commit. This happens at once, for later evaluations. It happens again when that is applied, for
+  transactions that have claimed them in between;
 * when its transaction reaps more of the inbox, or commits: it is good for one commit;
 * with the claim, and with the lease.
 
-Messages may arrive among those that were found; then they do not follow each other any more. What
-comes after them is remembered as well, until it is reaped, or something arrives before it.
+Messages may arrive among those that were found; then they do not follow each other any more. The id
+of the next message after them is remembered as well, until that message is reaped or another
+arrives before it.
 
-What was read along with that, and was given to nobody yet, is kept as well (:mod:`.ahead`).
+Messages that were read along with them and given to nobody yet are kept as well (:mod:`.ahead`).
 
-A transaction that vanishes with its messages leaves them to an *heir*, who holds them until it is
-written down what has become of them (:mod:`postroom.messaging.attempts`).
+A transaction that vanishes with its messages leaves them to an *heir*. The heir holds them until
+their lost attempts are written down (:mod:`postroom.messaging.attempts`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from postroom.messaging.tokens import Arrival
 
 
 class Taken(NamedTuple):
-    """What a transaction holds of one inbox; ``attempts_max``: as its reap said (0: nothing)."""
+    """The messages of one inbox that a transaction holds, and their limit of attempts (0: none)."""
 
     key: bytes
     ids: list[bytes]
@@ -46,7 +47,7 @@ class Taken(NamedTuple):
 
 
 class Free(NamedTuple):
-    """Where to look for messages: from ``start`` on, but not at those ``claimed``."""
+    """The range of free messages: from ``start`` on, without those ``claimed``."""
 
     start: bytes
     claimed: dict[bytes, bytes]
@@ -54,14 +55,14 @@ class Free(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """What one reap has found, in order.
+    """The messages that one reap has found, in order.
 
     Attributes:
         messages: (id, stored).
-        size_bytes: of the messages.
+        size_bytes: the size of the messages.
         is_gapless: whether no other message lies between the first and the last.
-        following: the id of the message that comes right after them; empty: that is not known, or
-            there is none.
+        following: the id of the message that comes right after them; empty: it is unknown, or there
+            is none.
     """
 
     messages: list[tuple[bytes, bytes]]
@@ -72,24 +73,70 @@ class Found:
 
 @dataclass(slots=True)
 class _Claimed:
-    """The claims in one inbox: message id to transaction id.
+    """The claims in one inbox.
 
     Attributes:
-        last: no message after that is claimed.
-        found: by transaction.
+        messages: the transaction ids by message id.
+        free_mark: the id below which everything is claimed or gone.
+        last: the id after which no message is claimed.
+        found: the found messages, by transaction.
+        gapless: those of them that are gapless, in their order; only the last one may know the
+            message that follows after ``last``.
+        following: those of them that know the message that follows, by its id.
     """
 
     messages: dict[bytes, bytes] = field(default_factory=dict)
     free_mark: bytes = b""
     last: bytes = b""
     found: dict[bytes, Found] = field(default_factory=dict)
+    gapless: dict[bytes, Found] = field(default_factory=dict)
+    following: dict[bytes, Found] = field(default_factory=dict)
+
+    def finds(self, transaction_id: bytes, found: Found) -> None:
+        """Keep what a transaction has found."""
+        self.found[transaction_id] = found
+        if found.is_gapless:
+            self.gapless[transaction_id] = found
+            if found.following:
+                self.follows_no_more(found.following)
+                self.following[found.following] = found
+
+    def drop(self, transaction_id: bytes) -> Found | None:
+        """Drop what a transaction has found, and return it."""
+        found = self.found.pop(transaction_id, None)
+        if found is not None and found.is_gapless:
+            del self.gapless[transaction_id]
+            self.following.pop(found.following, None)
+        return found
+
+    def follows_no_more(self, id_: bytes) -> None:
+        """Forget that this message follows after found ones."""
+        found = self.following.pop(id_, None)
+        if found is not None:
+            found.following = b""
+
+    def arrives(self, first: bytes) -> None:
+        """Note that messages arrive, of which ``first`` has the least id.
+
+        They arrive among those found, or after them. Each found message loses its place once,
+        however many arrive.
+        """
+        if first <= self.last:
+            for found in self.gapless.values():
+                found.is_gapless, found.following = False, b""
+            self.gapless.clear()
+            self.following.clear()
+        elif self.gapless:
+            last = next(reversed(self.gapless.values()))
+            if first < last.following:
+                self.follows_no_more(last.following)
 
 
 class Claims:
     """The claims of one range. Its length is how many messages are claimed.
 
     Attributes:
-        ahead: what was read and is not claimed.
+        ahead: the messages that were read and are not claimed.
     """
 
     def __init__(self) -> None:
@@ -103,9 +150,7 @@ class Claims:
         return sum(len(inbox.messages) for inbox in self._inboxes.values())
 
     def free(self, key: bytes, oldest: bytes) -> Free:
-        """Where a transaction may take messages of ``key`` from. (Not twice, either, the same
-        one.)
-        """
+        """Return where a transaction may take messages of ``key``, none of them twice."""
         inbox = self._inboxes.get(key)
         if inbox is None:
             return Free(oldest, {})
@@ -113,11 +158,11 @@ class Claims:
         return Free(start, {} if start > inbox.last else inbox.messages)
 
     def held_by(self, transaction_id: bytes, key: bytes) -> int:
-        """How many messages of ``key`` the transaction holds."""
+        """Return how many messages of ``key`` the transaction holds."""
         return len(self._holders.get(transaction_id, {}).get(key, ()))
 
     def holder(self, key: bytes, id_: bytes) -> bytes | None:
-        """The transaction that holds the message; ``None``: nobody does."""
+        """Return the transaction that holds the message, or `None`."""
         inbox = self._inboxes.get(key)
         return None if inbox is None else inbox.messages.get(id_)
 
@@ -129,10 +174,13 @@ class Claims:
         following: bytes = b"",
         attempts_max: int = 0,
     ) -> None:
-        """The transaction takes ``messages`` (id, stored), in their order: the first free ones.
+        """Claim ``messages`` (id, stored), the first free ones in order, for a transaction.
 
         Args:
-            following: the id of the one that comes right after them, if it is known.
+            key: the key of the inbox.
+            transaction_id: the id of the transaction.
+            messages: the messages.
+            following: the id of the message that comes right after them, if it is known.
             attempts_max: how many attempts they have; 0: any number.
         """
         if attempts_max:
@@ -152,17 +200,17 @@ class Claims:
         size_bytes = sum([len(stored) for _, stored in messages])
         if self._found_bytes + size_bytes <= CLAIMED_BYTES_MAX:
             self._found_bytes += size_bytes
-            inbox.found[transaction_id] = Found(messages, size_bytes, is_gapless, following)
+            inbox.finds(transaction_id, Found(messages, size_bytes, is_gapless, following))
 
     def take_found(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> Found | None:
-        """What the transaction has found in the inbox, if that is ``ids``, and all still there."""
+        """Take what a transaction has found, if that is ``ids`` and all of it is still there."""
         held = self._holders.get(transaction_id)
         if held is None or held.get(key) != ids:
             return None
         return self._drop(self._inboxes[key], transaction_id)
 
     def gone(self, key: bytes, ids: list[bytes]) -> None:
-        """Messages are reaped: whoever else has found one of them has to look again."""
+        """Drop what other transactions have found of reaped messages, so that they read again."""
         if not ids:
             return
         self.ahead.gone(key, ids)
@@ -171,50 +219,65 @@ class Claims:
             holders = inbox.messages
             for transaction_id in {holders[id_] for id_ in ids if id_ in holders}:
                 self._drop(inbox, transaction_id)
-            if inbox.found:
-                first, last = min(ids), max(ids)
-                for found in inbox.found.values():
-                    if first <= found.following <= last:
-                        found.following = b""
+            if inbox.following:
+                for id_ in ids:
+                    inbox.follows_no_more(id_)
+
+    def taken(self, key: bytes, ids: list[bytes]) -> None:
+        """Remove messages that are gone for good, as applied, from all claims.
+
+        The free mark stays, so that the next reap need not step over the messages that others hold.
+        """
+        self.gone(key, ids)
+        inbox = self._inboxes.get(key)
+        if inbox is None:
+            return
+        lost = [id_ for id_ in ids if id_ in inbox.messages]
+        for holder in {inbox.messages.pop(id_) for id_ in lost}:
+            held = self._holders[holder]
+            held[key] = [id_ for id_ in held[key] if id_ in inbox.messages]
+        if not inbox.messages:
+            del self._inboxes[key]
 
     def _drop(self, inbox: _Claimed, transaction_id: bytes) -> Found | None:
-        found = inbox.found.pop(transaction_id, None)
+        found = inbox.drop(transaction_id)
         if found is not None:
             self._found_bytes -= found.size_bytes
         return found
 
     def arrived(self, first: dict[bytes, bytes]) -> None:
-        """Messages with old ids may have come in below the free mark: by inbox, the first one."""
+        """Note that messages have arrived: by inbox, the least id.
+
+        It may be below the free mark.
+        """
         self.ahead.arrives(first)
         for key, oldest in first.items() if self._inboxes else ():  # in their order
             inbox = self._inboxes.get(key)
             if inbox is not None:
                 inbox.free_mark = min(inbox.free_mark, oldest)
-                self._arrives(inbox, oldest)
+                inbox.arrives(oldest)
 
     def arriving(self, first: dict[bytes, bytes]) -> None:
-        """The same, of messages that arrive with the proposal under evaluation."""
+        """Note that messages arrive with the proposal under evaluation: by inbox, the least id."""
         self.ahead.arrives(first)
         for key, oldest in first.items() if self._inboxes else ():
             inbox = self._inboxes.get(key)
             if inbox is not None:
-                self._arrives(inbox, oldest)
-
-    def _arrives(self, inbox: _Claimed, first: bytes) -> None:
-        for found in inbox.found.values():
-            if first <= inbox.last:
-                found.is_gapless = False
-            if first < found.following:
-                found.following = b""
+                inbox.arrives(oldest)
 
     def release(self, transaction_id: bytes) -> list[object]:
-        """The transaction has ended; answers whom to wake: its inboxes may have free messages."""
+        """Release the claims of a transaction.
+
+        Return the tokens of the inboxes with free messages.
+        """
         held = self._holders.pop(transaction_id, {})
         for key, ids in held.items():
             self._attempts_max.pop((transaction_id, key), None)
+            if not ids:
+                continue
             inbox = self._inboxes[key]
             self._drop(inbox, transaction_id)
-            if len(ids) == len(inbox.messages):  # nobody else holds any
+            if len(ids) == len(inbox.messages):  # no other transaction holds any
                 del self._inboxes[key]
                 continue
             for id_ in ids:
@@ -225,10 +288,15 @@ class Claims:
     def pass_on(
         self, transaction_id: bytes, heir: Callable[[], bytes]
     ) -> list[tuple[bytes, Taken]]:
-        """The transaction has vanished; answers who holds its messages now, by inbox."""
+        """Pass the claims of a transaction that has vanished on to heirs; return these, by inbox.
+
+        ``heir`` makes the id of an heir.
+        """
         heirs = []
         for key, ids in self._holders.pop(transaction_id, {}).items():
             attempts_max = self._attempts_max.pop((transaction_id, key), 0)
+            if not ids:
+                continue
             holder = heir()
             inbox = self._inboxes[key]
             self._drop(inbox, transaction_id)

@@ -1,11 +1,12 @@
-"""Conservation: enqueued = delivered + executed + pending + dead, at any timestamp.
+"""The conservation of messages: enqueued = delivered + executed + pending + dead.
 
-Every proposal that moves a message changes the counters of its range in the same raw write set, so
-the equation holds in every state that anybody can see. *pending* is counted by itself, not
-derived, so that the equation can fail: it is checked before each proposal leaves, and a proposal
-that would break it never does. *pending* also tells the services whether an outbox holds anything,
-so they would miss what it does not count; an outbox that is empty although it says otherwise is
-reported.
+The equation holds at any timestamp. Every proposal that moves a message changes the counters of its
+range in the same raw write set, so a reader never sees another state. *pending* is counted by
+itself, not derived, so that the equation can fail. It is checked before each proposal is sent; a
+proposal that would break it is never sent.
+
+*pending* also tells the services whether an outbox has entries, so they would miss an entry that is
+not counted. If an outbox is empty although its counter says otherwise, that is reported.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ COUNTERS_RECORD: Final = "messages"
 
 
 class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many messages a range has seen, by what became of them.
+    """The numbers of messages that a range has seen, by what became of them.
 
     Attributes:
         enqueued: committed with a transaction; deliverable and executable together.
         delivered: reached their inbox.
         executed: carried out.
         pending_messages: deliverable ones still in the outbox; scheduled ones included.
-        pending_updates: executable ones, likewise.
+        pending_updates: executable ones still in the outbox; scheduled ones included.
         dead: became dead letters, less those replayed since.
-        discarded: of the dead ones, those given up for good.
-        reaped: of the delivered ones, those consumed.
-        cancelled: of the discarded ones, those cancelled before their time.
+        discarded: the dead ones that were given up for good.
+        reaped: the delivered ones that were consumed.
+        cancelled: the discarded ones that were cancelled before their time.
     """
 
     enqueued: int = 0
@@ -52,16 +53,16 @@ class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def pending(self) -> int:
-        """All that is still in an outbox."""
+        """Return the number of all entries that are still in an outbox."""
         return self.pending_messages + self.pending_updates
 
     @property
     def dead_letters(self) -> int:
-        """Of the dead ones, those that wait to be replayed or discarded."""
+        """Return the number of dead letters that wait to be replayed or discarded."""
         return self.dead - self.discarded
 
     def conserved(self) -> bool:
-        """Whether nothing is lost and nothing came from nowhere."""
+        """Return whether no message is lost or made up."""
         gone = self.delivered + self.executed + self.dead
         pending = self.pending_messages + self.pending_updates
         return self.enqueued == gone + pending and min(_astuple(self)) >= 0
@@ -74,25 +75,29 @@ _decoder = msgspec.msgpack.Decoder(Counters)
 
 
 class Conservation:
-    """Keeps the counters of one range; the leaseholder remembers them as applied."""
+    """The counters of one range, as applied, in the leaseholder's memory."""
 
     def __init__(self, range_id: int) -> None:
         self._record = keys.record_key(range_id, COUNTERS_RECORD)
         self.applied = Counters()
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the finisher and the read of the counters."""
         registry.finishers.append(self.finish)
         registry.reads[ReadCounters] = lambda _, __: self.applied
         registry.on_lease.append(self.restart)
 
     def restart(self, stored: Reader) -> None:
-        """The counters as they are stored."""
+        """Read the stored counters."""
         record = stored.get(self._record)
         self.applied = Counters() if record is None else _decoder.decode(record)
 
     def finish(self, ctx: Evaluation) -> None:
-        """The proposal's tally joins the record."""
+        """Add the proposal's tally to the stored counters.
+
+        Raises:
+            StoreCorrupted: messages would be lost or made up.
+        """
         tally = ctx.tally
         if not tally:
             return

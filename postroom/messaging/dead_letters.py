@@ -1,12 +1,12 @@
-"""Dead letters: what could not be executed, delivered or digested, kept with its reason.
+"""The dead letters of a range: entries and messages that failed for good, each with its reason.
 
 Nothing is dropped silently. A request that can never succeed (an increment of something that is no
-integer) moves here, in the same write that takes it out of its outbox. From here it can be
+integer) moves here, in the same write that takes it out of its outbox. A dead letter can be
 replayed, which puts it back into the outbox, or discarded, which counts it as dead for good. A
 message that was tried in vain (:mod:`postroom.messaging.attempts`) is untried when it is replayed.
 
-What the dispatcher or the executor cannot move, whatever the reason, comes here as well
-(``BuryDue``), once it was tried alone: else everything behind it would wait for ever.
+An entry that the dispatcher or the executor cannot move, whatever the reason, comes here as well
+(``BuryDue``), once it was tried alone. Otherwise everything behind it would wait for ever.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DeadLetters:
         self._outboxes = outboxes
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the requests."""
         registry.reads[ListDeadLetters] = self.list_dead_letters
         registry.writes[ReplayDeadLetters] = self.replay
         registry.writes[DiscardDeadLetters] = self.discard
@@ -65,16 +65,16 @@ class DeadLetters:
         registry.commands[BuryDue] = self.bury_due
 
     def bury(self, ctx: Evaluation, id_: bytes, entry: Executable, reason: str) -> None:
-        """``entry`` can never be carried out."""
+        """Bury an update that can never be carried out."""
         self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], None, entry))
 
     def bury_message(self, ctx: Evaluation, id_: bytes, entry: Deliverable) -> None:
-        """``entry`` was delivered, and tried in vain, for the reason that is in it."""
+        """Bury a message that was delivered and tried in vain, for the reason of its last trial."""
         reason = "" if entry.trial is None else entry.trial.error
         self._store(ctx, id_, DeadLetterRecord(reason[:REASON_CHARACTERS_MAX], entry, None))
 
     def bury_due(self, ctx: Evaluation, request: BuryDue) -> bool:
-        """``BuryDue``: whether there was anything."""
+        """Evaluate ``BuryDue``; return whether there was an entry to bury."""
         outboxes = self._outboxes
         outbox = outboxes.executable if request.updates else outboxes.deliverable
         first = outbox.first_entry_due(ctx)
@@ -87,14 +87,14 @@ class DeadLetters:
         else:
             record = DeadLetterRecord(reason, _messages.decode(stored), None)
         if len(stored) > _WHOLE_BYTES and record.message is not None:
-            # It came from a time without limits: with its headers it might fit nowhere.
+            # It was stored when there were no limits: with its headers it might fit nowhere.
             reason = f"{reason} (its headers, of {len(stored)} bytes with the message, are gone)"
             message = msgspec.structs.replace(record.message, headers=None)
             record = DeadLetterRecord(reason, message, None)
         self._store(ctx, outbox.id_of(key), record)
         ctx.erase(key)
         ctx.count(outbox.pending, -1)
-        outbox.advance(ctx, key)
+        outbox.advance(ctx, [key])
         self._let_go(ctx, outbox.id_of(key), record.message)
         return True
 
@@ -104,7 +104,7 @@ class DeadLetters:
         ctx.count("dead")
 
     def list_dead_letters(self, view: View, request: ListDeadLetters) -> list[DeadLetter]:
-        """``ListDeadLetters``."""
+        """Evaluate ``ListDeadLetters``."""
         stored = view.iterate(self._prefix + request.after + b"\x00", self._end)
         entries = ((key[len(self._prefix) :], record) for key, record in stored)
         letters_max = min(request.letters_max, LIST_MAX)
@@ -117,7 +117,7 @@ class DeadLetters:
         ]
 
     def replay(self, ctx: Evaluation, request: ReplayDeadLetters) -> Generator[None, None, int]:
-        """``ReplayDeadLetters``."""
+        """Evaluate ``ReplayDeadLetters``; return how many dead letters were replayed."""
         replayed, size_before = 0, ctx.bytes
         for taken in self._take(ctx, request.ids):
             if taken is not None:
@@ -137,7 +137,7 @@ class DeadLetters:
         ctx.count("dead", -1)
 
     def discard(self, ctx: Evaluation, request: DiscardDeadLetters) -> Generator[None, None, int]:
-        """``DiscardDeadLetters``."""
+        """Evaluate ``DiscardDeadLetters``; return how many dead letters were discarded."""
         discarded = 0
         for taken in self._take(ctx, request.ids):
             discarded += taken is not None
@@ -149,7 +149,7 @@ class DeadLetters:
     def _take(
         self, ctx: Evaluation, ids: list[bytes]
     ) -> Iterator[tuple[bytes, DeadLetterRecord] | None]:
-        """Takes out what is there of ``ids``; ``None`` for each that is not."""
+        """Take out the dead letters ``ids``; yield `None` for each that is not there."""
         for id_ in ids:
             ctx.steps += 1
             stored = ctx.get(self._prefix + id_)

@@ -1,9 +1,9 @@
-"""Delivery: from the outbox, or straight from a commit, into inboxes of the same range, in one
-write.
+"""The delivery of messages into inboxes of the same range, in one write.
 
-Messages of one sender range to one key are taken in order of their commits and enter the inbox
-under their ids, so they never overtake each other. A message that was scheduled for later keeps
-its id and so takes the place that its commit had.
+Messages come from the outbox, or straight from a commit. Those of one sender range to one key are
+delivered in the order of their commits and enter the inbox under their ids. They never overtake
+each other. A message that was scheduled for later keeps its id, and thus the place that its commit
+had.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _entries = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Delivery:
-    """Takes messages up as they are committed, and evaluates ``DeliverDue``."""
+    """The delivery of messages, new ones as they are committed and those that are due."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class Delivery:
         self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the delivery."""
         registry.commands[DeliverDue] = self.deliver_due
         registry.companions.append(self.deliver_sent)
 
     def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
-        """What this proposal sends: delivered along with it, or stored for later."""
+        """Deliver the messages that this proposal sends, or store them for later."""
         parcels: list[Parcel] = ctx.sent
         if not parcels:
             return None
@@ -62,14 +62,15 @@ class Delivery:
     def _take_up_in_parts(
         self, ctx: Evaluation, parcels: list[Parcel], left: int
     ) -> Generator[None, None, None]:
-        """Hundreds of thousands may be sent by one transaction: a turn's share in each turn."""
+        """Take up the many messages of a transaction, a part of them in each turn."""
         for first in range(0, len(parcels), _parcels_a_turn()):
             left = self._take_up(ctx, parcels[first : first + _parcels_a_turn()], left)
             yield
 
     def _take_up(self, ctx: Evaluation, parcels: list[Parcel], left: int) -> int:
-        """Delivers up to ``left`` parcels that are due, and stores the others; answers how many
-        more may be delivered.
+        """Deliver up to ``left`` parcels that are due, and store the others.
+
+        Return how many more may be delivered.
         """
         arrivals: Arrivals = {}
         now, sender = ctx.timestamp, self._sender
@@ -91,7 +92,7 @@ class Delivery:
         return left
 
     def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
-        """``DeliverDue``."""
+        """Evaluate ``DeliverDue``."""
         outbox, now, sender = self._outbox, ctx.timestamp, self._sender
         due, next_due = outbox.take_due(ctx, request.messages_max)
         arrivals: Arrivals = {}
@@ -103,7 +104,7 @@ class Delivery:
             ctx.erase(key)
         if due:
             self._deliver(ctx, arrivals)
-            outbox.advance(ctx, due[-1][0])
+            outbox.advance(ctx, [key for key, _ in due])
             ctx.count(outbox.pending, -len(due))
         ctx.after.append(self._quiet)
         return Moved(len(due), 0 < next_due <= now, next_due)
@@ -114,5 +115,5 @@ class Delivery:
 
 
 def _parcels_a_turn() -> int:
-    """Each is read for, and written."""
+    """Return how many parcels a turn takes: each of them is a read and a write."""
     return max(limits.TURN_STEPS_MAX // 2, 1)

@@ -1,17 +1,17 @@
-"""Execution: carries out deferred updates, adding up those that commute.
+"""The execution of deferred updates; updates that commute are added up.
 
-Ten thousand increments of one counter become one write: increments of a key are summed while
-nothing else touches the key, and so are the metrics of ``Accounting``. The order of requests to
-one key is kept otherwise: a ``Put`` first carries out the increments before it.
+Ten thousand increments of one counter become one write. Increments of a key are added up while
+nothing else touches the key; the metrics of ``Accounting`` are, too. All other requests to a key
+keep their order: before a ``Put``, the increments before it are carried out.
 
-What updates come to is bounded before it is made: no more of them join a pass whose sums, or
-writes, are large already; the others wait for the next one. A ``DeleteRange`` removes so many keys
-a pass; the entry stays in the outbox, with the place where it goes on and the timestamp at which it
-began (what was written later stays), and those after it wait for its end.
+The size of a pass is limited in advance: when its sums, or writes, are large already, no more
+updates join it, and the others wait for the next one. A pass removes a limited number of keys of a
+``DeleteRange``. The entry stays in the outbox with the position to go on at and the timestamp at
+which it began; versions written later stay. The entries after it wait for its end.
 
-Each step (an update, or a sum) is a unit of its own in the proposal: its effect and the deletion of
-its outbox entries, or the dead letter in its place, stay together. If a sum cannot be made, its
-parts are tried one by one, so that only those die that must.
+Each step (an update, or a sum) is a unit of its own in the proposal. Its effect stays together with
+the deletion of its outbox entries, or with the dead letter in its place. If a sum cannot be made,
+its parts are tried one by one, so that only those die that must.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _entries = msgspec.msgpack.Decoder(Executable)
 
 
 class Part(NamedTuple):
-    """One update: where it is stored (``b""``: nowhere), and what there is to say of it."""
+    """An update, with the engine key at which it is stored (``b""``: nowhere)."""
 
     stored_at: bytes
     id: bytes
@@ -56,19 +56,19 @@ class Part(NamedTuple):
     began: bytes = b""
 
     def entry(self) -> Executable:
-        """As it is stored."""
+        """Return the update as it is stored."""
         return Executable(*self[3:])
 
 
 class Step(NamedTuple):
-    """Parts that are carried out together, and the request that they come to."""
+    """The parts that are carried out together, and the request with their sum."""
 
     request: Any
     parts: list[Part]
 
 
 class Totals(NamedTuple):
-    """Metrics of prefixes, summed over the parts; and those that were posted to them."""
+    """The metrics of prefixes, summed over the parts, and the sums posted to each prefix itself."""
 
     metrics: dict[bytes, dict[str, int]]
     posted: dict[bytes, dict[str, int]]
@@ -77,7 +77,7 @@ class Totals(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """What the increments of one key come to."""
+    """The sum of the increments of one key."""
 
     by: int
     packed: bool
@@ -85,14 +85,17 @@ class _Sum:
 
 
 class AddingUp:
-    """Turns updates, in order, into steps; increments of a key gather until something else
-    comes.
+    """A collector that turns updates, in order, into steps, and adds up increments of a key.
+
+    The increments of a key gather until another update of the key comes.
 
     Args:
-        stored_bytes: how much the sums of a prefix take now.
+        stored_bytes: a function that returns the present size of the sums of a prefix.
 
     Attributes:
-        is_full: the sums are so large that no more should be added.
+        steps: the steps.
+        totals: the sums of ``Accounting``.
+        is_full: whether the sums are so large that no more should be added.
     """
 
     def __init__(self, stored_bytes: Callable[[bytes], int]) -> None:
@@ -104,7 +107,7 @@ class AddingUp:
         self.is_full = False
 
     def add(self, part: Part) -> bool:
-        """One more update; whether it is more than a number that is added to another one."""
+        """Add an update; return `False` if it was only added to the increments of its key."""
         request = part.request
         if type(request) is Increment:
             key = request.key
@@ -116,7 +119,7 @@ class AddingUp:
                 return False
             self._sums[key] = _Sum(request.by, request.packed, [part])
         elif type(request) is Accounting and (
-            not part.stored_at or _is_within_limits(request)  # what is new was checked just now
+            not part.stored_at or _is_within_limits(request)  # a new one was checked just now
         ):
             self._account(request, part)
         else:
@@ -124,7 +127,7 @@ class AddingUp:
         return True
 
     def finish(self) -> None:
-        """No more come: what has gathered becomes steps."""
+        """Turn all gathered increments into steps: no more updates come."""
         for key in list(self._sums):
             self._flush(key)
 
@@ -146,14 +149,14 @@ class AddingUp:
         sums = of.get(prefix)
         if sums is None:
             sums = of[prefix] = {}
-            if len(of) > PREFIXES_MAX:  # as many as one may have anyway
+            if len(of) > PREFIXES_MAX:  # a single update may have as many anyway
                 self._bytes += len(prefix) + self._stored_bytes(prefix)
         self._metrics += len(deltas)
         for metric, delta in deltas.items():
             sums[metric] = sums.get(metric, 0) + delta
 
     def _other(self, request: Any, part: Part) -> None:
-        """Does not commute with the increments of the key that it touches: they come first."""
+        """Add an update that does not commute with the increments of its key; they come first."""
         self._flush(request.key)
         self.steps.append(Step(request, [part]))
 
@@ -164,7 +167,7 @@ class AddingUp:
 
 
 class Execution:
-    """Takes updates up as they are committed, and evaluates ``ExecuteDue``."""
+    """The execution of updates, new ones as they are committed and those that are due."""
 
     def __init__(
         self,
@@ -179,12 +182,12 @@ class Execution:
         self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the execution."""
         registry.commands[ExecuteDue] = self.execute_due
         registry.companions.append(self.execute_deferred)
 
     def execute_deferred(self, ctx: Evaluation) -> Iterator[None] | None:
-        """What this proposal defers: carried out along with it, or stored for later."""
+        """Carry out the updates that this proposal defers, or store them for later."""
         parcels: list[Parcel] = ctx.deferred
         if not parcels:
             return None
@@ -204,7 +207,7 @@ class Execution:
         return None
 
     def _increment(self, ctx: Evaluation, parcel: Parcel) -> None:
-        """The only update of a proposal: what ``_try_step`` does, for one that is not stored."""
+        """Carry out the only update of a proposal, which is not stored, as ``_try_step`` does."""
         ctx.steps += 1
         ctx.begin_step()
         try:
@@ -219,7 +222,7 @@ class Execution:
     def _take_up_in_parts(
         self, ctx: Evaluation, parcels: list[Parcel], left: int
     ) -> Generator[None, None, None]:
-        """Hundreds of thousands may be deferred by one transaction: a turn's share in each turn."""
+        """Take up the many updates of a transaction, a part of them in each turn."""
         parts: list[Part] = []
         for first in range(0, len(parcels), limits.TURN_STEPS_MAX):
             some = parcels[first : first + limits.TURN_STEPS_MAX]
@@ -229,8 +232,9 @@ class Execution:
         yield
 
     def _take_up(self, ctx: Evaluation, parcels: list[Parcel], parts: list[Part], left: int) -> int:
-        """Sorts parcels into ``parts`` to carry out now, up to ``left`` of them, and the others,
-        which are stored; answers how many more may be carried out.
+        """Sort parcels: up to ``left`` of them go to ``parts``, and the others are stored.
+
+        Return how many more may be carried out.
         """
         now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
@@ -247,7 +251,7 @@ class Execution:
             self._outbox.store(ctx, part.due, part.id, part.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
-        """``ExecuteDue``."""
+        """Evaluate ``ExecuteDue``."""
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
         parts = [
@@ -256,17 +260,17 @@ class Execution:
         ]
         left = self._carry_out(ctx, parts)
         if due:
-            outbox.advance(ctx, min(part.stored_at for part in left) if left else due[-1][0])
+            outbox.advance(ctx, [key for key, _ in due], [part.stored_at for part in left])
         ctx.after.append(self._quiet)
         if left:
             return Moved(len(due) - len(left), more=True, next_due=ctx.timestamp)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
     def _carry_out(self, ctx: Evaluation, parts: list[Part]) -> list[Part]:
-        """As many as a pass has room for; answers those that are left, in order."""
+        """Carry out as many parts as a pass has room for; return those that are left, in order."""
         adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
-        # Whoever fills turns has it carried out all the same: what is stored keeps later ones from
-        # being carried out at once, and costs three times as much.
+        # Execute some even if other requests fill the turns. An entry that is stored keeps later
+        # ones from being carried out at once, and costs three times as much.
         steps_max = max(limits.TURN_STEPS_MAX, ctx.steps + limits.TURN_STEPS_MAX // 4)
         for number, part in enumerate(parts):
             if number and (adding.is_full or ctx.steps >= steps_max):
@@ -288,7 +292,7 @@ class Execution:
         return AddingUp(lambda prefix: len(ctx.get(keys.accounting_key(prefix)) or b""))
 
     def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[Part]:
-        """Carries out what has gathered; answers those that there is no room left for."""
+        """Carry out the gathered steps; return the parts that there is no room left for."""
         adding.finish()
         if adding.totals.parts:
             self._try_totals(ctx, adding.totals)
@@ -300,7 +304,7 @@ class Execution:
         return []
 
     def _delete_some(self, ctx: Evaluation, part: Part) -> Part | None:
-        """A step of a ``DeleteRange``; what is left of it, if anything is."""
+        """Carry out a step of a ``DeleteRange``; return what is left of it, or `None`."""
         request = part.request
         assert type(request) is DeleteRange
         began = part.began or ctx.stamp
@@ -344,7 +348,7 @@ class Execution:
             self._done(ctx, totals.parts)
 
     def _failed(self, ctx: Evaluation, parts: list[Part], error: Error) -> None:
-        """A single update dies; of several, each is tried by itself."""
+        """Bury a single update that has failed; of several, try each by itself."""
         if len(parts) > 1:
             for part in parts:
                 self._try_step(ctx, Step(part.request, [part]))
@@ -366,7 +370,10 @@ class Execution:
 
 
 def _is_within_limits(request: Accounting) -> bool:
-    """Whether its sums can be gathered; else it fails by itself. (An older version took it.)"""
+    """Return whether the sums of a request can be added up; if not, it fails by itself.
+
+    An earlier version may have accepted it.
+    """
     try:
         check_accounting(request.key, request.deltas)
     except Error:

@@ -1,7 +1,8 @@
-"""Which messages a reap is given: the first ones of the inbox that are free.
+"""The selection of the messages that a reap is given: the first free ones of the inbox.
 
-Free is what no other transaction holds (:mod:`.claims`), and nothing holds up (:mod:`.holds`). The
-engine is asked for them, unless they were read ahead (:mod:`.ahead`).
+A message is free if no other transaction holds it (:mod:`.claims`), and nothing holds it up
+(:mod:`.holds`). Free messages are read from the engine, unless they were read ahead
+(:mod:`.ahead`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from postroom.ranges.evaluation import View
 
 LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
 NIL: Final = 0xC0
-"""What an entry ends with that has no trial."""
+"""The last byte of an inbox entry that has no trial."""
 
 Stored = list[tuple[bytes, bytes]]
-"""Messages: ids, and what is stored of them."""
+"""The ids of messages, and their stored forms."""
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
@@ -30,8 +31,9 @@ _delivered = msgspec.msgpack.Decoder(Delivered)
 def first_free(
     view: View, request: ReapQueue, mail: Mail, claims: Claims
 ) -> tuple[Stored, bool, bytes]:
-    """The oldest messages that are free; whether there are more of them; and the id of the one that
-    comes right after them, if it is known.
+    """Return the oldest free messages, whether there are more, and the id of the next one.
+
+    The next one is the one that comes right after them; its id is empty if it is not known.
     """
     key, ahead = request.key, claims.ahead
     free = claims.free(key, mail.oldest)
@@ -54,7 +56,7 @@ def first_free(
 def _read(
     view: View, request: ReapQueue, free: Free, mail: Mail, claims: Claims
 ) -> tuple[Stored, bytes]:
-    """What is free, and the id of what is so after it; and what a later reap will want."""
+    """Read free messages; return them and the id of the next one. Keep more for a later reap."""
     prefix, claimed = keys.inbox_prefix(request.key), free.claimed
     entries = view.iterate(prefix + free.start, prefix + (mail.held or LAST_ID))
     if claimed:
@@ -69,8 +71,10 @@ def _read(
 
 
 def _together(found: Stored) -> int:
-    """How many of the messages are given together: one that was tried before comes alone, so that
-    those that were tried along with it do not share its end.
+    """Return how many of the messages are given together.
+
+    A message that was tried before is given alone, so that messages that were tried along with it
+    do not share its end.
     """
     for number, (_, stored) in enumerate(found):
         if stored[-1] != NIL and _delivered.decode(stored).trial is not None:

@@ -1,8 +1,8 @@
-"""Messages that were postponed, and hold up the inbox that they will come back to.
+"""The postponed messages that hold up the inbox to which they will come back.
 
-Those behind one (with larger ids) are given to nobody until it is there again. There is a record
-for each, which tells where it waits in the outbox, and the index of inboxes names the first of
-them. A record whose message does not wait there any more means nothing: a node of an earlier
+The messages behind such a message (with larger ids) are given to nobody until it is there again.
+There is a record for each, which says where it waits in the outbox. The index of inboxes names the
+first of them. A record has no effect if its message no longer waits there: a node of an earlier
 version, which knows of no records, may have moved it.
 """
 
@@ -15,21 +15,19 @@ from postroom.ranges.evaluation import Evaluation
 
 
 def hold(ctx: Evaluation, key: bytes, id_: bytes, waits_at: bytes) -> None:
-    """The message ``id_`` of ``key`` holds up the inbox, while the engine key is there at which it
-    waits.
-    """
+    """Let the message ``id_`` hold up the inbox of ``key`` while it waits at an engine key."""
     lower, _ = keys.hold_span(key)
     ctx.writes[lower + id_] = waits_at
     ctx.grow(len(lower) + len(id_) + len(waits_at))
 
 
 def first_left(ctx: Evaluation, key: bytes, first: bytes, back: Iterable[bytes]) -> bytes:
-    """Some messages do not wait any more; which one is the first that holds up the inbox now.
+    """Return the first message that holds up the inbox, after some do not wait any more.
 
     Args:
-        key: whose inbox.
-        first: the first until now.
-        back: those that have come back, or will not.
+        key: the key of the inbox.
+        first: the first one until now.
+        back: the messages that have come back, or will not.
 
     Returns:
         Its id; empty: none does.

@@ -1,7 +1,7 @@
-"""The entries of an image: how they are called, to which table each belongs, and what it may be.
+"""The entries of an image: their names, their tables, and the checks of their values.
 
-The *name* of an entry is its engine key (:mod:`postroom.kv.keys`) without the id of its range, so
-that it is the same in a store whose ranges are others::
+The *name* of an entry is its engine key (:mod:`postroom.kv.keys`) without the id of its range. Thus
+it is the same in a store with other ranges::
 
     06 <key> ...          name: the same
     05 <key>              name: the same
@@ -12,22 +12,23 @@ table           entries
 ==============  ========================================================================
 data            the newest version of each key that has a value
 inbox           messages in inboxes
-inbox_index     how many there are of each key; which postponed ones hold up an inbox
-accounting      sums by prefix, and what was added to each key itself
-queue           bodies and states of queue messages, and where those of an id are
+inbox_index     the number of messages by key; postponed messages that hold up an inbox
+accounting      sums by prefix, and the amounts added to each key itself
+queue           bodies and states of queue messages, and the pointers of their ids
 queue_index     definitions, places in queues, groups and their followers, schedules
-outbox          what waits to be delivered or carried out
-dead_letters    what could not be
+outbox          entries that wait to be delivered or carried out
+dead_letters    entries that could not be delivered or carried out
 staging         the last batches of queries, and rows that are staged
-counters        what became of all messages; the same of each queue
+counters        the numbers of all messages by fate; the same for each queue
 ==============  ========================================================================
 
-What is not in an image: older versions and what was reaped, lists of what may be collected, COMMIT
-records, leases of ranges, the nodes.
+An image leaves out older versions, reaped messages, lists of garbage, COMMIT records, leases of
+ranges, and the nodes.
 
-Values are what the engine holds, but for one: a record that tells where a postponed message waits
-names an engine key, and so has a name instead. What comes in from elsewhere is checked here: it is
-decoded as what it must be, and nothing in it is later than the image.
+Values are as the engine holds them, with one exception. A record that says where a postponed
+message waits contains an engine key; the image has a name instead. An entry that comes from
+elsewhere is checked here. It is decoded by its type, and nothing in it is later than the
+image.
 """
 
 from __future__ import annotations
@@ -75,14 +76,17 @@ TABLES: Final = (
 
 _STAMP: Final = 8
 _POSITION_BYTES: Final = 12
-"""Commit timestamp and position."""
+"""The size of a commit timestamp and a position."""
 _QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
-"""Where the kind of what belongs to a range is in a name."""
+"""The position of the kind in the name of an entry that belongs to a range."""
 
 Check = Callable[[bytes, bytes, bytes], None]
-"""Given what of a name comes after its table, its value, and the timestamp of the image (8 bytes);
-raises ``ValueError`` if that cannot be."""
+"""A check of an entry.
+
+It gets the part of the name behind its table, the value, and the timestamp of the image (8 bytes).
+It raises ``ValueError`` if the entry is not valid.
+"""
 
 _BESIDE_KEYS: Final = {
     keys.HEAD: DATA,
@@ -108,19 +112,19 @@ _OF_RANGE: Final = {
 
 
 def name_of(raw: bytes) -> bytes:
-    """The name of what is stored at an engine key."""
+    """Return the name of the entry at an engine key."""
     return keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
 
 
 def place_of(name: bytes, range_id: int) -> bytes:
-    """The engine key of an entry in the range ``range_id``."""
+    """Return the engine key of an entry in the range ``range_id``."""
     if name[:1] == keys.RANGE:
         return keys.range_prefix(range_id) + name[_KIND:]
     return name
 
 
 def table_of(name: bytes) -> str | None:
-    """The table of an entry; ``None``: it belongs to no image."""
+    """Return the table of an entry, or `None` if it belongs to no image."""
     space = name[:1]
     if space == keys.DATA:
         end = name.find(keys.END_OF_KEY, 1)
@@ -145,41 +149,41 @@ def _is_counters(record: bytes) -> bool:
 
 
 def is_shown(name: bytes, stored: bytes) -> bool:
-    """Whether what is stored is a part of an image: a key that was deleted is none."""
+    """Return whether a stored entry is a part of an image: a deleted key is not."""
     table = table_of(name)
     return table is not None and (table != DATA or stored[0] != versions.TOMBSTONE)
 
 
 def said(name: bytes, stored: bytes) -> bytes:
-    """The value of an entry, as the image has it."""
+    """Return the value of an entry, as the image has it."""
     return name_of(stored) if _is_hold(name) else stored
 
 
 def meant(name: bytes, stored: bytes, range_id: int) -> bytes:
-    """The value of an entry, as the range ``range_id`` has it."""
+    """Return the value of an entry, as the range ``range_id`` has it."""
     return place_of(stored, range_id) if _is_hold(name) else stored
 
 
 def _is_hold(name: bytes) -> bool:
     if name[-MESSAGE_ID_BYTES - 1 : -MESSAGE_ID_BYTES] != keys.HOLD or name[:1] != keys.DATA:
-        return False  # as a rule
+        return False
     end = name.find(keys.END_OF_KEY, 1)
     return end + 3 + MESSAGE_ID_BYTES == len(name)
 
 
-# --- what comes in --------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def check(name: bytes, stored: bytes, until: bytes) -> str:
-    """Whether an entry is one; answers its table.
+    """Check an entry, and return its table.
 
     Args:
-        name: of the entry.
+        name: the name of the entry.
         stored: its value.
         until: the timestamp of the image (8 bytes): nothing was committed after it.
 
     Raises:
-        Invalid: it cannot be.
+        Invalid: it is not valid.
     """
     table = table_of(name)
     try:
@@ -233,7 +237,10 @@ def _head(rest: bytes, stored: bytes, until: bytes) -> None:
 
 
 def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> Check:
-    """What is checked by decoding it; ``stamp_at``: where in its name a commit timestamp is."""
+    """Return a check that decodes the value.
+
+    ``stamp_at``: where its name has a commit timestamp.
+    """
     decode = msgspec.msgpack.Decoder(kind).decode
 
     def check_one(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -315,7 +322,7 @@ def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
 
 
 class _Outline(msgspec.Struct, frozen=True, array_like=True, tag="holding"):
-    """A holding, of which the entries are not decoded."""
+    """A holding whose entries are not decoded."""
 
     consumer: bytes
     since: int
@@ -330,10 +337,10 @@ def _holding(stored: bytes) -> None:
     if stored[1:].startswith(_IS_HOLDING):
         _held.decode(_outlines.decode(stored).entries)
         return
-    records.read_holding(stored)  # of one message
+    records.read_holding(stored)  # the lease of one message
 
 
-# With their bounds, which are looked at before anything is decoded.
+# The decoders check these limits before they decode anything.
 _IS_HOLDING: Final = msgspec.msgpack.encode("holding")
 _outlines: Final = msgspec.msgpack.Decoder(_Outline)
 _held: Final = msgspec.msgpack.Decoder(

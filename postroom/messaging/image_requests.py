@@ -1,14 +1,14 @@
 """The requests about *images*: everything that a store holds at one timestamp, entry by entry.
 
-An image is read in pages (``ScanImage``), and put back in chunks into a store that is empty
-(``BeginRestore`` to ``EndRestore``). What an entry is, and how it is called, is told in
-:mod:`postroom.messaging.image_entries`; how a store is restored in
-:mod:`postroom.messaging.restoring`. All of them may be repeated.
+An image is read in pages (``ScanImage``), and put back in chunks into an empty store
+(``BeginRestore`` to ``EndRestore``). The entries and their names are described in
+:mod:`postroom.messaging.image_entries`, the restore in :mod:`postroom.messaging.restoring`. All of
+the requests may be repeated.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import msgspec
 
@@ -31,11 +31,13 @@ Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 class ScanImage(Request, frozen=True, array_like=True, tag="scan_image", gc=False):
-    """A page of the entries of the keys in ``[start, end)``, or of what belongs to no key, as of a
-    timestamp that is protected as a whole (``Protect``); 0: now.
+    """A request for a page of the entries of the keys in ``[start, end)``, or of those of no key.
+
+    They are as of a timestamp that is protected as a whole (``Protect``); 0: now.
 
     Attributes:
-        of_range: what belongs to no key: outboxes, dead letters, queues, counters, what is staged.
+        of_range: whether the entries of no key are read: outboxes, dead letters, queues, counters,
+            staged rows.
         after: the last entry of the page before; empty: from the first.
     """
 
@@ -48,15 +50,15 @@ class ScanImage(Request, frozen=True, array_like=True, tag="scan_image", gc=Fals
 
 
 class BeginRestore(Request, frozen=True, array_like=True, tag="begin_restore", gc=False):
-    """The store is to become what an image says; it is closed to everybody else until then.
+    """A request to restore an image; the store is closed to everybody else until that is done.
 
-    Answers one of ``OPENING``, ``RESTORING``, ``DONE`` (:mod:`postroom.messaging.restoring`). Of
-    ``OPENING``, ask again.
+    The answer is one of ``OPENING``, ``RESTORING``, ``DONE`` (:mod:`postroom.messaging.restoring`).
+    If it is ``OPENING``, send the request again.
 
     Attributes:
-        run: this try; those before it add nothing any more.
-        image: which image.
-        timestamp: of the image.
+        run: this try; earlier ones add nothing any more.
+        image: the id of the image.
+        timestamp: the timestamp of the image.
     """
 
     run: Run
@@ -65,9 +67,9 @@ class BeginRestore(Request, frozen=True, array_like=True, tag="begin_restore", g
 
 
 class RestoreEntries(Request, frozen=True, array_like=True, tag="restore_entries"):
-    """A chunk of the image: entries, their names rising.
+    """A request to restore a chunk of the image: entries, in rising order of their names.
 
-    One that is there with the same value is left alone; one with another value fails all.
+    An entry that is there with the same value is left alone; one with another value fails all.
     """
 
     run: Run
@@ -76,7 +78,7 @@ class RestoreEntries(Request, frozen=True, array_like=True, tag="restore_entries
 
 
 class EndPart(Request, frozen=True, array_like=True, tag="end_restored_part", gc=False):
-    """A part of the image is there as a whole; so many entries were in it."""
+    """A request that marks a part of the image as complete, with its number of entries."""
 
     run: Run
     part: Part
@@ -84,7 +86,7 @@ class EndPart(Request, frozen=True, array_like=True, tag="end_restored_part", gc
 
 
 class EndRestore(Request, frozen=True, array_like=True, tag="end_restore", gc=False):
-    """All is there: the store serves everybody from now on.
+    """A request that ends the restore: the store serves everybody from now on.
 
     Attributes:
         parts, rows: how many there must be.
@@ -96,16 +98,22 @@ class EndRestore(Request, frozen=True, array_like=True, tag="end_restore", gc=Fa
 
 
 class AbandonRestore(Request, frozen=True, array_like=True, tag="abandon_restore", gc=False):
-    """The store is to be empty again; answers whether there is more to be removed: ask again."""
+    """A request to abandon a restore and empty the store again.
+
+    The answer is whether there is more to be removed: send the request again then.
+    """
+
+    frees_room: ClassVar[bool] = True
 
 
 class ReadRestore(Request, frozen=True, array_like=True, tag="read_restore", gc=False):
-    """Whether the store is being restored, or was; answers ``Restoration``."""
+    """A request for the state of the restore; the answer is ``Restoration``."""
 
 
 class CheckImage(Request, frozen=True, array_like=True, tag="check_image", gc=False):
-    """Counts the entries as of a timestamp that is protected as a whole (0: now), and whether what
-    the counters and indexes say is so.
+    """A request to count the entries, and to check the counters and indexes against them.
+
+    It reads as of a timestamp that is protected as a whole; 0: now.
     """
 
     timestamp: Moment = 0
@@ -115,14 +123,14 @@ class CheckImage(Request, frozen=True, array_like=True, tag="check_image", gc=Fa
 
 
 class ImagePage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanImage``: a page may be empty and yet not the last.
+    """The answer of ``ScanImage``; a page may be empty and yet not the last.
 
     Attributes:
-        rows: how many.
+        rows: the number of entries.
         after: the ``after`` of the next page; ``None``: this was the last one.
         names, name_ends: all names in one piece, and where each ends: 4 bytes, the least
             significant first.
-        stored, stored_ends: likewise.
+        stored, stored_ends: all values in one piece, and where each ends.
     """
 
     rows: int
@@ -134,12 +142,12 @@ class ImagePage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Restoration(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ReadRestore``.
+    """The answer of ``ReadRestore``.
 
     Attributes:
         state: empty (never restored), ``opening``, ``restoring``, ``abandoning``, ``done``.
-        image, timestamp: what is, or was, restored.
-        parts: of what is being restored: those that are there, and how many entries each has.
+        image, timestamp: the image that is, or was, restored.
+        parts: the complete parts of the restore under way, with the number of entries of each.
     """
 
     state: str = ""
@@ -149,11 +157,11 @@ class Restoration(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``CheckImage``.
+    """The answer of ``CheckImage``.
 
     Attributes:
-        tables: how many entries each table has.
-        wrong: what is not as it must be, in words; the first of it.
+        tables: the number of entries of each table.
+        wrong: the first errors that were found, in words.
     """
 
     tables: dict[str, int]

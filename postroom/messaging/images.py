@@ -1,11 +1,11 @@
-"""Reading images: all entries of a range at one timestamp, page by page, and counting them.
+"""The reads of images: all entries of a range at one timestamp, page by page, and their count.
 
-An image is read in the snapshot of the engine that belongs to a timestamp which is protected as a
-whole (:mod:`postroom.ranges.protections`): much of it has no versions. So all of it is of one
+An image is read in the snapshot of the engine that belongs to a timestamp protected as a whole
+(:mod:`postroom.ranges.protections`), since much of it has no versions. Thus all of it is of one
 moment, between two proposals: everything committed up to then, and nothing after it.
 
-What is in no image (older versions, what was reaped, lists of garbage) is passed by; of what there
-may be much, it is leapt over.
+Entries of no image (older versions, reaped messages, lists of garbage) are passed over; long runs
+of them are skipped.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
 
 _PASSED_AT_ONCE: Final = 4
-"""So many entries that are not wanted are passed by, one after the other, before they are leapt
-over."""
+"""The number of unwanted entries that are read in a row before they are skipped."""
 WRONG_TOLD: Final = 100
 
 _mail = msgspec.msgpack.Decoder(Mail)
@@ -38,7 +37,7 @@ _counters = msgspec.msgpack.Decoder(Counters)
 
 
 def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> list[keys.Span]:
-    """Where the entries are: of the keys in ``[start, end)``, or what belongs to no key."""
+    """Return the spans of the entries of keys in ``[start, end)``, or of those of no key."""
     if of_range:
         prefix = keys.range_prefix(range_id)
         return [keys.Span(prefix, keys.after_prefix(prefix))]
@@ -46,8 +45,9 @@ def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> 
 
 
 def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes | None]]:
-    """Goes through a span of engine keys: yields each, its name, and its value if it is a part of
-    an image.
+    """Iterate over a span of engine keys, with the name and the value of each entry.
+
+    The value is `None` if the entry is no part of an image.
     """
     bound: bytes | None = span.lower
     while bound is not None:
@@ -66,7 +66,7 @@ def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes 
 
 
 def _beyond(raw: bytes) -> bytes:
-    """After whatever is like this: older versions of a key, what was reaped, lists of garbage."""
+    """Return the key behind all entries like this one: old versions, reaped messages, garbage."""
     if raw[:1] == keys.RANGE:
         if raw[9:10] == keys.GARBAGE:
             return raw[:9] + keys.RECORD
@@ -78,11 +78,11 @@ def _beyond(raw: bytes) -> bytes:
 
 
 class Images:
-    """See the module.
+    """The reads of images of one range.
 
     Args:
-        range_id: whose.
-        reader: what was stored at a timestamp that is protected as a whole.
+        range_id: the id of the range.
+        reader: the stored state at a timestamp that is protected as a whole.
     """
 
     def __init__(self, range_id: int, reader: Callable[[Reader, int], Reader]) -> None:
@@ -90,12 +90,12 @@ class Images:
         self._reader = reader
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the reads."""
         registry.reads[ScanImage] = self.scan
         registry.reads[CheckImage] = self.check
 
     def scan(self, view: View, request: ScanImage) -> ImagePage:
-        """``ScanImage``.
+        """Evaluate ``ScanImage``.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -116,14 +116,14 @@ class Images:
         return _page(names, values, None)
 
     def _spans_after(self, request: ScanImage) -> Iterator[keys.Span]:
-        """What is left of the spans of a request."""
+        """Return the rest of the spans of a request."""
         after = request.after and entries.place_of(request.after, self._range_id) + b"\x00"
         for span in spans(self._range_id, request.start, request.end, of_range=request.of_range):
             if after < span.upper:
                 yield keys.Span(max(span.lower, after), span.upper)
 
     def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
-        """``CheckImage``: over as many turns as it takes.
+        """Evaluate ``CheckImage``, over as many turns as it takes.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
@@ -158,11 +158,11 @@ def _page(names: list[bytes], values: list[bytes], after: bytes | None) -> Image
 
 
 class _Counting:
-    """What there is, and whether what says how much there is says so.
+    """A count of entries by table, and of the differences from the stored counters and indexes.
 
     Attributes:
-        tables: how many entries each has.
-        wrong: what is not as it must be.
+        tables: the number of entries of each table.
+        wrong: descriptions of the differences.
     """
 
     def __init__(self) -> None:
@@ -177,7 +177,7 @@ class _Counting:
         self._first = b""
 
     def add(self, reader: Reader, name: bytes, stored: bytes) -> None:
-        """One more entry; they come in order."""
+        """Count an entry; they come in order."""
         table = entries.table_of(name)
         assert table is not None
         self.tables[table] += 1
@@ -216,7 +216,7 @@ class _Counting:
         self._messages = 0
 
     def end(self, reader: Reader) -> None:
-        """That was all."""
+        """Compare the counts with the counters, after the last entry."""
         self._end_inbox(reader)
         self._same("inboxes", self._inboxes_told, self._inboxes_found)
         told, found = self._counters, self._of_range
@@ -250,8 +250,9 @@ class _Counting:
 
 
 def _messages_in(rest: bytes, stored: bytes) -> int:
-    """What a record of a range adds to the number of messages of its part: a holding has several,
-    a mark behind it takes some of them away again.
+    """Return the number of messages that a record of a range adds to its part.
+
+    A holding has several messages; a mark behind it takes some of them away again.
     """
     if rest[:1] != keys.QUEUES or rest[5:6] != keys.LEASED:
         return 1

@@ -1,18 +1,18 @@
-"""Inboxes: delivering into them, reading them, reaping them.
+"""The inboxes of a range: delivery into them, reads of them, and reaps.
 
-The index of inboxes (*mail*) has an entry for each inbox that holds something: how many messages,
-and the id of the first. It answers who has mail without scanning the keys, and it is the inbox's
-head cursor: reading starts at the first message, never at the tombstones of those before it, also
-after a restart. A delayed message with an old id simply becomes the first.
+The index of inboxes (*mail*) has an entry for each inbox that holds something: the number of
+messages, and the id of the first. It tells which keys have mail without a scan of the keys. It is
+also the inbox's head cursor: reading starts at the first message, never at the tombstones of those
+before it, also after a restart. A delayed message with an old id becomes the first one.
 
-Reaping takes the oldest messages that no other transaction holds. The claims are locks in the
-leaseholder's memory; the commit checks that the messages are still there, and deletes exactly them.
-What was reaped stays readable to ``peek`` at a past timestamp until garbage collection: each reap
-leaves one record of what it took, beside the inbox.
+A reap takes the oldest messages that no other transaction holds. The claims are locks in the
+leaseholder's memory. The commit checks that the messages are still there, and deletes exactly them.
+Reaped messages stay readable to ``peek`` at a past timestamp until garbage collection: each reap
+writes one record of what it took, beside the inbox.
 
-What was tried in vain is taken out in the same way, and comes back to its place later
-(:mod:`postroom.messaging.attempts`). If it holds up the inbox until then, what is behind it is in
-the inbox, and given to nobody (:mod:`postroom.messaging.holds`).
+A message that was tried in vain is taken out in the same way, and comes back to its place later
+(:mod:`postroom.messaging.attempts`). It may hold up the inbox until then: the messages behind it
+are in the inbox, and given to nobody (:mod:`postroom.messaging.holds`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import holds
 from postroom.messaging.claims import Claims, Found
 from postroom.messaging.free_messages import LAST_ID, NIL, first_free
-from postroom.messaging.index import list_inboxes, read_mail, write_mail
+from postroom.messaging.inbox_order import InboxOrder
+from postroom.messaging.index import InboxLists, read_mail, write_mail
 from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
@@ -49,7 +50,7 @@ from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
-"""By recipient: the ids and the stored form of messages that reach it."""
+"""The messages that arrive, by recipient: their ids and stored forms."""
 
 _FEW: Final = 256
 _encode = msgspec.msgpack.Encoder().encode
@@ -60,26 +61,34 @@ _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
 
 class Beginnings(Protocol):
-    """Attempts that must be written down before their messages are handed out."""
+    """The attempts that must be written down before their messages are given to a reap."""
 
     def given(self, request: ReapQueue) -> Reaped | None:
-        """What an attempt was written down for; ``MustWait`` while it is not."""
+        """Return the answer of a reap whose attempts are written down, or `None`.
+
+        Raises:
+            MustWait: they are being written down.
+        """
 
     def before(self, request: ReapQueue, reaped: Reaped) -> None:
-        """``MustWait`` if an attempt has to be written down before this is handed out."""
+        """Let a reap wait until its attempts are written down, if they must be.
+
+        Raises:
+            MustWait: they must be.
+        """
 
 
 class Inboxes:
     """The inboxes of one range.
 
     Args:
-        check_age: refuses a timestamp that is collected or still to come.
-        wake: answers what waits for tokens.
-        holders: told which transactions hold messages.
+        check_age: a function that refuses a timestamp that is collected or still to come.
+        wake: a function that answers the requests that wait for tokens.
+        holders: the transactions that hold messages.
 
     Attributes:
-        claims: who holds which messages.
-        beginnings: set when the range is put together.
+        claims: the claims of transactions on messages.
+        beginnings: the attempts to write down; set when the range is put together.
     """
 
     beginnings: Beginnings
@@ -94,14 +103,16 @@ class Inboxes:
         self._wake = wake
         self._holders = holders
         self.claims = self._claims = Claims()
+        self._order = InboxOrder(holders)
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the reads, the writes and the hooks of inboxes."""
         registry.reads |= {
             ReapQueue: self.reap_queue,
             Peek: self.peek,
-            ListInboxes: list_inboxes,
+            ListInboxes: InboxLists(self._order).list_inboxes,
         }
+        self._order.register(registry)
         registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
         registry.may_be_long[ReapMessages] = lambda write: len(write.ids) > _FEW
@@ -113,7 +124,7 @@ class Inboxes:
     # --- delivering
 
     def deliver(self, ctx: Evaluation, arrivals: Arrivals) -> int:
-        """Puts messages into the inboxes of their recipients; answers how many there were."""
+        """Put messages into the inboxes of their recipients; return how many there were."""
         writes, delivered = ctx.writes, 0
         first: dict[bytes, bytes] = {}
         for key, messages in arrivals.items():
@@ -143,7 +154,7 @@ class Inboxes:
     # --- reaping
 
     def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
-        """``ReapQueue``: the oldest messages that nobody else holds, claimed."""
+        """Evaluate ``ReapQueue``: claim the oldest messages that no other transaction holds."""
         begun = self.beginnings.given(request)
         if begun is not None:
             return begun
@@ -168,11 +179,11 @@ class Inboxes:
     def reap_messages(
         self, ctx: Evaluation, request: ReapMessages
     ) -> Generator[None, None, None] | None:
-        """``ReapMessages``: deletes exactly these, if all of them are still there.
+        """Evaluate ``ReapMessages``: delete these messages, if all of them are still there.
 
         Raises:
-            TransactionConflict: another transaction has reaped one of them, or has tried one that
-                was handed out to this one before, and given it back.
+            TransactionConflict: another transaction has reaped one of them; or it has tried one
+                that was given to this one before, and given it back.
             TransactionTooLarge: together they are more than a transaction may reap.
         """
         key = request.key
@@ -186,8 +197,9 @@ class Inboxes:
         return None
 
     def _reap_found(self, ctx: Evaluation, key: bytes, mail: Mail, found: Found) -> None:
-        """What this leaseholder has given to the transaction is still there: nothing is read but
-        which message is the first that will be left.
+        """Reap messages that were found for this transaction, and that are still there.
+
+        Nothing is read but the first message that will be left.
         """
         prefix, messages = keys.inbox_prefix(key), found.messages
         size = found.size_bytes + len(messages) * (len(prefix) + 2 * MESSAGE_ID_BYTES)
@@ -216,27 +228,32 @@ class Inboxes:
         *,
         consumed: bool = True,
     ) -> None:
-        """The records that tell of it; who else has found these has to look again."""
+        """Write the records of messages taken out.
+
+        Other transactions that found them must read again.
+        """
         write_mail(ctx, key, left)
         history = keys.reaped_key(key, ctx.stamp)
         if not consumed:
             history += b"".join(id_ for id_, _ in found[:1]) + keys.NOT_CONSUMED
         elif found and ctx.is_written(history):
-            # Its transaction has taken out others, and may go on so, one by one.
+            # Its transaction has taken out others, and may go on with single messages.
             history += found[0][0]
-        if ctx.is_written(history):  # this one too, and it was back
+        if ctx.is_written(history):  # it has taken out this message too, which was back
             ctx.writes[history] = _encode(_taken.decode(ctx.get(history) or b"") + found)
         else:
             ctx.writes[history] = _encode(found)
             ctx.garbage.append(history)
         ids = [id_ for id_, _ in found]
         self._claims.gone(key, ids)
-        ctx.after.append(lambda: self._claims.gone(key, ids))
+        # A message that was not consumed may come back.
+        forget = self._claims.taken if consumed else self._claims.gone
+        ctx.after.append(lambda: forget(key, ids))
 
     def _read_and_reap(
         self, ctx: Evaluation, request: ReapMessages, mail: Mail
     ) -> Generator[None, None, None]:
-        """Over as many turns as it takes."""
+        """Read and reap messages, over as many turns as it takes."""
         found = yield from self._take_out(ctx, request.key, request.ids, mail, consumed=True)
         if request.tells_attempts:
             yield from self._check_attempts(ctx, request, found)
@@ -245,8 +262,13 @@ class Inboxes:
     def _check_attempts(
         self, ctx: Evaluation, request: ReapMessages, found: list[tuple[bytes, bytes]]
     ) -> Generator[None, None, None]:
-        """Whether somebody else has tried one of them. Who holds its claim may not know of that
-        either: who had it before, under another leaseholder, may have put it back meanwhile.
+        """Check that nobody else has tried one of the messages.
+
+        The holder of a claim need not know of that: another transaction that had the message
+        before, under another leaseholder, may have put it back meanwhile.
+
+        Raises:
+            TransactionConflict: somebody else has.
         """
         tried = dict(request.tried)
         for id_, stored in found:
@@ -260,11 +282,10 @@ class Inboxes:
     def take_out(
         self, ctx: Evaluation, key: bytes, ids: Iterable[bytes]
     ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
-        """Takes messages out of an inbox, for another end than being reaped; over as many turns as
-        it takes.
+        """Take messages out of an inbox without reaping them, over as many turns as it takes.
 
         Returns:
-            Ids and stored forms.
+            Their ids and stored forms.
 
         Raises:
             TransactionConflict: one of them is not there.
@@ -297,7 +318,7 @@ class Inboxes:
         return found
 
     def hold_up(self, ctx: Evaluation, key: bytes, waiting: list[tuple[bytes, bytes]]) -> None:
-        """Messages of an inbox (ids, and where they wait now) hold up what is behind them."""
+        """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
         mail = read_mail(ctx, key) or Mail(0, b"")
         for id_, waits_at in waiting:
             holds.hold(ctx, key, id_, waits_at)
@@ -306,9 +327,7 @@ class Inboxes:
         write_mail(ctx, key, Mail(mail.messages, mail.oldest, held))
 
     def let_go(self, ctx: Evaluation, key: bytes, id_: bytes) -> None:
-        """A message does not wait for its time any more, and does not come back: if it held up its
-        inbox, it does so no longer.
-        """
+        """Let a message no longer hold up its inbox: it does not wait any more, nor come back."""
         mail = read_mail(ctx, key)
         if mail is not None and mail.held:
             held = holds.first_left(ctx, key, mail.held, [id_])
@@ -318,7 +337,7 @@ class Inboxes:
     def _find(
         self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail
     ) -> Iterator[tuple[bytes, bytes, bool]]:
-        """The messages asked for, and among them, not found, the first one that will be left."""
+        """Iterate over the requested messages, and the first one that is left, as not found."""
         prefix = keys.inbox_prefix(key)
         wanted = dict.fromkeys(ids)
         if mail.oldest in wanted:
@@ -339,7 +358,7 @@ class Inboxes:
     # --- reading
 
     def peek(self, view: View, request: Peek) -> Peeked | Generator[None, None, Peeked]:
-        """``Peek``: as of now, or as of a timestamp, with what has been reaped since."""
+        """Evaluate ``Peek``, as of now or of a timestamp, with what has been reaped since."""
         if request.timestamp:
             self._check_age(view, request.timestamp)
             return self.peek_then(view, request)
@@ -348,14 +367,15 @@ class Inboxes:
         return Peeked(found, more, view.now)
 
     def peek_then(self, view: View, request: Peek) -> Generator[None, None, Peeked]:
-        """``Peek`` as of a timestamp, over as many turns as it takes. Of what was reaped since, as
-        much is kept as a page may need: the first ones.
+        """Evaluate ``Peek`` as of a timestamp, over as many turns as it takes.
+
+        It keeps only the first of the messages reaped since, as many as a page may need.
         """
         key, at, first = request.key, request.timestamp, _first_after(request)
         messages_max, bytes_max = _page(request)
         lower, _ = keys.suffix_span(key, keys.REAPED)
         records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
-        waiting = _entries(view, key, first)  # now, as both must be of the same moment
+        waiting = _entries(view, key, first)  # as of now, like the records
         reaped: list[tuple[bytes, bytes]] = []
         for _, packed in records:
             taken = _taken.decode(packed)
@@ -383,7 +403,10 @@ class Inboxes:
 def _with_back(
     ctx: Evaluation, key: bytes, before: Mail, arrived: list[tuple[bytes, bytes]], oldest: bytes
 ) -> Mail:
-    """The entry in the index of an inbox that is held up: what holds it up may have arrived."""
+    """Return the mail of an inbox that is held up, after messages have arrived there.
+
+    The message that holds it up may be among them.
+    """
     held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
     if before.messages:
         oldest = min(oldest, before.oldest)
@@ -398,7 +421,7 @@ def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _page(request: Peek) -> tuple[int, int]:
-    """How many messages, and bytes of them, one answer holds."""
+    """Return how many messages, and bytes of them, an answer has at most."""
     return min(request.messages_max, LIST_MAX), min(request.bytes_max, READ_BYTES_MAX)
 
 
@@ -413,7 +436,7 @@ def _size(messages: list[tuple[bytes, bytes]]) -> int:
 def _first_of(
     messages: list[tuple[bytes, bytes]], messages_max: int, bytes_max: int
 ) -> list[tuple[bytes, bytes]]:
-    """The first of ``messages``, one more than a page takes."""
+    """Return the first of ``messages``, one more than a page takes."""
     messages.sort()
     size = 0
     for number, (_, stored) in enumerate(messages):
@@ -424,19 +447,19 @@ def _first_of(
 
 
 def _first_after(request: Peek) -> bytes:
-    """The least id that the page may begin with."""
+    """Return the least id that the page may begin with."""
     return b"" if request.after is None else request.after + b"\x00"
 
 
 def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """What is in the inbox of ``key`` from the id ``first`` on."""
+    """Iterate over the messages in the inbox of ``key`` from the id ``first`` on."""
     prefix = keys.inbox_prefix(key)
     entries = view.iterate(prefix + first, prefix + b"\xff" * MESSAGE_ID_BYTES)
     return ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
 
 
 def tried_by_another(key: bytes) -> TransactionConflict:
-    """What is told to whom a message was handed out that others were given after it."""
+    """Return the error for a message that was tried by others after it was given to this one."""
     return TransactionConflict(
         f"a message of {shorten(key)} was tried by somebody else after this one had seen it; "
         "nothing was changed: try again (run() does)"

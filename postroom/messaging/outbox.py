@@ -6,24 +6,27 @@
            └─ EnqueueUpdate ───▶ executable ─── execution ──▶ the update itself
                                       └─ can never succeed ──▶ dead letters
 
-Entries are ordered by when they are due, then by commit timestamp and position; due is the commit
-timestamp itself unless the sender said later. Moving an entry on and deleting it is one raw write
-set, so it happens once, whatever fails: whoever believes to be the dispatcher after having lost the
-lease proposes something that is never applied.
+Entries are ordered by their due time (:mod:`.due`), then by commit timestamp and position. The due
+time is the commit timestamp itself unless the sender asked for a later one. Entries that wait for a
+moment of the wall clock are behind those that wait for a timestamp. These are two *lines*, each
+with its due entries first.
 
-An entry that is due at once, for the same range, need not be stored at all: unless older ones wait
-(of messages: such as are due), delivery and execution take it up in the very proposal that commits
-it, and store the rest.
+An entry is moved on and deleted in one raw write set, so that happens once, whatever fails. A node
+that lost the lease and does not know it proposes something that is never applied.
 
-Deleting from the head of an LSM queue leaves tombstones. Each outbox therefore keeps a *head
-cursor* in memory: nothing is waiting below it, and reading starts there. It is found anew with a
-new lease.
+An entry that is due at once, for the same range, need not be stored at all. Delivery and execution
+carry it out in the proposal that commits it, unless older ones wait (for messages: older ones that
+are due). They store the rest.
+
+Deletion from the head of an LSM queue leaves tombstones. Each line therefore keeps a *head cursor*
+in memory: nothing waits below it, and reading starts there. It is found again with a new lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -31,7 +34,8 @@ import msgspec
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.limits import PROPOSAL_BYTES_MAX
+from postroom.limits import HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
+from postroom.messaging import due as times
 from postroom.messaging.counters import Conservation
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -43,175 +47,329 @@ from postroom.messaging.requests import (
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.headers import has_large_headers
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Accounting, Put
 
 ENTRY_BYTES: Final = 64
-"""What an entry costs beside what is in it, as it counts towards a transaction's limit."""
+"""The cost of an entry in bytes beside its content, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
-"""What a transaction hands over: due (0: at once), id (commit timestamp and position), the request,
-and the transaction's id and source."""
+"""The form in which a transaction hands over a request to an outbox.
+
+It has the due time (0: at once), the id (commit timestamp and position), the request, and the
+transaction's id and source.
+"""
 
 _encode = msgspec.msgpack.encode
 _recipients = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Due(NamedTuple):
-    """Entries (key, stored) that are due, and when the next one after them will be (0: none)."""
+    """The entries (key, stored) that are due, and when the next one will be (0: there is none)."""
 
     entries: list[tuple[bytes, bytes]]
     next_due: int
 
 
-class Outbox:
-    """One of the two: entries in order, from the head cursor on.
-
-    Args:
-        range_id: whose.
-        kind: which of the two.
-        pending: the counter of its entries.
-        conservation: the range's counters.
+class _Line:
+    """The entries of an outbox that wait for timestamps, or for moments.
 
     Attributes:
-        prefix: what the keys of its entries begin with; due, commit timestamp and position follow.
-        has_stored: whether anything was stored of which the services have not heard.
+        begin, end: the keys between which they are stored.
+        head: the key below which nothing waits.
+        coming_head: the same, once the proposal under evaluation is applied.
+        waits_for_moments: whether these are the entries that wait for moments.
+    """
+
+    __slots__ = ("begin", "coming_head", "end", "head", "waits_for_moments")
+
+    def __init__(self, begin: bytes, end: bytes, *, waits_for_moments: bool) -> None:
+        self.begin = self.head = self.coming_head = begin
+        self.end = end
+        self.waits_for_moments = waits_for_moments
+
+    def advance(self) -> None:
+        """Advance the head, since the proposal is applied."""
+        self.head = max(self.head, self.coming_head)
+
+
+class Outbox:
+    """The entries of one outbox in order, from the head cursors on.
+
+    Args:
+        range_id: the id of the range.
+        kind: the key infix of the outbox.
+        pending: the name of the counter of its entries.
+        conservation: the range's counters.
+        by_wall: the trusted wall clock.
+
+    Attributes:
+        prefix: the key prefix of its entries; due time, commit timestamp and position follow.
+        has_stored: whether entries were stored that the services have not heard of.
     """
 
     def __init__(
-        self, range_id: int, kind: bytes, pending: str, conservation: Conservation
+        self,
+        range_id: int,
+        kind: bytes,
+        pending: str,
+        conservation: Conservation,
+        by_wall: Callable[[], int],
     ) -> None:
         self.pending = pending
         self._conservation = conservation
+        self._by_wall = by_wall
         self.prefix = keys.outbox_prefix(range_id, kind)
-        self._end = keys.after_prefix(self.prefix)
-        self._head = self.prefix
-        self._coming_head = self.prefix
+        moments = self.prefix + keys.u64(times.MOMENT)
+        self._lines = (
+            _Line(self.prefix, moments, waits_for_moments=False),
+            _Line(moments, keys.after_prefix(self.prefix), waits_for_moments=True),
+        )
         self.has_stored = False
 
     def restart(self, _: Reader) -> None:
-        """With a new lease: the cursor is not known."""
-        self._head = self.prefix
+        """Forget the cursors, with a new lease."""
+        for line in self._lines:
+            line.head = line.begin
 
     def is_empty(self, ctx: Evaluation) -> bool:
-        """Whether nothing waits here, so that what comes now overtakes nothing."""
+        """Return whether no entry waits here, so that a new one overtakes nothing."""
         return not self._waiting(ctx)
 
     def has_due(self, ctx: Evaluation) -> bool:
-        """Whether something waits here that is due, so that what comes now would overtake it."""
+        """Return whether an entry waits here that is due, so that a new one would overtake it."""
         if not self._waiting(ctx):
             return False
-        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
-        return next(iter(due), None) is not None
+        return next(self._due(ctx, ctx.timestamp), None) is not None
 
     def _waiting(self, ctx: Evaluation) -> int:
         stored: int = getattr(self._conservation.applied, self.pending)
         return stored + ctx.tally.get(self.pending, 0)
 
+    def _due(self, reader: Evaluation | View, now: int) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the entries that are due, first those that wait for timestamps."""
+        for line in self._lines:
+            yield from self._due_in(line, reader, now)
+
+    def _due_in(
+        self, line: _Line, reader: Evaluation | View, now: int
+    ) -> Iterable[tuple[bytes, bytes]]:
+        upper = self.prefix + keys.u64(self._last_due(line, now) + 1)
+        return reader.iterate(line.head, upper) if upper > line.head else ()
+
+    def _last_due(self, line: _Line, now: int) -> int:
+        """Return the greatest due time of the due entries of a line."""
+        return times.MOMENT | self._by_wall() >> 1 if line.waits_for_moments else now
+
     def store(
         self, ctx: Evaluation, due: int, id_: bytes, entry: Deliverable | Executable
     ) -> bytes:
-        """A new entry, due not before its own commit; answers its engine key."""
+        """Store a new entry, which is not due before its own commit; return its engine key."""
         when = max(id_[:8], due.to_bytes(8, "big"))
         key = self.prefix + when + id_
         ctx.writes[key] = stored = _encode(entry)
-        # Committed before, but stored after something due later was taken: in one proposal.
-        self._coming_head = min(self._coming_head, key)
+        # This proposal may have taken an entry that is due later.
+        line = self._line_of(key)
+        line.coming_head = min(line.coming_head, key)
+        # A moment may come before one that was taken: the wall clock was set back since.
+        line.head = min(line.head, key)
         self.has_stored = True
         ctx.count(self.pending)
         ctx.grow(len(key) + len(stored))
         return key
 
+    def _line_of(self, key: bytes) -> _Line:
+        lengths, moments = self._lines
+        return moments if key >= moments.begin else lengths
+
     def take_due(self, ctx: Evaluation, entries_max: int) -> Due:
-        """The first entries that are due, and when the next one will be."""
+        """Return the first entries that are due, and when the next one will be."""
         waiting = self._waiting(ctx)
         if not waiting:
             return Due([], 0)
-        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
+        due, moments = (iter(self._due_in(line, ctx, ctx.timestamp)) for line in self._lines)
+        first = next(moments, None)
+        if first is not None:
+            lines = due, chain([first], moments)
+            due = heapq.merge(*lines, key=lambda entry: self.place_of(entry[0]))
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
     def first_entry_due(self, ctx: Evaluation) -> tuple[bytes, bytes] | None:
-        """The first entry that is due."""
+        """Return the first entry that is due, or `None`."""
         entries = self.take_due(ctx, 1).entries
         return entries[0] if entries else None
 
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
-        """When the first entry after those ``taken`` is due."""
-        lower = taken[-1][0] + b"\x00" if taken else self._head
-        for key, _ in ctx.iterate(lower, self._end):
-            return self._due_of(key)
+        """Return when the first entry after those ``taken`` is due, as a timestamp."""
+        last = {self._line_of(key): key for key, _ in taken}
+        found = self._first(ctx, ctx.timestamp, last)
+        if found:
+            return found
         raise StoreCorrupted(
             f"the counter {self.pending} says that an outbox holds entries, but it is empty; "
             "nothing was changed: please report this"
         )
 
+    def _first(self, reader: Reader | Evaluation, now: int, after: dict[_Line, bytes]) -> int:
+        """Return the timestamp at which to look at the first entry behind these keys.
+
+        It is 0 if there is none.
+        """
+        first = 0
+        for line in self._lines:
+            lower = after[line] + b"\x00" if line in after else line.head
+            for key, _ in reader.iterate(lower, line.end):
+                due = times.look_at(self._due_of(key), now, self._by_wall)
+                first = min(first or due, due)
+                break
+        return first
+
     def is_quiet(self, view: View) -> bool:
-        """Whether no entry is due."""
+        """Return whether no entry is due."""
         if not getattr(self._conservation.applied, self.pending):
             return True
-        due = view.iterate(self._head, self.prefix + keys.u64(view.now + 1))
-        return next(iter(due), None) is None
+        return next(self._due(view, view.now), None) is None
 
     def recipients_due(self, ctx: Evaluation, entries_max: int) -> set[bytes] | None:
-        """Whom the messages are for that are due here; ``None`` if there are more than that."""
+        """Return the recipients of the due messages; `None`: more than ``entries_max`` are due."""
         if not self._waiting(ctx):
             return set()
-        due = ctx.iterate(self._head, self.prefix + keys.u64(ctx.timestamp + 1))
-        found = [stored for _, stored in islice(due, entries_max + 1)]
+        found = [stored for _, stored in islice(self._due(ctx, ctx.timestamp), entries_max + 1)]
         if len(found) > entries_max:
             return None
         return {_recipients.decode(stored).key for stored in found}
 
-    def first_due(self, stored: Reader) -> int:
-        """When the first entry is due, as it is stored; 0: there is none."""
+    def first_due(self, stored: Reader, now: int) -> int:
+        """Return when to look at the first stored entry, as a timestamp; 0: there is none."""
         if not getattr(self._conservation.applied, self.pending):
             return 0
-        for key, _ in stored.iterate(self._head, self._end):
-            return self._due_of(key)
-        return 0
+        return self._first(stored, now, {})
+
+    def waiting_after(
+        self, reader: Evaluation | View, place: bytes, now: int, *, included: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Return the entries that are not due yet, in the order of their places.
+
+        Args:
+            reader: the stored state.
+            place: the place to begin behind; ``b""``: begin with the first.
+            now: the timestamp of the read.
+            included: whether to begin with the place itself.
+        """
+        lines = []
+        for line in self._lines:
+            lower = place
+            if line.waits_for_moments:
+                shown = int.from_bytes(place[:DUE_BYTES], "big")
+                due = times.at(shown)
+                lower = keys.u64(due) + (place[DUE_BYTES:] if times.shown(due) == shown else b"")
+            first = self.prefix + keys.u64(self._last_due(line, now) + 1)
+            lower = self.prefix + lower + (b"" if included else b"\x00")
+            lines.append(reader.iterate(max(first, lower), line.end))
+        return heapq.merge(*lines, key=lambda entry: self.place_of(entry[0]))
+
+    def place_of(self, key: bytes) -> bytes:
+        """Return the place of an entry in lists: its due time, as a timestamp, and its id."""
+        return keys.u64(times.shown(self._due_of(key))) + self.id_of(key)
 
     def _due_of(self, key: bytes) -> int:
         start = len(self.prefix)
         return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
     def id_of(self, key: bytes) -> bytes:
-        """The part of an entry's key that says where it comes from: commit timestamp and
-        position.
-        """
+        """Return the id in an entry's key: commit timestamp and position."""
         return key[len(self.prefix) + DUE_BYTES :]
 
-    def advance(self, ctx: Evaluation, last: bytes) -> None:
-        """Once the proposal is applied, everything up to ``last`` is done with."""
-        self._coming_head = last
+    def advance(self, ctx: Evaluation, done: Iterable[bytes], left: Iterable[bytes] = ()) -> None:
+        """Advance the heads past the entries ``done``, up to the first of those ``left``.
+
+        This takes effect once the proposal is applied.
+        """
+        keys_left = list(left)
+        for line in self._lines:
+            mine = [key for key in done if self._line_of(key) is line]
+            if mine:
+                last = max(mine)
+                line.coming_head = min(
+                    (key for key in keys_left if key >= line.begin), default=last
+                )
+                line.coming_head = min(line.coming_head, last)
         ctx.after.append(self._advance)
 
     def _advance(self) -> None:
-        self._head = max(self._head, self._coming_head)
+        for line in self._lines:
+            line.advance()
 
 
 class Outboxes:
-    """Both, and what fills them."""
+    """The two outboxes of a range, and the evaluators that fill them.
 
-    def __init__(self, range_id: int, conservation: Conservation) -> None:
-        self.deliverable = Outbox(range_id, keys.DELIVERABLE, "pending_messages", conservation)
-        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", conservation)
+    Args:
+        range_id: the id of the range.
+        conservation: the range's counters.
+        by_wall: the trusted wall clock.
+    """
+
+    def __init__(
+        self, range_id: int, conservation: Conservation, by_wall: Callable[[], int]
+    ) -> None:
+        told = (conservation, by_wall)
+        self.deliverable = Outbox(range_id, keys.DELIVERABLE, "pending_messages", *told)
+        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", *told)
+        self._by_wall = by_wall
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
-        registry.writes[EnqueueMessage] = enqueue_message
-        registry.writes[EnqueueUpdate] = enqueue_update
+        """Register the evaluators of both."""
+        registry.writes[EnqueueMessage] = self.enqueue_message
+        registry.may_be_long[EnqueueMessage] = has_large_headers
+        registry.writes[EnqueueUpdate] = self.enqueue_update
         registry.reads[AwaitQuiet] = self.await_quiet
         registry.on_lease += (self.deliverable.restart, self.executable.restart)
 
     def await_quiet(self, view: View, _: AwaitQuiet) -> None:
-        """``AwaitQuiet``."""
+        """Evaluate ``AwaitQuiet``: wait until no entry is due."""
         if not (self.deliverable.is_quiet(view) and self.executable.is_quiet(view)):
             raise MustWait(QUIET)
 
+    def enqueue_message(self, ctx: Evaluation, request: EnqueueMessage) -> None:
+        """Evaluate ``EnqueueMessage``: hand the message to the delivery, which counts it.
+
+        Raises:
+            Invalid, ValueTooLarge: its headers are nested too deep, or too large.
+        """
+        if request.headers is not None:
+            size = check_headers(request.headers, request.key)
+            ctx.grow(size)
+            ctx.steps += size // HEADERS_BYTES_PER_STEP
+        id_ = ctx.stamp + ctx.next_ordinal()
+        due = request.due and times.resolved(request.due, ctx.timestamp, self._by_wall)
+        ctx.sent.append((due, id_, request, ctx.transaction_id, ctx.source))
+        ctx.steps += 1
+        ctx.bytes += len(request.value) + len(request.key) + ENTRY_BYTES
+
+    def enqueue_update(self, ctx: Evaluation, request: EnqueueUpdate) -> None:
+        """Evaluate ``EnqueueUpdate``: hand the update to the execution, which counts it.
+
+        Raises:
+            ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
+        """
+        update = request.request
+        if type(update) is Accounting:
+            check_accounting(update.key, update.deltas)
+            ctx.grow(sum(map(len, update.deltas)))
+        elif type(update) is Put:
+            ctx.grow(len(update.value))
+        id_ = ctx.stamp + ctx.next_ordinal()
+        due = request.due and times.resolved(request.due, ctx.timestamp, self._by_wall)
+        ctx.deferred.append((due, id_, update, ctx.transaction_id, ctx.source))
+        ctx.steps += 1
+        ctx.bytes += ENTRY_BYTES
+
 
 def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """The first entries, one at least: what is moved must fit into a proposal."""
+    """Return the first entries, at least one, that together fit into a proposal."""
     taken: list[tuple[bytes, bytes]] = []
     size = 0
     for entry in due:
@@ -220,37 +378,3 @@ def _up_to(bytes_max: int, due: Iterable[tuple[bytes, bytes]]) -> list[tuple[byt
             break
         taken.append(entry)
     return taken
-
-
-def enqueue_message(ctx: Evaluation, request: EnqueueMessage) -> None:
-    """``EnqueueMessage``: the delivery decides where the message goes from here, and counts it.
-
-    Raises:
-        Invalid, ValueTooLarge: its headers are nested too deep, or too large.
-    """
-    headers = request.headers
-    if headers:
-        check_headers(headers, request.key)
-        ctx.grow(len(_encode(headers)))
-    id_ = ctx.stamp + ctx.next_ordinal()
-    ctx.sent.append((request.due, id_, request, ctx.transaction_id, ctx.source))
-    ctx.steps += 1
-    ctx.bytes += len(request.value) + len(request.key) + ENTRY_BYTES
-
-
-def enqueue_update(ctx: Evaluation, request: EnqueueUpdate) -> None:
-    """``EnqueueUpdate``: the execution decides where the update goes from here, and counts it.
-
-    Raises:
-        ValueTooLarge: it is an ``Accounting`` with too many prefixes or metrics.
-    """
-    update = request.request
-    if type(update) is Accounting:
-        check_accounting(update.key, update.deltas)
-        ctx.grow(sum(map(len, update.deltas)))
-    elif type(update) is Put:
-        ctx.grow(len(update.value))
-    id_ = ctx.stamp + ctx.next_ordinal()
-    ctx.deferred.append((request.due, id_, update, ctx.transaction_id, ctx.source))
-    ctx.steps += 1
-    ctx.bytes += ENTRY_BYTES

@@ -1,4 +1,4 @@
-"""Pages: as much of what is stored as one answer may take."""
+"""Pages of stored entries, limited by number and size, as one answer may take."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from itertools import islice
 def fill(
     entries: Iterable[tuple[bytes, bytes]], entries_max: int, bytes_max: int
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """The first (id, stored) up to a number and a size (but one at least), and whether there is
-    more. Of what is beyond, one entry at most is ever read.
+    """Return the first entries up to a number and a size, and whether there are more.
+
+    At least one entry is returned, and at most one beyond the page is read.
     """
     found, beyond = fill_up_to(entries, entries_max, bytes_max)
     return found, beyond is not None
@@ -19,7 +20,7 @@ def fill(
 def fill_up_to(
     entries: Iterable[tuple[bytes, bytes]], entries_max: int, bytes_max: int
 ) -> tuple[list[tuple[bytes, bytes]], tuple[bytes, bytes] | None]:
-    """The same, and the first entry that is beyond; ``None``: there is none."""
+    """Return the first entries up to a number and a size, and the first one beyond, or `None`."""
     left = iter(entries)
     found: list[tuple[bytes, bytes]] = []
     size = 0

@@ -1,4 +1,4 @@
-"""Everything that is counted, and everything that it counts, as of one timestamp: for an audit.
+"""The counters and indexes of a range, and all that they count, at one timestamp, for an audit.
 
 ::
 
@@ -9,10 +9,10 @@
     06 <key> 05                  sums         06 <key> 0A            what was posted        │ beside
     03 range 08 n 07 <group>     outstanding  06 <key> 06, 07        bodies, states         ┘
 
-All of it is read in one snapshot of the engine (:mod:`postroom.ranges.protections`), so what was
-written in one write set is seen together, whatever is committed meanwhile. Nothing here compares:
-whoever asks does (``postroom.pipeline.jobs.audit``). A page says as much as a turn, and an answer,
-has room for; what messages say is left out.
+All of it is read in one snapshot of the engine (:mod:`postroom.ranges.protections`), so the writes
+of one write set are seen together, whatever is committed meanwhile. Nothing here compares the two:
+the client does (``postroom.pipeline.jobs.audit``). A page has as much as a turn, and an answer,
+have room for. It leaves out the payloads of messages.
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ _SUMS: Final = {keys.ACCOUNTING: "sum", keys.POSTED: "posted"}
 
 
 class Recount:
-    """See the module.
+    """The reads for an audit of one range.
 
     Args:
-        range_id: whose.
-        reader: what was stored at a timestamp that is protected as a whole.
+        range_id: the id of the range.
+        reader: the stored state at a timestamp that is protected as a whole.
     """
 
     def __init__(self, range_id: int, reader: Callable[[Reader, int], Reader]) -> None:
@@ -85,7 +85,7 @@ class Recount:
         self._definitions = Definitions(range_id)
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the reads."""
         registry.reads |= {
             ScanCounters: self.scan_counters,
             ScanInboxIndex: self.scan_inbox_index,
@@ -93,10 +93,10 @@ class Recount:
             ScanBeside: self.scan_beside,
         }
 
-    # --- what is claimed
+    # --- counters and index
 
     def scan_counters(self, view: View, request: ScanCounters) -> CountersPage:
-        """``ScanCounters``.
+        """Evaluate ``ScanCounters``.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -116,7 +116,7 @@ class Recount:
         return CountersPage(self._range_id, counted, queues, resume)
 
     def scan_inbox_index(self, view: View, request: ScanInboxIndex) -> InboxIndexPage:
-        """``ScanInboxIndex``.
+        """Evaluate ``ScanInboxIndex``.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -133,10 +133,10 @@ class Recount:
             room.take(len(raw) + 64)
         return InboxIndexPage(found, None)
 
-    # --- where messages are
+    # --- places of messages
 
     def scan_places(self, view: View, request: ScanPlaces) -> PlacesPage:
-        """``ScanPlaces``.
+        """Evaluate ``ScanPlaces``.
 
         Raises:
             Invalid: there was no such queue.
@@ -166,7 +166,7 @@ class Recount:
     def _parts(
         self, reader: Reader, number: int
     ) -> tuple[keys.Span, Callable[[bytes, bytes], Iterator[Place]]]:
-        """Where to look, and what makes places of what is there."""
+        """Return the span to read, and a function that turns its entries into places."""
         if not number:
             first = keys.outbox_prefix(self._range_id, keys.DELIVERABLE)
             return keys.Span(first, keys.garbage_prefix(self._range_id)), _outside_queues
@@ -178,10 +178,10 @@ class Recount:
 
         return keys.Span(layout.scheduled, layout.ticks), of_queue
 
-    # --- what lies beside keys
+    # --- records beside keys
 
     def scan_beside(self, view: View, request: ScanBeside) -> Generator[None, None, BesidePage]:
-        """``ScanBeside``: over as many turns as it takes.
+        """Evaluate ``ScanBeside``, over as many turns as it takes.
 
         Raises:
             SnapshotTooOld: the timestamp is not protected as a whole.
@@ -213,34 +213,35 @@ class Recount:
 
 
 class _Room:
-    """How much fits into a page, and into a turn."""
+    """The room that is left in a page, and in a turn."""
 
     def __init__(self, view: View, asked: int) -> None:
         self._view = view
         self._left = page_bytes(asked)
 
     def is_full(self, found: list[Any]) -> bool:
-        """Whether the page ends here; it has something, so the next one begins further on."""
+        """Return whether the page ends here; if so, it has something, and the next one goes on."""
         if not found:
             return False
         return self._left <= 0 or len(found) >= LIST_MAX or self._view.is_used_up()
 
     def take(self, size: int) -> None:
-        """One more."""
+        """Take room for one more entry."""
         self._left -= size
         self._view.steps += 1
 
 
 def _outside_queues(raw: bytes, _: bytes) -> Iterator[Place]:
-    """What is in an outbox, or is a dead letter."""
+    """Iterate over the places of an entry of an outbox, or of a dead letter."""
     part = _OUTSIDE_QUEUES.get(raw[9:10])
     if part is not None:
         yield Place(part, b"", "", raw[10:])
 
 
 def _of_queue(reader: Reader, raw: bytes, whole: int, stored: bytes) -> Iterator[Place]:
-    """What one record of a queue stands for; ``whole``: how long the beginning of all its keys is.
-    A mark tells nothing but what its holding does not say.
+    """Iterate over the places that one record of a queue stands for.
+
+    ``whole`` is the length of the prefix of all its keys. A mark has no places of its own.
     """
     where = raw[whole:]
     part = where[:1]
@@ -261,7 +262,7 @@ def _of_queue(reader: Reader, raw: bytes, whole: int, stored: bytes) -> Iterator
 
 
 def _beside(raw: bytes, end: int, stored: bytes) -> Beside | None:
-    """What a record beside a key is; ``None``: nothing that counts."""
+    """Return a record beside a key, or `None` if it does not count."""
     key, suffix, rest = keys.unescape(raw[1:end]), raw[end + 2 : end + 3], raw[end + 3 :]
     if suffix in _IN_INBOXES:
         return Beside(_IN_INBOXES[suffix], key, id=rest)
@@ -278,7 +279,10 @@ def _beside(raw: bytes, end: int, stored: bytes) -> Beside | None:
 
 
 def _as_noted(reader: Reader, record: Beside, noted: dict[bytes, bool]) -> Beside:
-    """Sums, and whether they follow from what was posted (``noted``: by first prefix)."""
+    """Return sums with the status whether they follow from what was posted.
+
+    ``noted`` remembers that by first prefix.
+    """
     first = first_prefix(record.key)
     if first not in noted:
         noted[first] = reader.get(keys.posted_key(first)) is not None

@@ -1,7 +1,7 @@
-"""The requests of those who recount: what counters and the index claim, and what it is about.
+"""The requests of an audit: for counters and the index, and for all that they count.
 
-All are answered at one timestamp that is protected as a whole (``Protect``), or as of now (0), in
-pages; none of them tells what a message says. :mod:`.recount` answers them.
+All are answered in pages, at one timestamp that is protected as a whole (``Protect``), or as of now
+(0). No page has the payloads of messages. :mod:`.recount` answers them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from postroom.ranges.requests import Bound, Count, Moment, Request
 
 
 class ScanCounters(Request, frozen=True, array_like=True, tag="scan_counters", gc=False):
-    """The counters of the range, and a page of those of its queues.
+    """A request for the counters of the range, and a page of those of its queues.
 
     Attributes:
         after: the ``resume`` of the page before; empty: from the first queue.
@@ -28,7 +28,7 @@ class ScanCounters(Request, frozen=True, array_like=True, tag="scan_counters", g
 
 
 class ScanInboxIndex(Request, frozen=True, array_like=True, tag="scan_inbox_index", gc=False):
-    """A page of the index of inboxes of ``[start, end)``."""
+    """A request for a page of the index of inboxes of ``[start, end)``."""
 
     start: Bound
     end: Bound | None
@@ -37,7 +37,9 @@ class ScanInboxIndex(Request, frozen=True, array_like=True, tag="scan_inbox_inde
 
 
 class ScanPlaces(Request, frozen=True, array_like=True, tag="scan_places", gc=False):
-    """A page of where messages are: those of a queue, or (``""``) what is in outboxes, or dead.
+    """A request for a page of the places of messages.
+
+    These are the messages of a queue, or (``""``) those in outboxes and dead letters.
 
     Attributes:
         after: the ``resume`` of the page before; empty: from the first.
@@ -50,7 +52,7 @@ class ScanPlaces(Request, frozen=True, array_like=True, tag="scan_places", gc=Fa
 
 
 class ScanBeside(Request, frozen=True, array_like=True, tag="scan_beside", gc=False):
-    """A page of what lies beside the keys of ``[start, end)``: messages, sums.
+    """A request for a page of the records beside the keys of ``[start, end)``: messages, sums.
 
     Attributes:
         after: the ``resume`` of the page before; empty: from the first.
@@ -67,11 +69,11 @@ class ScanBeside(Request, frozen=True, array_like=True, tag="scan_beside", gc=Fa
 
 
 class QueueCounters(msgspec.Struct, frozen=True, array_like=True):
-    """Of one queue.
+    """The counters of one queue.
 
     Attributes:
-        number: of the queue.
-        dropped: it is being emptied, and nothing is claimed of it.
+        number: the number of the queue.
+        dropped: whether it is being emptied, so that its counters mean nothing.
     """
 
     name: str
@@ -81,7 +83,7 @@ class QueueCounters(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CountersPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanCounters``; ``resume``: where the next page goes on (empty: there is none)."""
+    """The answer of ``ScanCounters``; ``resume``: where the next page goes on (empty: nowhere)."""
 
     range_id: int
     counters: Counters
@@ -90,7 +92,7 @@ class CountersPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Indexed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry of the index: as ``Mail``, and whose inbox it is about."""
+    """An entry of the index, like ``Mail``, with the key of the inbox."""
 
     key: bytes
     messages: int
@@ -99,22 +101,25 @@ class Indexed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class InboxIndexPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanInboxIndex``; ``resume``: the ``start`` of the next page, if there is one."""
+    """The answer of ``ScanInboxIndex``.
+
+    ``resume``: the ``start`` of the next page, if there is one.
+    """
 
     entries: list[Indexed]
     resume: bytes | None
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where one message is, or how much of a group is outstanding.
+    """The place of one message, or the number of outstanding messages of a group.
 
     Attributes:
-        part: ``message``, ``update`` (of the outboxes), ``dead_letter``; of a queue ``scheduled``,
-            ``ready``, ``leased``, ``dead``, ``done``, ``cancelled``, ``moved``, ``archived``, or
-            ``group``.
-        key, kind, id, seq: of a message of a queue; of others there is only the id.
+        part: ``message``, ``update`` (of the outboxes) or ``dead_letter``. The parts of a queue are
+            ``scheduled``, ``ready``, ``leased``, ``dead``, ``done``, ``cancelled``, ``moved``,
+            ``archived`` and ``group``.
+        key, kind, id, seq: those of a queue's message; other messages have only the id.
         group: its group.
-        number: of messages outstanding in a group; else 1.
+        number: the number of outstanding messages of a group; else 1.
     """
 
     part: str
@@ -127,7 +132,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class PlacesPage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanPlaces``; ``resume``: where the next page goes on (empty: there is none)."""
+    """The answer of ``ScanPlaces``; ``resume``: where the next page goes on (empty: nowhere)."""
 
     range_id: int
     queue: int
@@ -136,16 +141,16 @@ class PlacesPage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One record beside a key.
+    """A record beside a key.
 
     Attributes:
         what: ``message`` (in its inbox), ``hold``, ``sum``, ``posted`` (the part of the sums that
-            was added to this very key), ``body`` or ``state`` (of a message of a queue).
-        queue, kind: of a message of a queue.
-        id: of a message.
-        seq, status: of a message of a queue, as in its records. Of sums the status is 1 if they
+            was added to this very key), ``body`` or ``state`` (of a queue's message).
+        queue, kind: those of a queue's message.
+        id: the id of a message.
+        seq, status: those of a queue's message, as in its records. The status of sums is 1 if they
             follow from what was posted; 0: an earlier version began them, and noted nothing.
-        sums: metrics.
+        sums: the metrics.
     """
 
     what: str
@@ -159,7 +164,7 @@ class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class BesidePage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanBeside``; ``resume``: where the next page goes on (empty: there is none)."""
+    """The answer of ``ScanBeside``; ``resume``: where the next page goes on (empty: nowhere)."""
 
     range_id: int
     records: list[Beside]

@@ -1,16 +1,17 @@
-"""The requests that carry messages, and what is stored of them.
+"""The requests that carry messages, their answers, and the stored records of messages.
 
-A message's *id* is where it comes from: commit timestamp of its sender (8 bytes), sender range (8),
-position in its transaction (4). It orders the inbox, and it is what the engine key ends with.
+The *id* of a message says where it comes from: commit timestamp of its sender (8 bytes), sender
+range (8), position in its transaction (4). It orders the inbox, and ends the engine key.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
 from postroom.limits import PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
+from postroom.ranges.headers import Headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -35,7 +36,7 @@ SCHEDULED_ID_BYTES: Final = 21
 ScheduledId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=SCHEDULED_ID_BYTES, max_length=SCHEDULED_ID_BYTES)
 ]
-"""Due (8 bytes), commit timestamp (8), position (4), and which of the two outboxes (1)."""
+"""The name of a scheduled entry: due (8 bytes), commit timestamp (8), position (4), outbox (1)."""
 
 Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
@@ -45,29 +46,31 @@ Tries: TypeAlias = list[tuple[MessageId, Annotated[int, msgspec.Meta(ge=-1)]]]
 
 
 class EnqueueMessage(Request, frozen=True, array_like=True, tag="enqueue_message"):
-    """Sends ``value`` to the inbox of ``key``; not before ``due``, if that is not 0."""
+    """A request to send ``value`` to the inbox of ``key``, not before ``due`` if that is not 0."""
 
     key: Key
     value: Payload
-    headers: dict[str, Any] | None = None
+    headers: Headers = None
     due: Moment = 0
 
 
 class EnqueueUpdate(Request, frozen=True, array_like=True, tag="enqueue_update"):
-    """Has ``request`` carried out after the commit; not before ``due``, if that is not 0."""
+    """A request to carry out ``request`` after the commit, not before ``due`` if that is not 0."""
 
     request: UpdateRequest
     due: Moment = 0
 
 
 class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
-    """Consumes the messages ``ids`` from the inbox of ``key``: they are gone, exactly these.
+    """A request to consume exactly the messages ``ids`` from the inbox of ``key``.
 
     Attributes:
-        tells_attempts: the commit fails if somebody else has tried one of them since it was handed
-            out. (Clients of earlier versions do not tell.)
-        tried: with it, those that had failed before, and how often.
+        tells_attempts: whether the commit fails if somebody else has tried one of them since it was
+            given to the transaction. (Clients of earlier versions do not say.)
+        tried: with it, the messages that had failed before, and how often.
     """
+
+    frees_room: ClassVar[bool] = True
 
     key: Key
     ids: list[MessageId]
@@ -76,16 +79,20 @@ class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
 
 
 class PostponeMessages(Request, frozen=True, array_like=True, tag="postpone_messages"):
-    """The messages were tried in vain: they leave the inbox of ``key``, and come back to their
-    places in it. The last attempt makes dead letters of them.
+    """A request to postpone messages that were tried in vain.
+
+    They leave the inbox of ``key``, and come back to their places in it. The last attempt makes
+    dead letters of them.
 
     Attributes:
-        tries: which, each with the attempts that it had failed at before (-1: however many). With
-            another number there, somebody else has tried it meanwhile.
-        seconds: until they come back; ``None``: by the back-off.
-        hold: they hold up what is behind them.
-        attempts_max: after so many they are dead; 0: never.
+        tries: the messages, each with the number of its failed attempts before this one (-1: any
+            number). If the number differs, somebody else has tried the message meanwhile.
+        seconds: the time until they come back; ``None``: by the back-off.
+        hold: whether they hold up the messages behind them.
+        attempts_max: the number of attempts after which they are dead; 0: any number.
     """
+
+    frees_room: ClassVar[bool] = True
 
     key: Key
     tries: Tries
@@ -96,7 +103,9 @@ class PostponeMessages(Request, frozen=True, array_like=True, tag="postpone_mess
 
 
 class BuryMessages(Request, frozen=True, array_like=True, tag="bury_messages"):
-    """The messages leave the inbox of ``key`` for good, as dead letters."""
+    """A request to take messages out of the inbox of ``key`` for good, as dead letters."""
+
+    frees_room: ClassVar[bool] = True
 
     key: Key
     tries: Tries
@@ -104,13 +113,17 @@ class BuryMessages(Request, frozen=True, array_like=True, tag="bury_messages"):
 
 
 class CheckInbox(Request, frozen=True, array_like=True, tag="check_inbox", gc=False):
-    """Writes nothing: the commit fails unless the inbox of ``key`` is as its transaction saw it.
+    """A request that fails the commit unless the inbox of ``key`` is as its transaction saw it.
+
+    It writes nothing.
 
     Attributes:
-        messages: how many it holds, and none is on its way; ``None``: that does not matter.
-        ids: of the first of them, in order. Those that the transaction reaps itself are still
-            there, so checks come before ``ReapMessages``.
+        messages: the number of its messages, and none is on its way; ``None``: it does not matter.
+        ids: the ids of the first of them, in order. Those that the transaction reaps itself are
+            still there, so checks come before ``ReapMessages``.
     """
+
+    frees_room: ClassVar[bool] = True
 
     key: Key
     messages: Count | None
@@ -121,11 +134,12 @@ class CheckInbox(Request, frozen=True, array_like=True, tag="check_inbox", gc=Fa
 
 
 class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=False):
-    """The oldest messages that nobody else holds, locked for the transaction.
+    """A request for the oldest messages that nobody else holds, locked for the transaction.
 
-    The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, is
-    answered only once there is one. With ``attempts_max``, whoever vanishes with them for the last
-    of so many times makes dead letters of them, and what was tried before comes alone.
+    The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, the
+    answer comes once there is a message. With ``attempts_max``, messages become dead letters when
+    their holder vanishes for the last of that many times. A message that was tried before then
+    comes alone.
     """
 
     key: Key
@@ -138,8 +152,9 @@ class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=Fals
 
 
 class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
-    """A page of the oldest messages of an inbox as of ``timestamp`` (0: now), those whose ids come
-    after ``after``; nothing is consumed.
+    """A request for a page of the oldest messages of an inbox as of ``timestamp`` (0: now).
+
+    The page has those whose ids come after ``after``. Nothing is consumed.
     """
 
     key: Key
@@ -150,22 +165,23 @@ class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
 
 
 class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
-    """The keys in ``[start, end)`` that have mail, those with the oldest message first.
+    """A request for the keys in ``[start, end)`` with mail, those with the oldest message first.
 
     Attributes:
-        ready: without those that are held up by a message that was postponed.
+        ready: whether inboxes are left out that a postponed message holds up.
+        by_key: whether the first ones in the order of their keys are listed instead. No others are
+            looked at.
     """
 
     start: Bound
     end: Bound | None
     inboxes_max: Count
     ready: bool = False
+    by_key: bool = False
 
 
 class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
-    """A page of what could not be executed or delivered, oldest first: those whose ids come after
-    ``after``.
-    """
+    """A request for a page of dead letters, oldest first: those whose ids come after ``after``."""
 
     letters_max: Count
     bytes_max: Count = UNBOUNDED
@@ -173,8 +189,10 @@ class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_lett
 
 
 class ListScheduled(Request, frozen=True, array_like=True, tag="list_scheduled", gc=False):
-    """A page of the messages and updates about keys in ``[start, end)`` that are not due yet, the
-    first to be due first: those after the one named ``after`` (empty: from the first).
+    """A request for a page of the entries about keys in ``[start, end)`` that are not due yet.
+
+    The messages and updates that are due first come first; those after the one named ``after``
+    (empty: from the first).
     """
 
     start: Bound
@@ -185,43 +203,45 @@ class ListScheduled(Request, frozen=True, array_like=True, tag="list_scheduled",
 
 
 class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
-    """The conservation counters of the range."""
+    """A request for the conservation counters of the range."""
 
 
 class AwaitQuiet(Request, frozen=True, array_like=True, tag="await_quiet", gc=False):
-    """Is answered once no outbox entry is due (``drain``)."""
+    """A request that is answered once no outbox entry is due (``drain``)."""
 
 
 # --- upkeep -------------------------------------------------------------------------------------
 
 
 class DeliverDue(Request, frozen=True, array_like=True, tag="deliver_due", gc=False):
-    """Moves the due deliverable messages of the range to the inboxes in it."""
+    """A request to move the due deliverable messages of the range to its inboxes."""
 
     messages_max: Count
 
 
 class ExecuteDue(Request, frozen=True, array_like=True, tag="execute_due", gc=False):
-    """Carries out the due executable messages of the range."""
+    """A request to carry out the due updates of the range."""
 
     messages_max: Count
 
 
 class BuryDue(Request, frozen=True, array_like=True, tag="bury_due", gc=False):
-    """Makes the first due message, or update, a dead letter: it cannot be moved, alone either."""
+    """A request to bury the first due message, or update, which cannot be moved alone either."""
 
     updates: bool
     reason: str
 
 
 class NoteAttempts(Request, frozen=True, array_like=True, tag="note_attempts", gc=False):
-    """Writes down what has become of attempts (``messaging.attempts``).
+    """A request to write down what has become of attempts (``messaging.attempts``).
 
     Attributes:
-        what: ``"lost"``: who had the messages has vanished; ``"begun"``: they are about to be
-            handed out; ``"ended"``: that was told to have ended.
-        holder: who holds them in memory until then; empty: nobody does any more.
+        what: ``"lost"``: their holder has vanished; ``"begun"``: the messages are about to be given
+            to a reaper; ``"ended"``: such an attempt has ended.
+        holder: the transaction that holds the messages in memory until then; empty: none does.
     """
+
+    frees_room: ClassVar[bool] = True
 
     key: Key
     ids: list[MessageId]
@@ -232,35 +252,41 @@ class NoteAttempts(Request, frozen=True, array_like=True, tag="note_attempts", g
 
 
 class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):
-    """Puts dead letters back into their outbox, due now; answers how many there were."""
+    """A request to put dead letters back into their outbox; the answer is how many it found."""
 
     ids: list[bytes]
 
 
 class DiscardDeadLetters(Request, frozen=True, array_like=True, tag="discard_dead_letters"):
-    """Gives dead letters up for good; answers how many there were."""
+    """A request to discard dead letters for good; the answer is how many it found."""
+
+    frees_room: ClassVar[bool] = True
 
     ids: list[bytes]
 
 
 class CancelScheduled(Request, frozen=True, array_like=True, tag="cancel_scheduled"):
-    """Has messages and updates that wait in their outbox not take place; answers how many of them
-    were still there.
+    """A request to cancel messages and updates that wait in their outbox.
+
+    The answer is how many it found.
     """
+
+    frees_room: ClassVar[bool] = True
 
     ids: list[ScheduledId]
 
 
-# --- what is stored -----------------------------------------------------------------------------
+# --- stored records -----------------------------------------------------------------------------
 
 
 class Trial(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is known of a message that was tried.
+    """The attempts at a message that was tried.
 
     Attributes:
-        attempts: how many have failed.
+        attempts: the number of failed attempts.
         error: how the last of them ended.
-        begun: another one was begun, whose end might not be heard of (``messaging.attempts``).
+        begun: whether another one was begun, whose end might not become known
+            (``messaging.attempts``).
     """
 
     attempts: int
@@ -269,22 +295,22 @@ class Trial(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Deliverable(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An outbox entry: a message on its way, or on its way back (then it has a ``trial``)."""
+    """An outbox entry of a message on its way, or on its way back (then it has a ``trial``)."""
 
     key: bytes
     value: bytes
-    headers: dict[str, Any] | None
+    headers: Headers
     transaction_id: bytes
     source: bytes
     trial: Trial | None = None
 
 
 class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An outbox entry: an update to be carried out.
+    """An outbox entry of an update to be carried out.
 
     Attributes:
-        position: of a ``DeleteRange`` that is carried out in steps: where the next one goes on.
-        began: the timestamp (8 bytes) of the first of them: what is newer stays.
+        position: where the next step of a ``DeleteRange`` goes on, which is carried out in steps.
+        began: the timestamp (8 bytes) of its first step: newer versions stay.
     """
 
     request: UpdateRequest
@@ -295,20 +321,20 @@ class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An inbox entry."""
+    """An inbox entry: a message that was delivered."""
 
     delivered_at: int
     value: bytes
-    headers: dict[str, Any] | None
+    headers: Headers
     trial: Trial | None = None
 
 
 class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An entry in the index of inboxes: how many messages wait, and the id of the first.
+    """An entry in the index of inboxes: the number of messages, and the id of the first.
 
     Attributes:
-        held: the id of the first message that was postponed and holds up what is behind it; empty:
-            there is none. There may be no message but that.
+        held: the id of the first postponed message that holds up those behind it; empty: there is
+            none. There may be no message but that.
     """
 
     messages: int
@@ -317,7 +343,7 @@ class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What could not be done, and why."""
+    """A dead letter as it is stored: a message or an update, and the reason."""
 
     reason: str
     message: Deliverable | None
@@ -328,13 +354,13 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reaped(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ReapQueue``.
+    """The answer of ``ReapQueue``.
 
     Attributes:
         messages: (id, stored ``Delivered``).
-        more: whether others wait that nobody holds.
-        drained: if none was free, and no other transaction holds any: how many there are, which
-            this one holds itself. ``None`` otherwise.
+        more: whether there are others that nobody holds.
+        drained: the number of messages that this transaction holds itself, if none was free and no
+            other transaction holds any; ``None`` otherwise.
     """
 
     messages: list[tuple[bytes, bytes]]
@@ -343,8 +369,10 @@ class Reaped(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Peeked(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``Peek``: the same, and the timestamp at which the inbox was read: a page that goes
-    on after the last of these, at it, is of the same view. (0: the node is too old to tell.)
+    """The answer of ``Peek``: messages, whether there are more, and the timestamp of the read.
+
+    A later page at this timestamp, after the last of these messages, shows the same view. (0: the
+    node is too old to tell.)
     """
 
     messages: list[tuple[bytes, bytes]]
@@ -353,7 +381,7 @@ class Peeked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``ListInboxes``, one a key; ``held_up``: by a message that was postponed."""
+    """An inbox in the answer of ``ListInboxes``; ``held_up``: by a postponed message."""
 
     key: bytes
     messages: int
@@ -362,8 +390,9 @@ class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ListDeadLetters``, one each; ``more``: it is the last of its page, and others
-    follow.
+    """A dead letter in the answer of ``ListDeadLetters``.
+
+    ``more``: others follow on the next page.
     """
 
     id: bytes
@@ -372,7 +401,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Scheduled(msgspec.Struct, frozen=True, array_like=True):
-    """What waits for its time: a message or an update."""
+    """A message or an update that waits until it is due."""
 
     id: bytes
     message: Deliverable | None
@@ -380,8 +409,11 @@ class Scheduled(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SchedulePage(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ListScheduled``: what was found, and after which name to go on (``None``: that was
-    all). There may be nothing on a page, and more after it.
+    """The answer of ``ListScheduled``.
+
+    ``resume``: the name to go on after (``None``: none is left).
+
+    A page may be empty although there are more after it.
     """
 
     entries: list[Scheduled]
@@ -389,8 +421,10 @@ class SchedulePage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``DeliverDue`` and ``ExecuteDue``: how many, whether more are due now, and when the
-    next one will be (0: none is waiting).
+    """The answer of ``DeliverDue`` and ``ExecuteDue``.
+
+    It has the number moved, whether more are due now, and when the next one will be (0: none
+    waits).
     """
 
     messages: int

@@ -1,4 +1,4 @@
-"""Restoring: an empty store becomes what an image says, entry by entry.
+"""The restore of an image into an empty store, entry by entry.
 
 ::
 
@@ -8,28 +8,28 @@
                               never                        abandoning ── all is removed ─▶ never
 
 Entries go to their places as they are: with their timestamps, ids, attempts and sums. Nothing is
-sent or delivered by it, so nothing that had been delivered comes again; what waited in an outbox is
-there again, and is delivered once, when the store is open.
+sent or delivered, so nothing that had been delivered comes again. Entries that waited in an outbox
+are there again, and are delivered once, when the store is open.
 
-While it is being restored the store is *closed*: whoever asks for anything else is told to wait,
-and so are the services (dispatcher, executor, queues, attempts), whose requests fail likewise. So
-nothing is seen half, nobody writes between, and no counter moves. That is a record of the range, so
-it holds after a restart and under another leader. Closed first, empty then: what was under way
-when it was closed is found by the second look.
+The store is *closed* while it is being restored: all other requests are told to wait. The services
+(dispatcher, executor, queues, attempts) have to wait too. Thus nothing is seen half restored, there
+are no other writes, and no counter moves. A record of the range says that the store is closed, so
+this holds after a restart and under another leader. First the store is closed, then it must be
+empty: the second look finds the writes that were under way when it was closed.
 
-The last step opens the store. What the leaseholder has in memory is begun afresh from what is
-stored then, as with a new lease.
+The last step opens the store. The leaseholder's memory begins anew from the stored state then, as
+with a new lease.
 
 Invariants:
 
 * Everything restored is older than everything that will be written: the clock passes the timestamp
   of the image, and nothing in an image may be later.
-* Older versions are not restored, so reading before the image's timestamp is refused. What the
-  store told between that and its opening was of a store that is gone: snapshots, watches and
-  positions of then are refused, too.
-* What a transaction has read before the store was open tells nothing of what is there now, and
-  entries are older than that: so its commit is a conflict.
-* Only what was restored is removed by abandoning. While it is *opening* nothing was.
+* Older versions are not restored, so a read before the image's timestamp is refused. Between that
+  timestamp and its opening the store was another one. Its snapshots, watches and positions are
+  refused, too.
+* The reads of a transaction before the store was open say nothing about its state now, and entries
+  are older than those reads: therefore its commit is a conflict.
+* Only restored entries are removed by abandoning. There are none while the state is *opening*.
 * Each step can be repeated: entries that are there with the same value are passed over.
 """
 
@@ -69,6 +69,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.nodes import ReadNodes
+from postroom.ranges.positions import ReadPositions
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Now, Unprotect
@@ -81,19 +82,21 @@ DONE: Final = "done"
 CLOSED: Final = frozenset({OPENING, RESTORING, ABANDONING})
 RETRY_SECONDS: Final = 1.0
 
-_SERVED: Final = frozenset({Now, ReadCounters, ReadNodes, Unprotect, ReadRestore, CheckImage})
+_SERVED: Final = frozenset({
+    Now, ReadCounters, ReadPositions, ReadNodes, Unprotect, ReadRestore, CheckImage,
+})  # fmt: skip
 _OF_SERVICES: Final = frozenset({DeliverDue, ExecuteDue, BuryDue, NoteAttempts, AdvanceQueues})
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of it.
+    """The stored state of a restore.
 
     Attributes:
-        state: see the module.
-        run: which may add entries.
-        image, timestamp: what is restored.
-        removed: while it is abandoned: nothing is left before this engine key.
-        opened: when it is done: the timestamp of its last step.
+        state: one of the states of the module's drawing.
+        run: the run that may add entries.
+        image, timestamp: the image that is restored.
+        removed: the engine key before which nothing is left, while the restore is abandoned.
+        opened: the timestamp of the last step, when it is done.
     """
 
     state: str
@@ -110,13 +113,13 @@ _rows = msgspec.msgpack.Decoder(int)
 
 
 class Restoring:
-    """See the module.
+    """The restore of one range.
 
     Args:
-        range_id: whose.
-        protections: of the range.
-        pass_over: lets the clock's next answers be above a timestamp.
-        refresh: begins memory afresh, from what is stored.
+        range_id: the id of the range.
+        protections: the protections of the range.
+        pass_over: a function that lets the clock go on above a timestamp.
+        refresh: a function that begins memory anew, from the stored state.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class Restoring:
         self._registry = Registry()
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the requests."""
         self._registry = registry
         registry.reads[ReadRestore] = self.read
         registry.commands |= {
@@ -146,10 +149,10 @@ class Restoring:
             EndRestore: self.end,
             AbandonRestore: self.abandon,
         }
-        registry.on_lease.insert(0, self._restart)  # so that the others know
+        registry.on_lease.insert(0, self._restart)  # first, so that the others know
 
     def _restart(self, stored: Reader) -> None:
-        """Closed or not, by what is stored."""
+        """Open or close the range as its record says."""
         packed = stored.get(self._record)
         record = None if packed is None else _records.decode(packed)
         self._registry.replaced_at = 0 if record is None else record.opened
@@ -164,10 +167,10 @@ class Restoring:
         commands = self._registry.commands.keys() - _OF_SERVICES
         self._registry.close(lambda: _is_closed(record), _SERVED | commands)
 
-    # --- what can be asked
+    # --- requests
 
     def read(self, view: View, _: ReadRestore) -> Restoration:
-        """``ReadRestore``."""
+        """Evaluate ``ReadRestore``."""
         packed = view.get(self._record)
         if packed is None:
             return Restoration()
@@ -180,7 +183,7 @@ class Restoring:
         return Restoration(record.state, record.image, record.timestamp, parts)
 
     def begin(self, ctx: Evaluation, request: BeginRestore) -> str:
-        """``BeginRestore``.
+        """Evaluate ``BeginRestore``.
 
         Raises:
             Invalid: the store is not empty, or another image is being restored, or was; or the
@@ -211,7 +214,7 @@ class Restoring:
             ctx.writes[self._record] = None
             ctx.after.append(self._registry.open)
             return ""
-        # Nothing else is evaluated any more. What is written from here on is after the image.
+        # Nothing else is evaluated any more. All later writes are after the image.
         self._pass_over(record.timestamp)
         self._put(ctx, msgspec.structs.replace(record, state=RESTORING, run=request.run))
         return RESTORING
@@ -224,7 +227,7 @@ class Restoring:
             )
 
     def _is_empty(self, ctx: Evaluation) -> bool:
-        """Whether there is nothing: no entry of an image, and no older version either."""
+        """Return whether the range has no entry of an image, and no older version either."""
         for span in images.spans(self._range_id, b"", None, of_range=False):
             if next(ctx.iterate(*span), None) is not None:
                 return False
@@ -232,7 +235,7 @@ class Restoring:
         return all(stored is None for _, _, stored in images.walk(ctx, span))
 
     def restore(self, ctx: Evaluation, request: RestoreEntries) -> Generator[None, None, None]:
-        """``RestoreEntries``: over as many turns as it takes.
+        """Evaluate ``RestoreEntries``, over as many turns as it takes.
 
         Raises:
             Invalid: another run has begun, or none; or these are no entries of the image.
@@ -261,7 +264,7 @@ class Restoring:
                 yield
 
     def end_part(self, ctx: Evaluation, request: EndPart) -> None:
-        """``EndPart``.
+        """Evaluate ``EndPart``.
 
         Raises:
             Invalid: another run has begun, or none.
@@ -270,10 +273,10 @@ class Restoring:
         ctx.writes[self._parts + keys.u32(request.part)] = _encode(request.rows)
 
     def end(self, ctx: Evaluation, request: EndRestore) -> None:
-        """``EndRestore``.
+        """Evaluate ``EndRestore``.
 
         Raises:
-            Invalid: another run has begun, or none; or there is not all of it.
+            Invalid: another run has begun, or none; or parts or entries are missing.
         """
         record = self._known(ctx)
         if record is not None and record.state == DONE and record.run == request.run:
@@ -296,7 +299,7 @@ class Restoring:
         ctx.after.append(self._refresh)
 
     def abandon(self, ctx: Evaluation, _: AbandonRestore) -> bool:
-        """``AbandonRestore``.
+        """Evaluate ``AbandonRestore``; return whether there is more to remove.
 
         Raises:
             Invalid: nothing is being restored.
@@ -308,7 +311,7 @@ class Restoring:
                 + ("" if record is None else ": the restore is complete, and the store in use")
             )
         if record.state == OPENING:
-            # What is there was committed when it was closed, and is not of the image.
+            # These entries were committed when the store was closed, and are not of the image.
             ctx.writes[self._record] = None
             ctx.after.append(self._registry.open)
             return False
@@ -322,7 +325,7 @@ class Restoring:
         return False
 
     def _remove_some(self, ctx: Evaluation, after: bytes) -> tuple[int, bytes]:
-        """Removes the first entries after an engine key; how many, and the last of them."""
+        """Remove the first entries after an engine key; return how many, and the last of them."""
         removed, last = 0, after
         for span in self._spans():
             if last >= span.upper:
@@ -339,7 +342,7 @@ class Restoring:
         return removed, last
 
     def _spans(self) -> list[keys.Span]:
-        """Where restored entries may be, in order."""
+        """Return the spans in which restored entries may be, in order."""
         return [
             span
             for of_range in (True, False)

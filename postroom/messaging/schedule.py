@@ -1,4 +1,4 @@
-"""What waits in the outboxes for its time, or was postponed: listed, and cancelled.
+"""The entries of the outboxes that wait until they are due, or were postponed; their cancellation.
 
 ::
 
@@ -7,13 +7,13 @@
                     ├── its time comes ──▶ delivered, or executed
                     └── cancelled ───────▶ gone; counted as dead, discarded and cancelled
 
-Cancelling is a write like any other: it deletes the entry and counts it in one write set. So of a
-cancellation and a delivery that come at the same time one happens, and the answer tells which: an
-entry that has left its outbox is not there to be cancelled, and neither is a ``DeleteRange`` that
-has begun to delete.
+A cancellation is a write like any other: it deletes the entry and counts it in one write set. If a
+cancellation and a delivery come at the same time, one of them happens, and the answer says which.
+An entry that has left its outbox cannot be cancelled, nor can a ``DeleteRange`` that has begun to
+delete.
 
-The name of an entry is due, commit timestamp, position and outbox, in that order: names sort as
-entries are due, and a name says where its entry is. They end when the entry moves on.
+The name of an entry is due time, commit timestamp, position and outbox, in that order: it says
+where its entry is. The name ends when the entry moves on.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from postroom.ranges.requests import DeleteRange
 
 LOOKED_AT_ONCE: Final = 1000
 LOOKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
-"""One answer looks at so much of the outboxes, whether or not it is what was asked for."""
+"""The size of the entries in the outboxes that one answer looks at, whether they match or not."""
 
 _FEW: Final = 256
 
@@ -69,13 +69,13 @@ class Schedule:
         self._quiet = partial(wake, [QUIET])
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the requests."""
         registry.reads[ListScheduled] = self.list_scheduled
         registry.writes[CancelScheduled] = self.cancel
         registry.may_be_long[CancelScheduled] = lambda write: len(write.ids) > _FEW
 
     def list_scheduled(self, view: View, request: ListScheduled) -> SchedulePage:
-        """``ListScheduled``."""
+        """Evaluate ``ListScheduled``."""
         found: list[Scheduled] = []
         size = 0
         last = b""
@@ -98,18 +98,17 @@ class Schedule:
         return SchedulePage(found, None)
 
     def _from(self, view: View, after: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Names and stored entries after the one of that name, those that are due left out."""
-        first_due = keys.u64(view.now + 1)
+        """Iterate over names and stored entries after the one of that name, without those due."""
         both = []
         for kind, outbox in self._outboxes.items():
-            place, last_kind = after[:-1], after[-1:]
-            # Of two entries alike but for their outbox, the name of the first ends with the less.
-            lower = max(first_due, place + b"\x00" if kind <= last_kind else place)
-            both.append(_named(view, outbox, kind, lower))
-        return heapq.merge(*both)
+            # If two entries are alike but for their outbox, that of the lesser kind is first.
+            place = outbox.place_of(outbox.prefix + after[:-1]) if after else b""
+            entries = outbox.waiting_after(view, place, view.now, included=kind > after[-1:])
+            both.append(_placed(outbox, kind, entries))
+        return ((name, stored) for _, name, stored in heapq.merge(*both))
 
     def cancel(self, ctx: Evaluation, request: CancelScheduled) -> Generator[None, None, int]:
-        """``CancelScheduled``; over several turns, if there are many."""
+        """Evaluate ``CancelScheduled``, over several turns if there are many."""
         cancelled = 0
         for name in request.ids:
             ctx.steps += 1
@@ -135,19 +134,22 @@ class Schedule:
 
 
 def _has_begun(name: bytes, stored: bytes) -> bool:
-    """Whether the entry is an update that has been carried out in part."""
+    """Return whether the entry is an update that has been carried out in part."""
     entry = _decoders[name[-1:]](stored)
     return isinstance(entry, Executable) and bool(entry.began)
 
 
-def _named(view: View, outbox: Outbox, kind: bytes, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _placed(
+    outbox: Outbox, kind: bytes, entries: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes, bytes]]:
+    """Iterate over the places of entries, their names, and their stored forms."""
     start = len(outbox.prefix)
-    for key, stored in view.iterate(outbox.prefix + lower, keys.after_prefix(outbox.prefix)):
-        yield key[start:] + kind, stored
+    for key, stored in entries:
+        yield outbox.place_of(key) + kind, key[start:] + kind, stored
 
 
 def _is_within(entry: Deliverable | Executable, start: bytes, end: bytes | None) -> bool:
-    """Whether the entry is about a key of the span."""
+    """Return whether the entry is about a key of the span."""
     about = entry if isinstance(entry, Deliverable) else entry.request
     if isinstance(about, DeleteRange):
         return (end is None or about.start < end) and (about.end is None or about.end > start)

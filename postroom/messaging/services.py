@@ -1,14 +1,15 @@
 """The dispatcher and the executor: services of the leaseholder that empty its outboxes.
 
-Each is woken by every commit that adds to its outbox and also polls; wake-ups may be lost, the
-outbox is the truth. Neither knows the client nor the node: they are handed a way to send requests,
-and a signal to wait for.
+Each is woken by every commit that adds to its outbox and also polls. Wake-ups may be lost; the
+outbox is the truth. Neither knows the client nor the node: each gets a function that sends
+requests, and a signal to wait for.
 
-What cannot be moved together is tried in smaller numbers, and in the end alone; what cannot be
-moved alone either is buried, with the reason: it would be in the way of all that come after it.
+Entries that cannot be moved together are tried in smaller numbers, and in the end alone. An entry
+that cannot be moved alone either is buried, with the reason. Otherwise it would be in the way of
+all later ones.
 
 Within one range a service has little to do: it asks the range to move what is due. Recipients in
-other ranges will be grouped here, and moved by a transaction a group.
+other ranges will be grouped here, and moved by one transaction for each group.
 """
 
 from __future__ import annotations
@@ -26,31 +27,31 @@ EXECUTE_DUE: Final = ExecuteDue(4096)
 POLL_SECONDS: Final = 5.0
 
 _NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, MemoryError)
-"""What says nothing about the entry that was to be moved."""
+"""The errors that say nothing about the entry that was to be moved."""
 
 _log = logging.getLogger(__name__)
 
 
 class Signal(Protocol):
-    """Set by commits; a service waits for it."""
+    """A signal that commits set and a service waits for."""
 
     def set(self) -> None:
-        """There may be something to do."""
+        """Set the signal: there may be something to do."""
 
     async def wait(self, timeout_seconds: float) -> None:
-        """Until it is set, or for a time; then it is not set any more."""
+        """Wait until it is set, or for a time, and reset it."""
 
 
 class Mover:
-    """Dispatcher and executor alike: moves what is due whenever something may be.
+    """The dispatcher or the executor: it moves due entries whenever there may be some.
 
     Args:
-        request: what to ask the range for.
-        send: sends it to the range, as upkeep.
-        signal: set by commits that add to the outbox.
+        request: the request for the range.
+        send: a function that sends it to the range, as upkeep.
+        signal: the signal of commits that add to the outbox.
         now: the node's clock.
-        last_commit: of the range: while that stays the same, and nothing is scheduled, a poll can
-            find nothing, and is left out: a range at rest stays at rest.
+        last_commit: the last commit of the range. While it stays the same, and nothing is
+            scheduled, there is no poll, since it can find nothing: a range at rest stays at rest.
         poll_seconds: how long a lost wake-up may go unnoticed.
     """
 
@@ -72,7 +73,7 @@ class Mover:
         self._empty_since = -1
 
     async def run(self) -> None:
-        """For ever."""
+        """Move due entries for ever."""
         while True:
             try:
                 pause = self._poll_seconds
@@ -85,7 +86,7 @@ class Mover:
             await self._signal.wait(pause)
 
     async def move_all(self) -> int:
-        """Everything that is due; answers when the next entry will be (0: none)."""
+        """Move everything that is due; return when the next entry will be (0: there is none)."""
         while True:
             before = self._last_commit()
             moved = await self._move()
@@ -94,7 +95,7 @@ class Mover:
                 return moved.next_due
 
     async def _move(self) -> Moved:
-        """As many at a time as can be moved together; who cannot be moved alone is buried."""
+        """Move as many entries as can be moved together; bury one that cannot be moved alone."""
         request = self._request
         while True:
             try:
@@ -129,7 +130,7 @@ def dispatcher(
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
-    """The service that delivers."""
+    """Return the service that delivers."""
     return Mover(DELIVER_DUE, send, signal, now, last_commit, poll_seconds)
 
 
@@ -140,5 +141,5 @@ def executor(
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
-    """The service that executes."""
+    """Return the service that executes."""
     return Mover(EXECUTE_DUE, send, signal, now, last_commit, poll_seconds)

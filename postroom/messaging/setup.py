@@ -1,16 +1,17 @@
-"""Puts the messaging of one range together, and registers it with the range.
+"""The assembly of the messaging of one range, and its registration with the range.
 
 A range does not know messaging: it gets evaluators and finishers, and three services run beside it
 on its leaseholder.
 
-What a proposal sends within its own range is delivered and executed in the same proposal, after the
-requests: it costs no write of its own and is there at once. The services see to the rest: what is
-scheduled for later, what was too much for one proposal, what a crash has left.
+The messages that a proposal sends within its own range are delivered and executed in the same
+proposal, after the requests. This costs no write of its own. The services do the rest: entries that
+are scheduled for later, too many for one proposal, or left by a crash.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
@@ -28,29 +29,30 @@ from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.recount import Recount
-from postroom.messaging.requests import Deliverable
+from postroom.messaging.requests import Deliverable, EnqueueUpdate
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.messaging.staging import StagedBatches
+from postroom.messaging.staging_requests import LoadRows
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
 
 
 class Messaging:
-    """Outboxes, inboxes, dead letters, counters and queues of one range.
+    """The outboxes, inboxes, dead letters, counters and queues of one range.
 
     Args:
-        range_id: whose.
-        check_age: refuses timestamps that cannot be read at.
-        wake: answers requests that wait for tokens.
-        holders: told which transactions hold messages.
-        deliveries, executions: set when a commit has added to the outbox.
-        notes: set when there is something to write down about attempts.
-        around: what queues are given.
+        range_id: the id of the range.
+        check_age: a function that refuses timestamps that cannot be read at.
+        wake: a function that answers requests that wait for tokens.
+        holders: the transactions that hold messages.
+        deliveries, executions: the signals that a commit has added to an outbox.
+        notes: the signal that attempts have to be written down.
+        around: the environment of the queues.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what a range has, and who is woken
+    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a range
         self,
         range_id: int,
         check_age: Callable[[View, int], None],
@@ -64,7 +66,7 @@ class Messaging:
         self._deliveries = deliveries
         self._executions = executions
         self.conservation = Conservation(range_id)
-        self.outboxes = Outboxes(range_id, self.conservation)
+        self.outboxes = Outboxes(range_id, self.conservation, around.by_wall)
         self.inboxes = Inboxes(check_age, wake, holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
@@ -73,6 +75,7 @@ class Messaging:
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
         self._chance = around.chance
+        self._reading = around.reading
         self.queues = RangeQueues(range_id, around)
         self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
         self._recount = Recount(range_id, around.reader)
@@ -80,7 +83,7 @@ class Messaging:
         self._wake = wake
 
     def register(self, registry: Registry) -> None:
-        """Adds all of it to ``registry``, which holds the range's own evaluators already."""
+        """Register all of it with a registry that has the range's own evaluators already."""
         outboxes, conservation = self.outboxes, self.conservation
         schedule = Schedule(outboxes, self._wake, self._let_go)
         attempts = Attempts(
@@ -98,28 +101,33 @@ class Messaging:
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
+        registry.touches[EnqueueUpdate] = partial(_deferred, registry)
+        registry.touches[LoadRows] = _loaded
         StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
         BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
 
     def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:
-        """A message will not come out of the outbox: if it was postponed, nothing is held up."""
+        """Let a message that leaves the outbox for good no longer hold up its inbox."""
         if message is not None and message.trial is not None:
             self.inboxes.let_go(ctx, message.key, id_[:8] + keys.u64(self._range_id) + id_[8:])
 
     def first_due(self, stored: Reader) -> int:
-        """When the services have something to do, by what is stored, before they are started.
+        """Return when the services have something to do, before they are started.
 
         Returns:
-            The timestamp at which the first entry of an outbox is due, or something in a queue;
-            0: there is nothing.
+            The timestamp at which the first entry of an outbox is due, or something in a queue, by
+            the
+            stored state; 0: there is nothing.
         """
         self.conservation.restart(stored)
-        parts = (self.outboxes.deliverable, self.outboxes.executable, self.queues)
-        return min(filter(None, (each.first_due(stored) for each in parts)), default=0)
+        now = self._reading()
+        outboxes = (self.outboxes.deliverable, self.outboxes.executable)
+        moments = [each.first_due(stored, now) for each in outboxes]
+        return min(filter(None, (*moments, self.queues.first_due(stored))), default=0)
 
     def _signal(self, ctx: Evaluation) -> None:
-        """Of what the proposal leaves pending, the services hear once it is applied."""
+        """Wake the services once the proposal is applied, if it leaves entries for them."""
         deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
         if deliverable.has_stored:
             deliverable.has_stored = False
@@ -127,3 +135,16 @@ class Messaging:
         if executable.has_stored:
             executable.has_stored = False
             ctx.after.append(self._executions.set)
+
+
+def _deferred(
+    registry: Registry, write: EnqueueUpdate
+) -> bytes | tuple[bytes, bytes | None] | None:
+    """Return the key or span that a deferred update writes if it is carried out with its commit."""
+    touches = registry.touches.get(type(write.request))
+    return None if write.due or touches is None else touches(write.request)
+
+
+def _loaded(write: LoadRows) -> tuple[bytes, bytes | None] | None:
+    """Return the span of the rows of a bulk load."""
+    return (write.keys[0], write.keys[-1] + b"\x00") if write.keys else None

@@ -1,39 +1,40 @@
-"""Staging: rows wait in the store, unseen, until their batch is published; each takes effect once.
+"""The staging of rows: they wait in the store, unseen, until their batch is published.
 
-For those who write in many tasks, in parallel, and decide at the end which of them count (a sink of
-Spark). A *query* writes one *batch* after the other. Each try to write a batch is a *job*, each try
-of a task an *attempt*. Attempts stage their rows as chunks of up to 1 MiB; one chunk is one key of
-the engine, so that staging costs the store next to nothing for each row. ::
+It is for clients that write in many parallel tasks, and decide at the end which of them count (a
+sink of Spark). A *query* writes one *batch* after the other. Each try to write a batch is a *job*,
+each try of a task an *attempt*. Attempts stage their rows as chunks of up to 1 MiB. One chunk is
+one key of the engine, so that a staged row costs the store next to nothing. ::
 
     StageRows (many tasks) ──▶ chunks, under job and attempt ── AbortStaged ──▶ fenced, deleted
                                       │ PublishStaged: these attempts are batch N of query Q
                                       ▼
-      one transaction:  last batch of Q := N, which attempts, position   ◀── this decides, for good
+      one transaction:  last batch of Q := N, which attempts, position   ◀── the decision, for good
                         and the first step
-                                      │ ApplyStaged, as often as it takes, by anybody
+                                      │ ApplyStaged, as often as it takes, by any client
                                       ▼
       each step:        some rows ─▶ puts, deletes, messages, ...    and: position moves on
                                       ▼
       last steps:       chunks of all attempts of the job deleted; position: none
 
-*What is atomic.* The decision always is. The rows of one step take effect at once: 8,192 of them,
-or 4 MiB with what they overwrite; a batch that is no larger is one transaction. Of a larger one
-readers may see a part. Each row takes effect exactly once, since a step writes rows and position
+*Atomicity.* The decision is atomic. The rows of one step take effect at once: 8,192 of them,
+or 4 MiB with what they overwrite. A batch that is no larger is one transaction. Readers may see a
+part of a larger one. Each row takes effect exactly once, since a step writes rows and position
 together.
 
 Invariants:
 
 * a query's last batch never sinks, and a batch is published at most once;
-* of a batch that is published, the next one waits until all is applied;
-* a job is open, then published or fenced, never both; fenced ones refuse rows. So do published
-  batches, without an error: a batch that is run again after a restart comes to its end.
+* the next batch waits until a published one is applied as a whole;
+* a job is open, then published or fenced, never both; fenced jobs refuse rows. A published batch
+  refuses them too, without an error: thus a batch that is run again after a restart comes to its
+  end.
 
-What cannot be carried out (an increment of something that is no integer) becomes a dead letter, as
-of a deferred update. A row for a queue that there is not any more stops the publication until
-there is one again: nothing is lost.
+A row that cannot be carried out (an increment of something that is no integer) becomes a dead
+letter, like a deferred update. A row for a queue that no longer exists stops the publication until
+the queue exists again: nothing is lost.
 
 *Left out.* More ranges: each would stage rows of its own keys, and the decision would be one
-record, in the range of the query, that the others ask for.
+record, in the range of the query, that the others read.
 """
 
 from __future__ import annotations
@@ -81,18 +82,18 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry, WriteEvaluator
 
 _TOUCHED_SECONDS: Final = 60.0
-"""A job's time is written anew when it is older than that."""
+"""The age in seconds at which the time in a job's record is written again."""
 
 Steps = Generator[None, None, Any]
 
 
 class StagedBatches(Leftovers):
-    """What is staged in one range, and its publication.
+    """The staged rows of one range, and their publication.
 
     Args:
-        range_id: whose.
-        dead_letters: where rows go that cannot be carried out.
-        writes: how rows are carried out.
+        range_id: the id of the range.
+        dead_letters: the dead letters, for rows that cannot be carried out.
+        writes: the evaluators that carry out rows.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class StagedBatches(Leftovers):
         self._writes = writes
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the requests."""
         evaluators: dict[type, WriteEvaluator] = {
             StageRows: self.stage,
             PublishStaged: self.publish,
@@ -120,7 +121,7 @@ class StagedBatches(Leftovers):
     # --- staging
 
     def stage(self, ctx: Evaluation, request: StageRows) -> bool | None:
-        """``StageRows``.
+        """Evaluate ``StageRows``.
 
         Raises:
             Invalid: the job was aborted, or these are no rows.
@@ -144,7 +145,7 @@ class StagedBatches(Leftovers):
         return None
 
     def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
-        """Whether the job may stage; it exists from now on."""
+        """Check that the job may stage; create its record if there is none."""
         job = self._job(ctx, request.job)
         if job is not None and job.state != OPEN:
             raise Invalid(
@@ -160,7 +161,7 @@ class StagedBatches(Leftovers):
     # --- publishing
 
     def publish(self, ctx: Evaluation, request: PublishStaged) -> Generator[None, None, list[bool]]:
-        """``PublishStaged``.
+        """Evaluate ``PublishStaged``.
 
         Raises:
             Invalid: the job was aborted, or something is missing; or the batch before is not
@@ -188,7 +189,7 @@ class StagedBatches(Leftovers):
         return [True, more]
 
     def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
-        """Whether all that is to be published is there, once, and of this batch."""
+        """Check that all attempts are there, each once, and of this batch."""
         job = self._job(ctx, request.job)
         if job is not None and (job.query, job.batch) != (request.query, request.batch):
             raise Invalid("this job writes another batch; nothing was published: name its own job")
@@ -207,7 +208,7 @@ class StagedBatches(Leftovers):
                 yield
 
     def apply(self, ctx: Evaluation, request: ApplyStaged) -> Generator[None, None, bool]:
-        """``ApplyStaged``."""
+        """Evaluate ``ApplyStaged``; return whether there is more to apply."""
         record = self._query(ctx, request.query)
         if record is None or record.position is None:
             return False
@@ -219,7 +220,7 @@ class StagedBatches(Leftovers):
     def _step(
         self, ctx: Evaluation, query: bytes, record: QueryRecord, won: list[Winner]
     ) -> Generator[None, None, bool]:
-        """Some rows, and then, if there are none left, some of what is of no use any more."""
+        """Apply some rows; if there are none left, delete some of the staged records."""
         position = record.position
         assert position is not None
         room = Room(ctx)
@@ -228,15 +229,26 @@ class StagedBatches(Leftovers):
         if position.winner == len(won) and self._drop(ctx, position.job, room):
             ctx.writes[self._at.winners(query)] = None
             ctx.writes[self._at.job(position.job)] = None
-            self._put(ctx, self._at.query(query), msgspec.structs.replace(record, position=None))
+            self._remember(ctx, query, record, None, room.dead)
             return False
-        self._put(ctx, self._at.query(query), msgspec.structs.replace(record, position=position))
+        self._remember(ctx, query, record, position, room.dead)
         return True
+
+    def _remember(
+        self,
+        ctx: Evaluation,
+        query: bytes,
+        record: QueryRecord,
+        position: Position | None,
+        died: int,
+    ) -> None:
+        changed = msgspec.structs.replace(record, position=position, dead=record.dead + died)
+        self._put(ctx, self._at.query(query), changed)
 
     def _apply_chunk(
         self, ctx: Evaluation, winner: Winner, position: Position, room: Room
     ) -> Generator[None, None, Position]:
-        """As many rows of a chunk as there is room for; answers where to go on."""
+        """Apply as many rows of a chunk as there is room for; return where to go on."""
         place = self._at.chunk(position.job, winner.attempt, position.chunk)
         stored = ctx.get(place)
         assert stored is not None, "a chunk of a published attempt is gone"
@@ -244,7 +256,7 @@ class StagedBatches(Leftovers):
         while number < len(requests):
             if not room.is_left():
                 return msgspec.structs.replace(position, row=number)
-            self._carry_out(ctx, requests[number])
+            room.dead += self._carry_out(ctx, requests[number])
             room.rows -= 1
             number += 1
             if ctx.is_used_up():
@@ -256,21 +268,26 @@ class StagedBatches(Leftovers):
         ctx.writes[self._at.attempt(position.job, winner.attempt)] = None
         return Position(position.job, position.winner + 1)
 
-    def _carry_out(self, ctx: Evaluation, request: Any) -> None:
-        """A row. Evaluators fail before they write anything, so there is nothing to undo."""
+    def _carry_out(self, ctx: Evaluation, request: Any) -> bool:
+        """Carry out a row; return whether it became a dead letter.
+
+        Evaluators fail before they write anything, so there is nothing to undo.
+        """
         try:
             self._writes[type(request)](ctx, request)
+            return False
         except Error as error:
             if isinstance(request, EnqueueMessage | Enqueue) or not isinstance(error, Invalid):
                 raise
             entry = Executable(request, ctx.transaction_id, ctx.source)
             id_ = ctx.stamp + ctx.next_ordinal()
             self._dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
-            # Counters are conserved: what is dead was sent, as a deferred update.
+            # Counters are conserved: a dead row counts as sent, like a deferred update.
             ctx.count("enqueued")
+            return True
 
     def forget(self, ctx: Evaluation, request: ForgetQuery) -> bool:
-        """``ForgetQuery``.
+        """Evaluate ``ForgetQuery``.
 
         Raises:
             Invalid: its last batch is not applied yet.

@@ -1,9 +1,9 @@
-"""What staging leaves behind, and who takes it back: jobs that were aborted, are late, or silent.
+"""The leftovers of staging, and their deletion: jobs that were aborted, are late, or silent.
 
 A step of *sweeping* looks at ``STAGED_SWEPT_AT_ONCE_MAX`` records of queries, jobs and bulk loads,
-in the order of their keys, and deletes those that are of no use any more. The next one goes on
-where it stopped, and after the last record with the first. Where that is, is either stored, for
-those who do a step now and then, or said by who wants to come to the end.
+in the order of their keys, and deletes those that are of no use any more. The next step goes on
+where it stopped, and after the last record with the first. The position is stored, for clients that
+send a step now and then; a client that wants to come to the end sends it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _PARTS: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
 
 
 class Leftovers:
-    """The records of staging in one range, and how they end. A part of ``StagedBatches``.
+    """The records of staging in one range, and their end; the superclass of ``StagedBatches``.
 
     Args:
-        range_id: whose.
+        range_id: the id of the range.
     """
 
     def __init__(self, range_id: int) -> None:
         self._at = Places(range_id)
 
     def abort(self, ctx: Evaluation, request: AbortStaged) -> Generator[None, None, bool]:
-        """``AbortStaged``."""
+        """Evaluate ``AbortStaged``."""
         if not request.sink:
             return self._fence(ctx, request.query, request.batch, request.job)
         held = True
@@ -60,7 +60,7 @@ class Leftovers:
         return held
 
     def _fence(self, ctx: Evaluation, query: bytes, batch: int, job: bytes) -> bool:
-        """Whether the job is not published, and never will be."""
+        """Fence a job; return whether it is not published, and never will be."""
         record = self._job(ctx, job)
         if record is None:
             if query and self._is_over(ctx, query, batch):
@@ -75,7 +75,7 @@ class Leftovers:
         return True
 
     def sweep(self, ctx: Evaluation, request: SweepStaged) -> Generator[None, None, bytes]:
-        """``SweepStaged``."""
+        """Evaluate ``SweepStaged``."""
         begin = request.begin
         stored = None if begin is not None else ctx.get(self._at.swept)
         before = ctx.timestamp - from_seconds(request.seconds)
@@ -85,7 +85,7 @@ class Leftovers:
         return end
 
     def _sweep(self, ctx: Evaluation, begin: bytes, before: int) -> Generator[None, None, bytes]:
-        """One step, from a part and a name on; answers the next ones, if there are any."""
+        """Sweep one step, from a part and a name on; return the next ones; empty: that was all."""
         room, looks = Room(ctx), limits.STAGED_SWEPT_AT_ONCE_MAX
         for part in _PARTS:
             if begin[:1] > part:
@@ -107,16 +107,16 @@ class Leftovers:
     def _look(
         self, ctx: Evaluation, part: bytes, name: bytes, stored: bytes, before: int, room: Room
     ) -> bool:
-        """Deletes what is of no use of one record; whether that was all."""
+        """Delete what is of no use of one record; return whether that was all."""
         if part == keys.STAGED_JOB:
             return self._look_at_job(ctx, name, jobs.decode(stored), before, room)
         if part == keys.STAGED_QUERY:
-            # Of queries that had one batch, and of loads, nobody knows after a time.
+            # Queries with one batch, and loads, are forgotten after a time.
             query = queries.decode(stored)
             is_old = query.once and query.position is None and query.at < before
         else:
             load = loads.decode(stored)
-            # Without a name of its own nobody can go on with it: it is called like its only run.
+            # A load that is named like its only run has no name by which another run could go on.
             is_old = (load.done or name == load.run) and load.at < before
         if is_old:
             ctx.writes[self._at.part(part) + name] = None
@@ -139,12 +139,15 @@ class Leftovers:
         return True
 
     def _is_over(self, ctx: Evaluation, query: bytes, batch: int) -> bool:
-        """Whether the batch is published: late tasks are refused without the job's record."""
+        """Return whether the batch is published.
+
+        Late tasks are refused by that, without the job's record.
+        """
         record = self._query(ctx, query)
         return record is not None and batch <= record.batch
 
     def _drop(self, ctx: Evaluation, job: bytes, room: Room) -> bool:
-        """Deletes what a job has staged, as far as there is room; whether that was all."""
+        """Delete the chunks of a job, as far as there is room; return whether that was all."""
         prefix = self._at.attempt(job, b"")
         for place, stored in list(first(ctx, prefix, room.deletions + 1)):
             record, attempt = attempts.decode(stored), place[len(prefix) :]

@@ -1,4 +1,4 @@
-"""What is stored of staging, in the keyspace ``03 range 09`` (:mod:`postroom.kv.keys`).
+"""The stored records of staging, in the keyspace ``03 range 09`` (:mod:`postroom.kv.keys`).
 
 ::
 
@@ -26,7 +26,7 @@ FENCED: Final = 3
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Up to where a publication has been applied: winner, chunk and row, counted from 0."""
+    """The position up to which a publication is applied: winner, chunk and row, counted from 0."""
 
     job: bytes
     winner: int = 0
@@ -40,14 +40,16 @@ class QueryRecord(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         batch: its number.
         at: when it was published.
-        once: the query has only this one; the record may go some time after it.
-        position: while it is being applied; ``None``: all of it is.
+        once: whether the query has only this one; the record may be deleted some time after it.
+        position: the position while it is being applied; ``None``: all of it is.
+        dead: how many of its rows could not be carried out, and became dead letters.
     """
 
     batch: int
     at: int
     once: bool
     position: Position | None
+    dead: int = 0
 
 
 class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -66,7 +68,7 @@ class JobRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How many chunks an attempt has staged, and the number after the last of them."""
+    """The number of chunks of an attempt, and the number after the last of them."""
 
     chunks: int
     end: int
@@ -92,7 +94,7 @@ rows: Final = msgspec.msgpack.Decoder(list[StagedRow])
 
 
 class Places:
-    """Where these records are."""
+    """The engine keys of these records."""
 
     def __init__(self, range_id: int) -> None:
         def prefix(part: bytes) -> bytes:
@@ -108,25 +110,28 @@ class Places:
         self.swept = prefix(keys.STAGED_SWEPT)
 
     def query(self, query: bytes) -> bytes:
-        """The record of a query."""
+        """Return the key of the record of a query."""
         return self.queries + query
 
     def winners(self, query: bytes) -> bytes:
-        """What the publication of a query takes."""
+        """Return the key of the attempts that the publication of a query applies."""
         return self._winners + query
 
     def job(self, job: bytes) -> bytes:
-        """The record of a job."""
+        """Return the key of the record of a job."""
         return self.jobs + job
 
     def attempt(self, job: bytes, attempt: bytes) -> bytes:
-        """The record of an attempt; of a job's, without one, the beginning."""
+        """Return the key of the record of an attempt.
+
+        Without an attempt, it is the key prefix of a job.
+        """
         return self.attempts + job + attempt
 
     def chunk(self, job: bytes, attempt: bytes, number: int) -> bytes:
-        """A chunk."""
+        """Return the key of a chunk."""
         return self._chunks + job + attempt + keys.u32(number)
 
     def load(self, name: bytes) -> bytes:
-        """The record of a bulk load."""
+        """Return the key of the record of a bulk load."""
         return self.loads + name

@@ -1,12 +1,12 @@
 """The requests of staging: rows that wait in the store until their batch is published.
 
-All of them are writes inside a transaction, and all may be repeated: what was done is not done
-again. How they work together is told in :mod:`postroom.messaging.staging`.
+All but ``ReadStaging`` are writes inside a transaction, and all may be repeated: nothing is done
+twice. :mod:`postroom.messaging.staging` describes how they work together.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -40,7 +40,7 @@ AttemptId: TypeAlias = Annotated[
 ]
 
 StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | Enqueue
-"""What a row may come to."""
+"""The requests that a row may be."""
 
 
 class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -51,17 +51,17 @@ class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=False):
-    """A chunk of the rows that an attempt of a task has made, not to be seen yet.
+    """A request to stage a chunk of the rows of an attempt, not to be seen yet.
 
-    Answers ``False``, and stages nothing, if the batch is published already.
+    The answer is ``False``, and nothing is staged, if the batch is published already.
 
     Attributes:
-        query: whose batch it is, for good: the same after a restart.
-        batch: its number; what was published last has a lower one.
+        query: the query of the batch; it stays the same after a restart.
+        batch: its number, higher than that of the batch published last.
         job: the present try to write this batch; another one after a restart.
-        sink: by what an abort finds a job of which it knows nothing else; may be empty.
-        attempt: of a task, made up by it.
-        number: of the chunk; from 0 on.
+        sink: the name by which an abort finds jobs of which it knows nothing else; may be empty.
+        attempt: the id of a task's attempt, made up by it.
+        number: the number of the chunk, from 0 on.
         rows: MessagePack: an array of ``StagedRow``.
     """
 
@@ -75,15 +75,15 @@ class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=Fals
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.query
 
 
 class PublishStaged(Request, frozen=True, array_like=True, tag="publish_staged"):
-    """From now on the rows of these attempts are the batch; answers ``[new, more]``.
+    """A request to publish the rows of these attempts as the batch; the answer is ``[new, more]``.
 
-    ``new``: it was not published before. ``more``: ``ApplyStaged`` is wanted. ``once``: the query
-    has this one batch; its record goes some time after it.
+    ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
+    has this one batch; its record is deleted some time after it.
     """
 
     query: Query
@@ -94,27 +94,32 @@ class PublishStaged(Request, frozen=True, array_like=True, tag="publish_staged")
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.query
 
 
 class ApplyStaged(Request, frozen=True, array_like=True, tag="apply_staged", gc=False):
-    """The next step of the publication of a query; answers whether there are more."""
+    """A request for the next step of a query's publication.
+
+    The answer is whether there are more.
+    """
 
     query: Query
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.query
 
 
 class AbortStaged(Request, frozen=True, array_like=True, tag="abort_staged", gc=False):
-    """The job will not be published; answers whether that holds (not, if it was already).
+    """A request that fences a job, so that it will not be published.
 
-    With ``sink``: all jobs of that sink that have staged for the batch, whatever ``job`` and
-    ``query`` say.
+    The answer is whether that is so; it is not if the job was published already. With ``sink``, it
+    fences all jobs of that sink that have staged for the batch, whatever ``job`` and ``query`` are.
     """
+
+    frees_room: ClassVar[bool] = True
 
     query: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX)]
     batch: Moment
@@ -123,44 +128,49 @@ class AbortStaged(Request, frozen=True, array_like=True, tag="abort_staged", gc=
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.job
 
 
 class SweepStaged(Request, frozen=True, array_like=True, tag="sweep_staged", gc=False):
-    """Deletes some of what is of no use any more; answers where to go on; empty: that was all.
+    """A request to delete some records that are of no use any more.
 
-    That is: what was staged for aborted jobs and for batches that are published, and whatever is
-    older than ``seconds``.
+    These are rows staged for aborted jobs and for published batches, and records older than
+    ``seconds``. The answer is where to go on; empty: that was all.
 
     Attributes:
-        begin: as answered before; ``None``: where the last one stopped that said so, too.
+        begin: the answer of the step before; ``None``: where the last step with ``None`` stopped.
     """
+
+    frees_room: ClassVar[bool] = True
 
     seconds: Seconds
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return b""
 
 
 class ForgetQuery(Request, frozen=True, array_like=True, tag="forget_query", gc=False):
-    """The query will never come back: its last batch need not be known. Answers whether it was."""
+    """A request to forget a query that will never come back; the answer is whether it was known."""
+
+    frees_room: ClassVar[bool] = True
 
     query: Query
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.query
 
 
 class BeginLoad(Request, frozen=True, array_like=True, tag="begin_load", gc=False):
-    """A bulk load into ``[start, end)``, which is empty, or was begun under the same name.
+    """A request to begin a bulk load into ``[start, end)``.
 
-    Answers whether it was finished already. From now on only ``run`` may add to it.
+    The span is empty, or the load was begun under the same name. The answer is whether it was
+    finished already. From now on only ``run`` may add to it.
     """
 
     name: Query
@@ -170,14 +180,14 @@ class BeginLoad(Request, frozen=True, array_like=True, tag="begin_load", gc=Fals
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name
 
 
 class LoadRows(Request, frozen=True, array_like=True, tag="load_rows"):
-    """Values of keys that are not there yet, in rising order.
+    """A request to load values of keys that do not exist yet, in rising order.
 
-    One that is there with the same value is left alone; one with another value fails all.
+    A key that has the same value is left alone; one with another value fails all.
     """
 
     name: Query
@@ -187,15 +197,15 @@ class LoadRows(Request, frozen=True, array_like=True, tag="load_rows"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.keys[0] if self.keys else self.name
 
 
 class EndLoad(Request, frozen=True, array_like=True, tag="end_load", gc=False):
-    """The load is finished; or, if not ``done``, this run of it is over, and another may follow.
+    """A request to finish a load; or, if not ``done``, to end this run, so that another may follow.
 
-    Answers whether this run was the present one. Without ``keep`` the load is forgotten: nobody
-    will repeat it under this name.
+    The answer is whether this run was the present one. Without ``keep`` the load is forgotten:
+    nobody will repeat it under this name.
     """
 
     name: Query
@@ -205,16 +215,16 @@ class EndLoad(Request, frozen=True, array_like=True, tag="end_load", gc=False):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name
 
 
 class ReadStaging(Request, frozen=True, array_like=True, tag="read_staging", gc=False):
-    """What is staged: answers ``Staging``.
+    """A request for what is staged; the answer is ``Staging``.
 
     Attributes:
         unfinished: only queries whose last batch is still being applied, a hundred at a time.
-        begin: of the queries, the name of the first.
+        begin: the name of the query to begin with.
     """
 
     unfinished: bool = False
@@ -222,16 +232,22 @@ class ReadStaging(Request, frozen=True, array_like=True, tag="read_staging", gc=
 
 
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A query that has published: the last batch, and whether that is still being applied."""
+    """A query that has published: its last batch, and whether that is still being applied.
+
+    Attributes:
+        dead: how many rows of that batch became dead letters so far.
+    """
 
     query: bytes
     batch: int
     unfinished: bool
+    dead: int = 0
 
 
 class Staging(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ReadStaging``: queries; how many jobs, attempts and bulk loads are known; at most
-    10,000 of each are counted.
+    """The answer of ``ReadStaging``: queries, and the numbers of jobs, attempts and bulk loads.
+
+    At most 10,000 of each are counted.
     """
 
     queries: list[StagedQuery]

@@ -1,4 +1,4 @@
-"""What the steps of staging share: how much one may do, and how records are walked and checked."""
+"""The common parts of the steps of staging: their limits, and the reads and checks of records."""
 
 from __future__ import annotations
 
@@ -28,23 +28,30 @@ UNFINISHED_AT_ONCE: Final = 100
 
 
 class Room:
-    """What one step may still do."""
+    """The room that is left in one step.
+
+    Attributes:
+        rows: how many rows it may still carry out.
+        dead: how many rows it has made dead letters.
+        deletions: how many keys it may still delete.
+    """
 
     def __init__(self, ctx: Evaluation) -> None:
         self.rows = limits.STAGED_STEP_ROWS_MAX
+        self.dead = 0
         self.deletions = limits.STAGED_DELETED_AT_ONCE_MAX
         self._ctx = ctx
         self._bytes_end = ctx.bytes + ctx.moved + limits.STAGED_STEP_BYTES_MAX
 
     def is_left(self) -> bool:
-        """Whether there is room for another row."""
+        """Return whether there is room for another row."""
         return self.rows > 0 and self._ctx.bytes + self._ctx.moved < self._bytes_end
 
 
 def first(
     reader: Evaluation | View, prefix: bytes, most: int, start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
-    """The first pairs under a prefix, from the one on that goes on with ``start``."""
+    """Iterate over the first pairs under a prefix, from the key on that ends with ``start``."""
     found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
     for number, pair in enumerate(found(prefix + start, keys.after_prefix(prefix))):
         if number == most:
@@ -53,10 +60,10 @@ def first(
 
 
 def check_rows(packed: bytes) -> None:
-    """Refuses what are no rows, or rows that could not be carried out.
+    """Check that these are rows, and that they can be carried out.
 
     Raises:
-        Invalid, ValueTooLarge: they cannot.
+        Invalid, ValueTooLarge: they are not, or cannot.
     """
     try:
         decoded = rows.decode(packed)
@@ -68,7 +75,7 @@ def check_rows(packed: bytes) -> None:
 
 
 def check_chunks(request: PublishStaged, winner: Winner, stored: bytes | None) -> None:
-    """Whether all chunks of an attempt are there, by its record, numbered without gaps.
+    """Check that all chunks of an attempt are there, by its record, numbered without gaps.
 
     Raises:
         Invalid: some are missing.
@@ -88,14 +95,14 @@ def check_chunks(request: PublishStaged, winner: Winner, stored: bytes | None) -
 
 
 def read(view: View, at: Places, request: ReadStaging) -> Generator[None, None, Staging]:
-    """``ReadStaging``: over as many turns as it takes."""
+    """Evaluate ``ReadStaging``, over as many turns as it takes."""
     if request.unfinished:
         return _unfinished(view, at, request.begin)
     found: list[StagedQuery] = []
 
     def told(query: bytes, stored: bytes) -> None:
         record = queries.decode(stored)
-        found.append(StagedQuery(query, record.batch, record.position is not None))
+        found.append(StagedQuery(query, record.batch, record.position is not None, record.dead))
 
     yield from _looked_at(view, at.queries, request.begin, told)
     counts = []
@@ -108,7 +115,7 @@ def read(view: View, at: Places, request: ReadStaging) -> Generator[None, None, 
 def _looked_at(
     view: View, prefix: bytes, begin: bytes, look: Callable[[bytes, bytes], None]
 ) -> Generator[None, None, int]:
-    """Looks at the first records under a prefix; answers how many there are."""
+    """Look at the first records under a prefix; return how many there are."""
     number, start = 0, begin
     while True:
         for place, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
@@ -124,12 +131,13 @@ def _looked_at(
 
 
 def _unfinished(view: View, at: Places, begin: bytes) -> Staging:
-    """What publications take is stored only while they are carried out."""
+    """Return the queries that are being applied: only these have stored winners."""
     prefix, found = at.part(keys.STAGED_WINNERS), []
     for place, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
         query = place[len(prefix) :]
         record = view.get(at.query(query))
         assert record is not None, "of a publication there is no record"
-        found.append(StagedQuery(query, queries.decode(record).batch, unfinished=True))
+        known = queries.decode(record)
+        found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))
         view.steps += 1 + len(stored) // 64
     return Staging(found, 0, 0, 0)

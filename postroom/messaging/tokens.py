@@ -1,4 +1,4 @@
-"""What requests about messages wait for (see ``MustWait``)."""
+"""The tokens that requests about messages wait for (see ``MustWait``)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
-    """A message arrives at, or becomes free in, the inbox of ``key``."""
+    """The event that a message arrives at, or becomes free in, the inbox of ``key``."""
 
     key: bytes
 

@@ -23,6 +23,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # a channel and Spark's 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
+from postroom.pipeline.advice import Adviser, check_python
 from postroom.pipeline.driver_service import DriverService
 from postroom.pipeline.filters import after_prefix
 from postroom.pipeline.source import PostroomSource
@@ -42,6 +43,9 @@ def register(spark: SparkSession) -> None:
 
     Args:
         spark: the session.
+
+    Raises:
+        Invalid: the Python that Spark starts for its tasks has no Postroom.
     """
     if spark.conf.get(PUSHDOWN, None) != "true":  # where it may not be set, it may be there
         spark.conf.set(PUSHDOWN, "true")
@@ -50,6 +54,8 @@ def register(spark: SparkSession) -> None:
     if context is not None:
         service = service_of(spark)
         if service is None:
+            check_python(context.pythonExec)
+            spark.streams.addListener(Adviser())
             service = DriverService(lambda: _is_busy(context), time.monotonic)
             _services[context.applicationId] = service
         line = service.line

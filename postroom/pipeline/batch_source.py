@@ -23,6 +23,7 @@ from postroom.pipeline.driver_service import Line
 from postroom.pipeline.filters import Selection, Span, narrowed, with_prefix
 from postroom.pipeline.options import Options, Store
 from postroom.pipeline.reading import Part, Work, read
+from postroom.pipeline.tables import VALUES
 
 KEYS_PER_PART: Final = 1000
 _ENDED: Final = ("done", "archived", "dead")
@@ -79,13 +80,14 @@ class TableReader(DataSourceReader):
             return  # Spark's own, where there are no parts
         options, selection = self._options, self._selection
         since = options.since or 0
+        schema = to_arrow_schema(self._schema, timezone="UTC")
         work = Work(
             options.table,
             self._at,
             max(selection.after, since),
             selection.until,
-            to_arrow_schema(self._schema, timezone="UTC"),
-            decode_for(options.format),
+            schema,
+            decode_for(options.format, schema, VALUES.get(options.table, ""), options.mode),
         )
         yield from read(connections.database(self._store), partition.part, work)
 

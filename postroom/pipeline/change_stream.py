@@ -7,7 +7,8 @@ batch that is repeated reads the same, after whatever crash.
 The position at which the next batch begins is protected by the process that asks for offsets, over
 its connection, from before the batch is planned until the next one is asked for. (Spark tells late,
 or never, that a batch is done: nothing here waits for that.) While no process runs nobody protects
-it, and after ``gc_ttl`` the history may be gone.
+it, and after ``gc_ttl`` the history may be gone. So the store keeps the position of a stream that
+has a name (``db.keep_position``), for a day unless it was told otherwise.
 
 A batch ends at a commit: all changes of a transaction are in one batch.
 
@@ -35,8 +36,8 @@ from pyspark.sql.types import StructType
 
 from postroom.client.bulk import Partition
 from postroom.client.sync import Database
-from postroom.errors import SnapshotTooOld
-from postroom.kv.clock import from_seconds
+from postroom.errors import AccessDenied, SnapshotTooOld
+from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
 from postroom.pipeline import connections, offsets, tables
 from postroom.pipeline.decoding import decode_for
@@ -84,6 +85,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
         self._complete = 0  # up to when nothing is missing in what was seen last
         self._held: dict[int, ExitStack] = {}
+        self._kept: int | None = None  # the position that the store keeps, as far as is known
         self._seen: Seen | None = None  # of the batch that is made
 
     def __getstate__(self) -> dict[str, Any]:
@@ -119,7 +121,25 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._protect(start)
         position = offsets.position_of(start)
         until = self._cut(position, limit) or self._beyond_quiet(position)
-        return start if until is None else offsets.everywhere(self._ranges(), until)
+        if until is None:
+            return start
+        return {**offsets.everywhere(self._ranges(), until), **self._behind(until)}
+
+    def _behind(self, position: int) -> dict[str, Any]:
+        """Return how far a batch that ends at ``position`` is behind the newest change.
+
+        That is for people: Spark shows the end of a batch in ``lastProgress``, and asks a source
+        that hands it rows (:mod:`.prefetching`) for nothing else. Rows are counted as far as one
+        answer of the store goes.
+        """
+        if position >= self._complete:  # as it was seen a moment ago
+            return {"rows_behind": 0, "seconds_behind": 0.0}
+        found = self._first_changes(position)
+        seconds = 0.0
+        if found.changes:
+            oldest = int(found.changes[0].timestamp)
+            seconds = max((int(self._db.now()) - oldest) >> LOGICAL_BITS, 0) / 1000
+        return {"rows_behind": len(found.changes), "seconds_behind": seconds}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """How much a batch reads at most."""
@@ -256,7 +276,25 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._beyond_loss(error)
                 return
             self._held[position] = stack
+        self._keep(position)
         self._let_go(position)
+
+    def _keep(self, position: int) -> None:
+        """Have the store keep a position, which is held, if the stream has a name."""
+        name, seconds = self._options.name, self._options.position_for
+        if not name or position == self._kept:
+            return
+        try:
+            if seconds:
+                self._db.keep_position(name, position, seconds=seconds)
+            elif self._kept is None:
+                self._db.forget_position(name)
+        except AccessDenied as error:
+            raise AccessDenied(
+                f"the position of the stream {name!r} cannot be kept: {error}. Or give "
+                "protect_for=0: then nothing is kept while the stream does not run"
+            ) from error
+        self._kept = position
 
     def _let_go(self, but: int | None) -> None:
         for position in [each for each in self._held if each != but]:
@@ -295,7 +333,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _task(self, step: Step, after: int) -> tuple[Part, Work]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        decode = decode_for(self._options.format)
+        decode = decode_for(self._options.format, schema, "value", self._options.mode)
         return (
             Part((step.span,), step.range_id, step.generation),
             Work("changes", step.until, after, step.until, schema, decode),

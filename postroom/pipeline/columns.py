@@ -7,6 +7,7 @@ Arrow's own layout, and no object is made for a row.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +18,7 @@ import pyarrow as pa
 from postroom.errors import WrongType
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.versions import INTEGER, TOMBSTONE
-from postroom.pipeline.decoding import Decode, decoded
+from postroom.pipeline.decoding import CORRUPT, Decode
 from postroom.ranges.bulk_requests import Columns
 
 Page = Mapping[str, Callable[[pa.Field], pa.Array]]
@@ -39,22 +40,33 @@ def packed_page(answer: Columns, range_id: int, decode: Decode | None) -> Page:
     kinds = np.frombuffer(answer.kinds, np.uint8)
     stamps = np.frombuffer(answer.timestamps, ">u8").astype(np.int64)
 
-    def values(field: pa.Field) -> pa.Array:
-        there = kinds != TOMBSTONE
-        array = _binary(answer.rows, answer.values, answer.value_ends, there)
-        if decode is None:
-            return as_type(array, field)
-        keys = _binary(answer.rows, answer.keys, answer.key_ends)
-        return decoded(array, keys, (kinds == INTEGER).tolist(), field, decode)
+    def stored() -> pa.Array:
+        return _binary(answer.rows, answer.values, answer.value_ends, kinds != TOMBSTONE)
 
-    return {
+    page: Page = {
         "key": lambda field: as_type(_binary(answer.rows, answer.keys, answer.key_ends), field),
-        "value": values,
+        "value": lambda field: as_type(stored(), field),
         "deleted": lambda _: pa.array(kinds == TOMBSTONE),
         "timestamp": lambda _: pa.array(stamps),
         "time": lambda field: _times(stamps, field),
         "range": lambda _: pa.array(np.full(answer.rows, range_id, np.int64)),
     }
+    if decode is None:
+        return page
+    keys = _binary(answer.rows, answer.keys, answer.key_ends)
+    return {**page, **_decoded("value", decode, stored, keys, (kinds == INTEGER).tolist())}
+
+
+def _decoded(
+    name: str,
+    decode: Decode,
+    stored: Callable[[], pa.Array],
+    keys: pa.Array,
+    integers: Sequence[bool],
+) -> Page:
+    """Return the column of decoded values and that of corrupt ones, decoded once for both."""
+    columns = functools.cache(lambda: decode.columns(stored(), keys, integers))
+    return {name: lambda _: columns()[0], CORRUPT: lambda _: columns()[1]}
 
 
 def _binary(rows: int, data: bytes, ends: bytes, there: Any = None) -> pa.Array:
@@ -113,12 +125,8 @@ def with_values(page: Page, name: str, keys: Iterable[bytes], decode: Decode | N
     if decode is None or name not in page:
         return page
 
-    def values(field: pa.Field) -> pa.Array:
-        plain = page[name](pa.field(name, pa.binary()))
-        keyed = pa.array(keys, pa.binary())
-        return decoded(plain, keyed, [False] * len(plain), field, decode)
-
-    return {**page, name: values}
+    stored, keyed = page[name](pa.field(name, pa.binary())), pa.array(keys, pa.binary())
+    return {**page, **_decoded(name, decode, lambda: stored, keyed, [False] * len(stored))}
 
 
 def headers_text(headers: Mapping[str, Any] | None) -> str:

@@ -1,40 +1,98 @@
-"""Values that a codec packed, as columns of any type: on the executors, batch by batch."""
+"""Values that a codec packed, as columns of any type: on the executors, batch by batch.
+
+``mode=failfast`` (the default) ends the task at the first value that cannot be decoded.
+``mode=permissive`` makes it null, and keeps its bytes in the column :data:`CORRUPT`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 import pyarrow as pa
 
-from postroom.client.codec import Packing, resolve
+from postroom.client.codec import resolve
 from postroom.errors import WrongType, shorten
+from postroom.pipeline.typed_values import NotThatType, decoder
 
-Decode = Packing
+CORRUPT: Final = "_corrupt_record"
+"""Values that cannot be decoded are in this column, as they are stored."""
+FAILFAST: Final = "failfast"
+PERMISSIVE: Final = "permissive"
+_NAMES: Final = {"json": "JSON", "msgpack": "MessagePack"}
 
 
-def decode_for(format_: str) -> Decode | None:
-    """What unpacks values of a format; ``None``: they stay bytes."""
-    return resolve(format_) if format_ else None
+class Decode:
+    """Decodes the column of values of a table.
 
-
-def decoded(
-    values: pa.Array, keys: pa.Array, integers: Sequence[bool], field: pa.Field, decode: Decode
-) -> pa.Array:
-    """Values as what they say. An integer that ``increment`` stored is one.
+    Args:
+        format_: ``json`` or ``msgpack``.
+        field: the column, with its type.
+        permissive: whether values that cannot be decoded are kept apart.
 
     Raises:
-        WrongType: one cannot be unpacked, or is nothing of the column's type.
+        Invalid: values of this type cannot be decoded.
     """
-    names = keys.to_pylist()
-    found: list[Any] = [
-        None if value is None else decode.decode(value, name, integer=integer)
-        for value, name, integer in zip(values.to_pylist(), names, integers, strict=True)
-    ]
-    try:
-        return pa.array(found, field.type)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
-        raise WrongType(
-            f"values from {shorten(names[0])} on do not fit the type {field.type} of the column "
-            f"{field.name!r}: {error}"
-        ) from error
+
+    def __init__(self, format_: str, field: pa.Field, *, permissive: bool) -> None:
+        self._format = format_
+        self._codec = resolve(format_)
+        self._convert = decoder(field.name, field.type, format_)
+        self._field = field
+        self._permissive = permissive
+
+    def columns(
+        self, values: pa.Array, keys: pa.Array, integers: Sequence[bool]
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return the decoded values, and the bytes of those that cannot be decoded.
+
+        Args:
+            values: as they are stored; null where there is none.
+            keys: where they are stored.
+            integers: whether ``increment`` stored it.
+
+        Raises:
+            WrongType: a value cannot be decoded, or is not of the type of the column.
+        """
+        found: list[object] = []
+        corrupt: list[bytes | None] = []
+        for value, key, integer in zip(values.to_pylist(), keys.to_pylist(), integers, strict=True):
+            try:
+                found.append(self._decoded(value, key, integer=integer))
+                corrupt.append(None)
+            except WrongType:
+                if not self._permissive:
+                    raise
+                found.append(None)
+                corrupt.append(value)
+        return pa.array(found, self._field.type), pa.array(corrupt, pa.binary())
+
+    def _decoded(self, value: bytes | None, key: bytes, *, integer: bool) -> object:
+        if value is None:
+            return None
+        try:
+            unpacked = self._codec.decode(value, key, integer=integer)
+        except WrongType as error:
+            shown = "an integer of increment" if integer else shorten(value)
+            raise WrongType(
+                f"what is stored at {shorten(key)}, {shown}, is no {_NAMES[self._format]}; give "
+                "the format= that it was written with, read fewer keys (prefix=), or give "
+                f"mode=permissive, which keeps such values in the column {CORRUPT}"
+            ) from error
+        try:
+            converted: object = self._convert(unpacked)
+            pa.scalar(converted, self._field.type)  # it may be too large for the type
+        except (NotThatType, pa.ArrowException, OverflowError) as error:
+            raise WrongType(
+                f"what is stored at {shorten(key)} does not fit the type {self._field.type} of the "
+                f"column {self._field.name!r}: {error}; correct the type, or give mode=permissive, "
+                f"which keeps such values in the column {CORRUPT}"
+            ) from error
+        return converted
+
+
+def decode_for(format_: str, schema: pa.Schema, name: str, mode: str) -> Decode | None:
+    """Return what decodes the column ``name`` of a schema; ``None``: its values stay bytes."""
+    if not format_ or name not in schema.names:
+        return None
+    return Decode(format_, schema.field(name), permissive=mode == PERMISSIVE)

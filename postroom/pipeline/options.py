@@ -7,23 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from postroom.client.bulk import PART_BYTES
 from postroom.errors import Invalid
+from postroom.kv.clock import from_datetime
+from postroom.limits import POSITION_NAME_CHARACTERS_MAX, POSITION_SECONDS, POSITION_SECONDS_MAX
+from postroom.pipeline.decoding import FAILFAST, PERMISSIVE
 
 TABLES: Final = (
     "data", "inbox", "reaped", "outbox", "queue", "archive", "dead_letters", "accounting",
     "changes", "counters", "inbox_index", "places", "beside",
 )  # fmt: skip
 FORMATS: Final = ("json", "msgpack")
+_OF_TABLE: Final = "option."
+_OF_SPARK: Final = frozenset({
+    "collation", "comment", "external", "is_managed_location", "owner", "provider",
+})  # fmt: skip
+"""Properties that Spark gives a table of its own accord."""
+_OF_OTHER_CLOCKS: Final = range(10**7, 10**16)
+"""Dates as 20260131, and seconds, milli- or microseconds since 1970: stores tell larger numbers."""
 PROTECT_SECONDS: Final = 600.0
 """How long a data frame that is not used stays readable, at least."""
 
 _KNOWN: Final = frozenset({
     "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token", "table", "at",
     "since", "start", "prefix", "queue", "format", "part_bytes", "protect_for", "max_rows",
-    "max_bytes", "fail_on_data_loss",
+    "max_bytes", "fail_on_data_loss", "mode", "name",
 })  # fmt: skip
 
 
@@ -60,8 +72,11 @@ class Options:
         prefix: of keys; empty: all.
         queue: name of the queue; empty: all of them.
         format: of values; empty: they are bytes.
+        mode: ``failfast`` or ``permissive``: what becomes of values that cannot be decoded.
         part_bytes: about how much a task reads.
         protect_for: seconds for which a data frame that is not used stays readable.
+        name: of a stream; empty: it has none.
+        position_for: seconds for which the position of a stream with a name stays readable.
         max_rows, max_bytes: of a batch of a stream, about; 0: no limit.
         fail_on_data_loss: whether a stream ends when changes that it has not seen are collected.
     """
@@ -79,6 +94,31 @@ class Options:
     max_rows: int
     max_bytes: int
     fail_on_data_loss: bool
+    mode: str = FAILFAST
+    name: str = ""
+    position_for: float = POSITION_SECONDS
+
+
+def plain(given: Mapping[str, str]) -> dict[str, str]:
+    """Return options by their own names.
+
+    The options of a table (``CREATE TABLE ... USING postroom OPTIONS (...)``) come twice: as they
+    are, and beginning with ``option.``. ``path`` comes as ``location`` besides, as a URI.
+    """
+    options = {name.lower(): value for name, value in given.items()}
+    of_table = [name for name in options if name.startswith(_OF_TABLE)]
+    for name in of_table:
+        options.setdefault(name.removeprefix(_OF_TABLE), options.pop(name))
+    if of_table or "provider" in options:
+        options = {name: each for name, each in options.items() if name not in _OF_SPARK}
+    location = options.pop("location", "")
+    if options.get("connect") and (of_table or location):
+        options.pop("path", None)  # of a table without a folder of its own
+    elif location:
+        options.setdefault("path", location)
+    if options.get("path", "").startswith("file:"):  # as Spark writes a folder of a table
+        options["path"] = unquote(urlsplit(options["path"]).path)
+    return options
 
 
 def parse(given: Mapping[str, str]) -> Options:
@@ -87,30 +127,63 @@ def parse(given: Mapping[str, str]) -> Options:
     Raises:
         Invalid: one is unknown, missing or impossible.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = plain(given)
     unknown = sorted(set(options) - _KNOWN)
     if unknown:
         raise Invalid(f"there is no option {unknown[0]!r}: options are {', '.join(sorted(_KNOWN))}")
     since = options.get("since")
+    name, position_for, protect_for = _protection(options)
     return Options(
         store=_store(options),
         table=_one_of("table", options.get("table", "data"), TABLES),
-        at=_number("at", options.get("at"), 0),
-        since=None if since in {None, "earliest"} else _number("since", since, 0),
+        at=_moment("at", options.get("at")),
+        since=None if since in {None, "earliest"} else _moment("since", since),
         start=_start(options.get("start", "now")),
         prefix=options.get("prefix", "").encode(),
         queue=options.get("queue", ""),
         format=_one_of("format", options.get("format", ""), ("", *FORMATS)),
         part_bytes=_number("part_bytes", options.get("part_bytes"), PART_BYTES, 1),
-        protect_for=float(_number("protect_for", options.get("protect_for"), int(PROTECT_SECONDS))),
+        protect_for=protect_for,
         max_rows=_number("max_rows", options.get("max_rows"), 0),
         max_bytes=_number("max_bytes", options.get("max_bytes"), 0),
         fail_on_data_loss=_boolean(options, "fail_on_data_loss", default=True),
+        mode=_mode(options),
+        name=name,
+        position_for=position_for,
     )
+
+
+def _protection(options: Mapping[str, str]) -> tuple[str, float, float]:
+    """Return the name of a stream, and for how long its position and a data frame are protected."""
+    name, given = options.get("name", ""), options.get("protect_for")
+    if not name:
+        return "", 0.0, float(_number("protect_for", given, int(PROTECT_SECONDS)))
+    if len(name) > POSITION_NAME_CHARACTERS_MAX:
+        raise Invalid(f"name has {POSITION_NAME_CHARACTERS_MAX} characters at most")
+    seconds = float(_number("protect_for", given, int(POSITION_SECONDS)))
+    if seconds > POSITION_SECONDS_MAX:
+        raise Invalid(
+            f"protect_for is {POSITION_SECONDS_MAX:g} seconds (a week) at most for a stream with a "
+            f"name, not {given}"
+        )
+    return name, seconds, PROTECT_SECONDS
+
+
+def _mode(options: Mapping[str, str]) -> str:
+    mode = _one_of("mode", options.get("mode", FAILFAST).lower(), (FAILFAST, PERMISSIVE))
+    if mode == PERMISSIVE and not options.get("format"):
+        raise Invalid("mode=permissive is about values that are decoded: give format= too")
+    return mode
 
 
 def _store(options: Mapping[str, str]) -> Store:
     connect, path = options.get("connect", ""), options.get("path", "")
+    if not options:
+        raise Invalid(
+            "Spark tells a source nothing of the options of a table (CREATE TABLE ... USING "
+            "postroom): give them with each query, SELECT ... FROM t WITH (path 'folder'), or once "
+            "with CREATE VIEW v AS SELECT * FROM t WITH (path 'folder')"
+        )
     if bool(connect) == bool(path):
         raise Invalid(
             'give one of connect="host:port,..." (a cluster) and path="folder" (a store that '
@@ -129,7 +202,7 @@ def _store(options: Mapping[str, str]) -> Store:
 
 def _start(given: str) -> str:
     if given not in {"now", "earliest"}:
-        return str(_number("start", given, 0))
+        return str(_moment("start", given))
     return given
 
 
@@ -139,10 +212,40 @@ def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> str:
     return given
 
 
+def _moment(name: str, given: str | None) -> int:
+    """Return a timestamp: one of the store, or that of a moment in ISO 8601 with its offset."""
+    if given is None:
+        return 0
+    try:
+        moment = datetime.fromisoformat(given)
+    except ValueError:
+        moment = None
+    if moment is None or given.isdecimal():
+        return _timestamp(
+            name, given.removeprefix("Timestamp(").removesuffix(")")
+        )  # as Spark has it
+    if moment.tzinfo is None:
+        raise Invalid(
+            f"{name} is {given!r}, which has no time zone: give an aware datetime, or "
+            f"{given + '+00:00'!r} for UTC"
+        )
+    return from_datetime(moment)
+
+
+def _timestamp(name: str, given: str) -> int:
+    """Return a timestamp of the store, which is given as text."""
+    if not given.isdecimal() or int(given) in _OF_OTHER_CLOCKS:
+        raise Invalid(
+            f"{name} is {given!r}, which is no timestamp: give one that db.now() or a commit told "
+            "(a whole number), an aware datetime, or text in ISO 8601 with an offset, as "
+            "'2026-01-31T12:00:00+00:00'"
+        )
+    return int(given)
+
+
 def _number(name: str, given: str | None, default: int, least: int = 0) -> int:
     if given is None:
         return default
-    given = given.removeprefix("Timestamp(").removesuffix(")")  # as Spark writes one of ours
     if not given.isdecimal() or int(given) < least:
         raise Invalid(f"{name} is a whole number from {least} on, not {given!r}")
     return int(given)

@@ -18,6 +18,7 @@ from postroom.client.sync import Database
 from postroom.kv.clock import Timestamp
 from postroom.kv.columns import packed
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
+from postroom.messaging import due as times
 from postroom.messaging.queues.requests import QueueMessage
 from postroom.messaging.requests import Deliverable, Delivered, Executable
 from postroom.pipeline.columns import (
@@ -34,6 +35,7 @@ from postroom.pipeline.filters import Span
 from postroom.pipeline.recounting import RECOUNTED
 from postroom.pipeline.tables import SINCE, VALUES
 from postroom.ranges.bulk_requests import Columns
+from postroom.ranges.headers import unpacked
 from postroom.ranges.requests import Change, DeleteRange
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
@@ -176,7 +178,7 @@ _INBOX: Final[dict[str, Getter]] = {
     "key": lambda each: each[0],
     "id": lambda each: each[1].hex(),
     "value": lambda each: each[2].value,
-    "headers": lambda each: headers_text(each[2].headers),
+    "headers": lambda each: headers_text(unpacked(each[2].headers)),
     "sent_at": lambda each: _time_in(each[1]),
     "sent_time": lambda each: _time_in(each[1]),
     "delivered_at": lambda each: each[2].delivered_at,
@@ -230,14 +232,14 @@ _ENTRY: Final[dict[str, Getter]] = {
     "key": lambda each: _about(each[1]),
     "request": lambda each: _request(each[1]),
     "message": lambda each: each[1].value if isinstance(each[1], Deliverable) else None,
-    "headers": lambda each: headers_text(getattr(each[1], "headers", None)),
+    "headers": lambda each: headers_text(unpacked(getattr(each[1], "headers", None))),
     "transaction_id": lambda each: each[1].transaction_id,
     "source_key": lambda each: each[1].source,
 }
 _OUTBOX: Final[dict[str, Getter]] = {
     **_ENTRY,
-    "due": lambda each: _time_in(each[0]),
-    "due_time": lambda each: _time_in(each[0]),
+    "due": lambda each: times.shown(_time_in(each[0])),
+    "due_time": lambda each: times.shown(_time_in(each[0])),
     "sent_at": lambda each: _time_in(each[0][8:]),
     "sent_time": lambda each: _time_in(each[0][8:]),
 }
@@ -283,7 +285,7 @@ _QUEUE: Final[dict[str, Getter]] = {
     **{name: _moment(name) for name in _TIMES},
     **{time: _moment(name) for name, time in _TIMES.items()},
     "queue": lambda each: each[0],
-    "headers": lambda each: headers_text(each[1].headers),
+    "headers": lambda each: headers_text(unpacked(each[1].headers)),
 }
 
 

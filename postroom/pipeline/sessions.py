@@ -25,12 +25,9 @@ from pyspark.sql import SparkSession
 
 from postroom import pipeline
 from postroom.errors import Unavailable
-from postroom.pipeline.jobs.job import JobFailed
+from postroom.pipeline.jobs.job import JobFailed, in_a_line
 
 HERE: Final = "local[*]"
-_OWN: Final = "postroom."
-"""What the names of Postroom's errors begin with."""
-_GENERAL: Final = "An error occurred while calling"
 _LOOPBACK: Final = "127.0.0.1"
 _QUIET: Final = {
     "spark.ui.enabled": "false",
@@ -92,17 +89,6 @@ def without_traces() -> Iterator[None]:
         yield
     finally:
         root.removeFilter(is_told)
-
-
-def in_a_line(text: str) -> str:
-    """What Spark says of a failure, without the ways through its processes: the last thing that
-    Postroom has said in a task, or else the first line.
-    """
-    own = [line for line in text.splitlines() if line.strip().startswith(_OWN)]
-    if own:
-        return own[-1].partition(": ")[2].strip()
-    lines = [line.strip(": ") for line in text.splitlines() if not line.startswith(_GENERAL)]
-    return f"Spark: {lines[0]}" if lines else "Spark has failed, and does not say why"
 
 
 def _find_java() -> None:

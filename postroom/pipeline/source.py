@@ -31,6 +31,7 @@ from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
 from postroom.pipeline.sinks.loads import LoadWriter
 from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
+from postroom.pipeline.typed_values import encoder
 from postroom.pipeline.worker_processes import settle
 
 
@@ -96,8 +97,10 @@ class PostroomSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """What plans and reads a batch."""
         self._planned()
-        tables.check(schema, self.wanted.table, self.wanted.format)
+        tables.check(schema, self.wanted.table, self.wanted.format, self.wanted.mode)
         wanted = self.wanted
+        if wanted.name:
+            raise Invalid("name= is for a stream (spark.readStream): leave it out")
         if wanted.table in tables.SINCE and wanted.since is None:
             wanted = replace(wanted, since=self._first_readable())
         return TableReader(wanted, self.store, self.at, self.line, schema)
@@ -110,7 +113,7 @@ class PostroomSource(DataSource):
                 f"a stream is read from the table changes, not {self.wanted.table!r}: give "
                 "table=changes"
             )
-        tables.check(schema, "changes", self.wanted.format)
+        tables.check(schema, "changes", self.wanted.format, self.wanted.mode)
         return with_prefetch(ChangeReader(self.wanted, self.store, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -143,4 +146,7 @@ class PostroomSource(DataSource):
             )
         options = of_sinks.parse(self.options, schema.fieldNames())
         rows.check({field.name: field.dataType.typeName() for field in schema}, options)
+        for field in schema:
+            if rows.is_field(field.name, options):
+                encoder(field.name, tables.arrow_type(field), options.format)
         return options

@@ -10,8 +10,10 @@ as text; values as anything, with ``format=``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -25,6 +27,8 @@ from pyspark.sql.types import (
 )
 
 from postroom.errors import Invalid
+from postroom.pipeline.decoding import CORRUPT, FAILFAST, PERMISSIVE
+from postroom.pipeline.typed_values import decoder, refused
 
 _QUEUE: Final = (
     "queue string, key binary, kind string, id binary, payload binary, headers string, "
@@ -111,20 +115,28 @@ _TYPES: Final[dict[str, DataType]] = {
 }
 
 
+_VARIANT: Final = '"variant"'
+"""The type variant inside the JSON of a type."""
+
+
 def schema_of(table: str) -> StructType:
     """All columns of a table."""
     columns = (column.split() for column in SCHEMAS[table].split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 
-def check(schema: StructType, table: str, format_: str) -> None:
+def check(schema: StructType, table: str, format_: str, mode: str = FAILFAST) -> None:
     """Make sure that a table can be read so.
 
     Raises:
         Invalid: it has no such column, or none of this type.
     """
     known = {field.name: field.dataType for field in schema_of(table).fields}
+    if mode == PERMISSIVE and table in VALUES:
+        known[CORRUPT] = BinaryType()
     for field in schema.fields:
+        if field.name == VALUES.get(table) and format_:
+            decoder(field.name, arrow_type(field), format_)
         if field.name not in known:
             raise Invalid(
                 f"the table {table!r} has no column {field.name!r}: its columns are "
@@ -140,6 +152,21 @@ def check(schema: StructType, table: str, format_: str) -> None:
             f"{field.dataType.simpleString()}"
             + (": give format=json or msgpack" if field.name == VALUES.get(table) else "")
         )
+
+
+def arrow_type(field: StructField) -> Any:
+    """Return the type of a column as Arrow has it.
+
+    Raises:
+        Invalid: Arrow has none.
+    """
+    try:
+        type_ = to_arrow_type(field.dataType, timezone="UTC")
+    except PySparkException as error:
+        raise refused(field.name, field.dataType.simpleString()) from error
+    if _VARIANT in field.dataType.json():  # Arrow takes it for a struct
+        raise refused(field.name, field.dataType.simpleString())
+    return type_
 
 
 def is_plain(schema: StructType, table: str) -> bool:

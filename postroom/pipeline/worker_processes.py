@@ -5,13 +5,18 @@ That looks at every object that was imported (Spark, Arrow, NumPy, Postroom: 70,
 all of them are needed: 13 ms of a processor each time, while the next task of this process waits.
 So when Postroom has been imported, the collector is told to look at what is there no more
 (``gc.freeze``). What comes later is collected as ever.
+
+An error of Postroom is a sentence that says what to do. Spark would put the calls that led to it
+before that; so it is told to leave them out, of these errors only.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
-from typing import Final
+from typing import IO, Any, Final
+
+from postroom.errors import Error
 
 _DAEMON: Final = "pyspark.daemon"
 _settled = False
@@ -25,7 +30,26 @@ def settle() -> None:
     if not _settled and _is_of_spark():
         gc.collect()  # what is garbage by now shall not stay
         gc.freeze()
+        _tell_errors_in_a_sentence()
         _settled = True
+
+
+def _tell_errors_in_a_sentence() -> None:
+    """Have Spark hand on errors of Postroom without a traceback, in this process."""
+    from pyspark import util  # noqa: PLC0415 - only Spark's processes come here
+
+    handle = util.handle_worker_exception
+
+    def handle_plainly(
+        e: BaseException, outfile: IO[Any], hide_traceback: bool | None = None
+    ) -> None:
+        if isinstance(e, UnboundLocalError) and isinstance(e.__context__, Error):
+            e = e.__context__  # Spark stops a reader of streams that could not be made
+        handle(e, outfile, True if isinstance(e, Error) else hide_traceback)
+
+    for module in list(sys.modules.values()):  # they have imported it by its name
+        if getattr(module, "__dict__", {}).get("handle_worker_exception") is handle:
+            module.handle_worker_exception = handle_plainly  # type: ignore[attr-defined]
 
 
 def _is_of_spark() -> bool:

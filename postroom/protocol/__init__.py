@@ -1,1 +1,1 @@
-"""What processes say to each other: frames, requests, failures."""
+"""The messages between processes: frames, requests, failures."""

@@ -1,6 +1,6 @@
-"""Errors between processes: how they travel, and what they become on the other side.
+"""The errors between processes: their form on the way, and on the other side.
 
-A failure is a name, a message, and whatever else the error carries. Besides the public errors
+A failure is a name, a message, and any other content of the error. Besides the public errors
 (:mod:`postroom.errors`) there are some that only the two programs see.
 """
 
@@ -11,22 +11,25 @@ from typing import Any, Final, TypeAlias
 from postroom import errors
 
 Failure: TypeAlias = tuple[str, str, Any]
-"""An error: its name, its message, and what else it carries."""
+"""An error: its name, its message, and its other content."""
 
 NOT_LEASEHOLDER: Final = "NotLeaseholder"
-"""Another node leads; nothing happened. Carries its number and address, or nil."""
+"""The name of the failure that another node leads; nothing happened.
+
+It carries that node's number and address, or nil.
+"""
 WITHDRAWN: Final = "Withdrawn"
-"""The client did not want the answer any more; nothing happened."""
+"""The name of the failure of a withdrawn request; nothing happened."""
 CLOCK_AHEAD: Final = "ClockAhead"
-"""The client's clock is too far ahead of the node's; nothing happened."""
+"""The name of the failure of a client's clock too far ahead of the node's; nothing happened."""
 
 
 class WireError(Exception):
-    """What came in is no frame of this protocol. Nothing of it was done."""
+    """The error for bytes that are no frame of this protocol. Nothing was done."""
 
 
 class DeadlineExceeded(Exception):
-    """No answer came in time; the request was withdrawn, and nothing happened."""
+    """The error for a request without an answer in time. It was withdrawn, and nothing happened."""
 
 
 def _tree(kind: type[errors.Error]) -> dict[str, type[errors.Error]]:
@@ -41,22 +44,24 @@ ERRORS: Final[dict[str, type[Exception]]] = {
     "ValueError": ValueError,
     "TypeError": TypeError,
 }
-"""The errors that travel. What a node says that is not among them is an ``Error``."""
+"""The errors that travel. Any other name that a node sends becomes an ``Error``."""
 
 
 def failure_from(error: BaseException) -> Failure:
-    """An error as it travels."""
+    """Return an error in its form on the way."""
     name = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in ERRORS), "Error")
     extra = None
     if isinstance(error, errors.ConditionFailed):
         extra = error.actual
     elif isinstance(error, errors.Unavailable):
         extra = error.retry_after
+    elif isinstance(error, errors.TransactionConflict) and (error.keys or error.spans):
+        extra = error.keys, error.spans
     return name, str(error), extra
 
 
 def error_from(failure: Failure) -> Exception:
-    """An error that has travelled."""
+    """Return the error that a failure stands for."""
     name, message, extra = failure
     if name == WITHDRAWN:
         return DeadlineExceeded()
@@ -64,11 +69,33 @@ def error_from(failure: Failure) -> Exception:
         return errors.Unavailable(message, extra if isinstance(extra, int | float) else 0.1)
     if name == "ConditionFailed":
         return errors.ConditionFailed(message, extra)
+    if name == "TransactionConflict":
+        return errors.TransactionConflict(message, *_lost(extra))
     return ERRORS.get(name, errors.Error)(message)
 
 
+def _lost(
+    extra: Any,
+) -> tuple[tuple[bytes, ...], tuple[tuple[bytes, bytes | None], ...]]:
+    """Return the keys and spans of a conflict, without malformed ones."""
+    match extra:
+        case [[*keys], [*spans]]:
+            return (
+                tuple(key for key in keys if isinstance(key, bytes)),
+                tuple((start, end) for span in spans for start, end in _bounds(span)),
+            )
+    return (), ()
+
+
+def _bounds(span: Any) -> list[tuple[bytes, bytes | None]]:
+    match span:
+        case [bytes() as start, (bytes() | None) as end]:
+            return [(start, end)]
+    return []
+
+
 def leader_address(failure: Failure) -> str | None:
-    """The address that ``NOT_LEASEHOLDER`` names; ``None``: none."""
+    """Return the address that ``NOT_LEASEHOLDER`` carries, or ``None``."""
     match failure[2]:
         case [int(), str(address)]:
             return address

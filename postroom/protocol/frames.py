@@ -1,46 +1,49 @@
-"""What clients and nodes say to each other: frames of MessagePack, decoded and checked in one step.
+"""The frames of clients and nodes: MessagePack, decoded and checked in one step.
 
 ::
 
     client                                             node
-      Hello    version, who, which stream ──────────▶
-                              ◀────────── Welcome      version, clock, who leads, where all are
+      Hello    version, client, stream    ──────────▶
+                              ◀────────── Welcome      version, clock, leader, addresses of all
       Ask      clock, requests, withdrawn ──────────▶
                               ◀────────── Answers      clock, lease, results and failures
       Ask      (with a look-up)           ──────────▶
-                              ◀────────── Welcome      the same again: who leads now
+                              ◀────────── Welcome      the same again: the leader of now
                               ◀────────── Goodbye      why the stream ends
 
-A frame carries many requests, and many answers, in any order; numbers say which is whose. Every
-frame is an array that begins with its kind; fields may be added at its end, and are ignored by who
-does not know them. ``docs/protocol.md`` tells all of it, with bytes.
+A frame carries many requests, and many answers, in any order; a number ties an answer to its
+request. Every frame is an array that begins with its kind. Fields may be added at its end, and are
+ignored by programs that do not know them. ``docs/protocol.md`` describes all of it, with bytes.
 
 The requests are in :mod:`.requests`, the failures in :mod:`.failures`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from postroom.limits import FRAME_BYTES_MAX, REQUESTS_PER_FRAME_MAX
+from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
 from postroom.protocol.requests import ClientRequest
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 PROTOCOL_VERSION: Final = 1
 ACCEPTED: Final = "postroom-accepted"
-"""In the initial metadata of a stream that was let in: a client that began to write sooner would
-not always be told why it was not."""
+"""The name in the initial metadata of a stream that was let in.
+
+A client that began to write before it would not always learn why it was refused.
+"""
 
 
 Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Asked = TypeVar("Asked")
 
 
 class _Frame(msgspec.Struct, frozen=True, array_like=True):
-    """What all frames are."""
+    """The common form of all frames."""
 
 
 # --- from a client --------------------------------------------------------------------------------
@@ -51,11 +54,12 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
 
     Attributes:
         client: the id of the client process (:mod:`.identities`).
-        stream: the client's streams are numbered upwards. A node ends an older stream of a client
-            before it welcomes a newer one, so that what was sent on it cannot come too late.
-        names_its_own: the ids of its transactions begin with ``client``. (Those of clients of the
-            first release do not.)
-        secret: what ``client`` is made from; empty: it is not made from a secret.
+        stream: the number of the stream, which rises with each of the client's. A node ends an
+            older stream of a client before it welcomes a newer one, and its frames cannot come too
+            late.
+        names_its_own: whether the ids of its transactions begin with ``client``. (Those of clients
+            of the first release do not.)
+        secret: the secret that ``client`` is made from; empty: it is made from none.
     """
 
     version: int
@@ -68,20 +72,20 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
         return f"Hello({self.version}, {self.client!r}, {self.stream})"  # without the secret
 
 
-class Ask(_Frame, frozen=True, array_like=True, tag=1):
-    """Requests.
+class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):
+    """The requests of a client: of all types, or of those of its role (:mod:`.permitted`).
 
     Attributes:
-        clock: about now, on the client: the newest timestamp heard and the time since then.
+        clock: the client's present: the newest timestamp heard, plus the time since then.
         requests: each with a number that no unanswered request of the stream has.
         withdrawn: numbers of requests, those of this frame included, that are not wanted any more
             unless they are answered at once. All are answered all the same.
-        looks_up: a ``Welcome`` is wanted: who leads, and a sign of life.
+        looks_up: whether a ``Welcome`` is wanted, with the present leader, as a sign of life.
     """
 
     clock: Moment
     requests: Annotated[
-        list[tuple[Number, ClientRequest]], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)
+        list[tuple[Number, Asked]], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)
     ] = []
     withdrawn: Annotated[list[Number], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)] = []
     looks_up: bool = False
@@ -91,28 +95,28 @@ class Ask(_Frame, frozen=True, array_like=True, tag=1):
 
 
 class Welcome(_Frame, frozen=True, array_like=True, tag=0):
-    """Answers ``Hello``, and whoever looks up.
+    """The answer to ``Hello``, and to an ``Ask`` that looks up.
 
     Attributes:
         clock: the node's.
-        node_id: whom the client talks to.
-        leader: who leads, as far as this node knows; 0: nobody.
+        node_id: the node that the client talks to.
+        leader: the leader, as far as this node knows; 0: none.
         nodes: the number and address of each node of the cluster; none if it stands alone.
-        requests_max: how many requests this stream may have unanswered, those that wait apart.
-        revision: which requests the node knows (:mod:`.revisions`).
+        requests_max: how many requests this stream may have unanswered, apart from waiting ones.
+        revision: the revision of requests that the node knows (:mod:`.revisions`).
     """
 
     version: int
     clock: Moment
     node_id: int
     leader: int
-    nodes: list[tuple[int, str]]
+    nodes: Annotated[list[tuple[int, str]], msgspec.Meta(max_length=NODES_TOLD_MAX)]
     requests_max: int
     revision: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """The result of one request; or its failure, and the result is nil."""
+    """The result of one request. If it has a failure, the result is nil."""
 
     number: int
     result: msgspec.Raw
@@ -120,21 +124,21 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answers(_Frame, frozen=True, array_like=True, tag=1):
-    """Answers of one turn.
+    """The answers of one turn.
 
     Attributes:
         clock: the node's, not below any timestamp in the answers.
-        lease: the number of the lease under which the node serves. When it changes, what clients
-            had in the leaseholder's memory (protections, locks) is gone.
+        lease: the number of the lease under which the node serves. When it changes, everything that
+            clients had in the leaseholder's memory (protections, locks) is gone.
     """
 
     clock: Moment
     lease: int
-    answers: list[Answer]
+    answers: Annotated[list[Answer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
 
 
 class Goodbye(_Frame, frozen=True, array_like=True, tag=2):
-    """The node ends the stream, and why."""
+    """The end of a stream by the node, and why."""
 
     failure: Failure
 
@@ -142,25 +146,30 @@ class Goodbye(_Frame, frozen=True, array_like=True, tag=2):
 # --- to bytes and back ----------------------------------------------------------------------------
 
 encode = msgspec.msgpack.Encoder().encode
-_from_client: Final = msgspec.msgpack.Decoder(Hello | Ask)
+FromClient: TypeAlias = Hello | Ask[ClientRequest]
+_from_client: Final = msgspec.msgpack.Decoder(FromClient)
 _from_node: Final = msgspec.msgpack.Decoder(Welcome | Answers | Goodbye)
 
 
-def from_client(frame: bytes) -> Hello | Ask:
-    """A frame of a client's.
+def from_client(frame: bytes, decoder: msgspec.msgpack.Decoder[Any] = _from_client) -> FromClient:
+    """Decode a frame of a client.
+
+    Args:
+        frame: the bytes that have come in.
+        decoder: knows the requests that the client may ask for; all, if it is left out.
 
     Raises:
-        WireError: it is none.
+        WireError: the bytes are no such frame.
     """
-    message: Hello | Ask = _decoded(_from_client, frame)
+    message: FromClient = _decoded(decoder, frame)
     return message
 
 
 def from_node(frame: bytes) -> Welcome | Answers | Goodbye:
-    """A frame of a node's.
+    """Decode a frame of a node.
 
     Raises:
-        WireError: it is none.
+        WireError: the bytes are no such frame.
     """
     message: Welcome | Answers | Goodbye = _decoded(_from_node, frame)
     return message

@@ -1,7 +1,7 @@
-"""What a client may ask, and what each request is answered with.
+"""The requests of clients, and the types of their answers.
 
-Upkeep is not among it. Answers have no kind of their own; they are decoded by the type of the
-request that they answer.
+Requests of upkeep are not among them. Answers have no kind of their own; they are decoded by the
+type of the request that they answer.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ from postroom.ranges.bulk_requests import (
     ScanColumns,
 )
 from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RebindNode, RetireNode
+from postroom.ranges.positions import KeepPosition, Position, ReadPositions
 from postroom.ranges.requests import (
     Accounting,
     Changes,
@@ -130,6 +131,7 @@ from postroom.ranges.requests import (
     GetForUpdate,
     GetMany,
     Increment,
+    Lock,
     Now,
     Pairs,
     Protect,
@@ -147,7 +149,7 @@ from postroom.ranges.requests import (
 
 
 class DescribeNode(Request, frozen=True, array_like=True, tag="describe_node", gc=False):
-    """What the node that is asked, whichever it is, says of itself; answers ``NodeStatus``."""
+    """The request for a node's description of itself, by any node; answers ``NodeStatus``."""
 
 
 WriteRequest: TypeAlias = (
@@ -188,13 +190,15 @@ WriteRequest: TypeAlias = (
     | BeginLoad
     | LoadRows
     | EndLoad
+    | KeepPosition
 )
-"""What a transaction may do."""
+"""The writes that a transaction may have."""
 
 ClientRequest: TypeAlias = (
     CommitTransaction[WriteRequest]
     | Get
     | GetForUpdate
+    | Lock
     | GetMany
     | Scan
     | ReverseScan
@@ -237,17 +241,19 @@ ClientRequest: TypeAlias = (
     | EndPart
     | EndRestore
     | AbandonRestore
+    | ReadPositions
     | ReadNodes
     | RetireNode
     | RebindNode
     | DescribeNode
 )
-"""What a client may ask."""
+"""The requests that a client may ask for."""
 
 ANSWERS: Final[dict[type, Any]] = {
     CommitTransaction: Committed,
     Get: Value,
     GetForUpdate: Value,
+    Lock: None,
     GetMany: Values,
     Scan: Pairs,
     ReverseScan: Pairs,
@@ -290,26 +296,27 @@ ANSWERS: Final[dict[type, Any]] = {
     EndPart: None,
     EndRestore: None,
     AbandonRestore: bool,
+    ReadPositions: list[Position],
     ReadNodes: Nodes,
     RetireNode: Nodes,
     RebindNode: Nodes,
     DescribeNode: NodeStatus,
 }
-"""What each request is answered with."""
+"""The type of each request's answer."""
 
 RESULT_DECODERS: Final = {
     kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in ANSWERS.items()
 }
-"""Each of them raises ``MALFORMED`` for what is no answer to that."""
+"""The decoders of answers. They raise ``MALFORMED`` for bytes that are no such answer."""
 
 MALFORMED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decode_result(kind: type, result: msgspec.Raw) -> Any:
-    """What answers a request of the type ``kind``.
+    """Decode the answer to a request of the type ``kind``.
 
     Raises:
-        WireError: it is something else.
+        WireError: the bytes are no such answer.
     """
     try:
         return RESULT_DECODERS[kind](result)
@@ -318,5 +325,5 @@ def decode_result(kind: type, result: msgspec.Raw) -> Any:
 
 
 def not_an_answer(kind: type, error: Exception) -> WireError:
-    """What a request of the type ``kind`` was answered with is something else."""
+    """Return the error for a result that is no answer to a request of the type ``kind``."""
     return WireError(f"not an answer to {kind.__name__}: {error}")

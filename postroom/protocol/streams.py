@@ -1,10 +1,10 @@
-"""Native streams: how frames travel over one TCP connection, with or without TLS, without gRPC.
+"""The native streams: frames over one TCP connection, with or without TLS, without gRPC.
 
 ::
 
-    who calls                                          who is called
+    caller                                             callee
       preamble  "postroom/2\\n"  ─────────────────────▶
-      Opening   what for, and a token ────────────────▶
+      Opening   purpose, and a token  ────────────────▶
                               ◀─────────────────────── preamble, and at once one of
                               ◀─────────────────────── Accepted   frames follow, both ways
                               ◀─────────────────────── Refusal    why not; then the end
@@ -12,7 +12,7 @@
 
 Behind the preambles everything is a *frame*: its length in four bytes, big-endian, and that many
 bytes. The contents of frames belong to :mod:`.frames` and to the nodes. Over TLS the name of
-the protocol is agreed on by ALPN, so that a node knows it before it has decrypted anything.
+the protocol is agreed on by ALPN; a node knows it before it has decrypted anything.
 
 Invariants:
 
@@ -34,7 +34,7 @@ from postroom.limits import OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
 
 STREAM_VERSION: Final = 2
-"""Of these streams. The first version was a gRPC stream, which nodes go on to speak as well."""
+"""The version of these streams. The first one was a gRPC stream, which nodes still speak."""
 NAME: Final = b"postroom/"
 PREAMBLE: Final = NAME + b"%d\n" % STREAM_VERSION
 ALPN: Final = PREAMBLE[:-1].decode()
@@ -46,22 +46,25 @@ FRAMES: Final = "frames"
 HELLO: Final = "hello"
 ADMIT: Final = "admit"
 PROVE: Final = "prove"
-"""What a stream is for: a client's requests, frames of consensus from another node, and the two
-questions that nodes ask each other, which are answered in ``Accepted``."""
+"""The purposes of a stream.
+
+They are a client's requests, frames of consensus from another node, and the questions that nodes
+ask each other, which ``Accepted`` answers.
+"""
 
 UNAVAILABLE: Final = "unavailable"
 DENIED: Final = "denied"
 REFUSED: Final = "refused"
 MALFORMED: Final = "malformed"
-"""Codes of a refusal: not now; not with these proofs; not from this one; not understood."""
+"""The codes of a refusal: not now; not with these proofs; not from this one; not understood."""
 
 
 class Opening(msgspec.Struct, frozen=True, array_like=True):
-    """What a stream is for.
+    """The purpose of a stream.
 
     Attributes:
         method: one of the names above.
-        argument: of a question, or who the node is; as bytes of its own.
+        argument: the argument of a question, or the node's identity; as bytes of its own.
         token: a client's, if it has one.
     """
 
@@ -74,13 +77,13 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """The stream is open; or the question is answered."""
+    """The answer that the stream is open, or to the question."""
 
     answer: bytes = b""
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """The stream ends, and why. Nodes are told so in the middle of a stream as well."""
+    """The end of the stream, and why. Nodes are told so in the middle of a stream as well."""
 
     code: str
     reason: str
@@ -92,40 +95,40 @@ _replies: Final = msgspec.msgpack.Decoder(Accepted | Refusal)
 
 
 def length_bytes(frame: bytes) -> bytes:
-    """What is sent before ``frame``."""
+    """Return the length that is sent before ``frame``."""
     return len(frame).to_bytes(LENGTH_BYTES, "big")
 
 
 def framed(frame: bytes) -> bytes:
-    """``frame`` as it is sent."""
+    """Return ``frame`` with its length, as it is sent."""
     return length_bytes(frame) + frame
 
 
 def opening_bytes(opening: Opening) -> bytes:
-    """The first bytes of who calls."""
+    """Return the first bytes of the caller."""
     return PREAMBLE + framed(_encode(opening))
 
 
 def reply_bytes(reply: Accepted | Refusal, *, first: bool = True) -> bytes:
-    """The first bytes of who is called; or a refusal in the middle of a stream."""
+    """Return the first bytes of the callee, or a refusal in the middle of a stream."""
     return (PREAMBLE if first else b"") + framed(_encode(reply))
 
 
 def read_opening(frame: bytes) -> Opening:
-    """What who calls wants.
+    """Decode the opening of a caller.
 
     Raises:
-        WireError: it is none.
+        WireError: the bytes are no opening.
     """
     opening: Opening = _decoded(_openings, frame)
     return opening
 
 
 def read_reply(frame: bytes) -> Accepted | Refusal:
-    """What who is called says to it.
+    """Decode the reply of a callee.
 
     Raises:
-        WireError: it is none.
+        WireError: the bytes are no reply.
     """
     reply: Accepted | Refusal = _decoded(_replies, frame)
     return reply
@@ -139,66 +142,96 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
 
 
 class OtherProtocol(WireError):
-    """The other side speaks no native streams."""
+    """The error for another side that speaks no native streams."""
 
 
 class OtherVersion(WireError):
-    """It speaks another version of them."""
+    """The error for another side that speaks another version of them."""
 
 
 class Incoming:
-    """What comes in on a stream, cut into frames.
+    """The bytes that come in on a stream, cut into frames.
 
     Args:
-        frame_bytes_max: at the beginning.
+        frame_bytes_max: the limit at the beginning.
 
     Attributes:
         frame_bytes_max: a longer frame is refused before it is read.
-        greeted: the preamble has come.
+        greeted: whether the preamble has come.
         frames: how many were cut.
     """
 
-    __slots__ = ("_held", "_wanted", "frame_bytes_max", "frames", "greeted")
+    __slots__ = ("_data", "_held", "_start", "_wanted", "frame_bytes_max", "frames", "greeted")
 
     def __init__(self, frame_bytes_max: int = OPENING_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         self.greeted = False
         self.frames = 0
+        self._data = b""
+        self._start = 0
         self._held = bytearray()
         self._wanted = 0
 
     @property
     def unfinished_bytes(self) -> int:
-        """Received of a frame that is not whole."""
-        return len(self._held)
+        """Return the bytes received and not cut, mostly of a frame that is not whole."""
+        return len(self._held) + len(self._data) - self._start
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The frames that are whole with ``data``, one after the other; take them all, or no more.
+        """Yield the frames that are whole with ``data``, one after the other.
 
         ``frame_bytes_max`` may be changed between two of them.
 
         Raises:
-            OtherProtocol, OtherVersion: the first bytes are no preamble of this protocol.
-            WireError: a frame is too long.
+            OtherProtocol, OtherVersion, WireError: as :meth:`cut`.
         """
-        if self._held:
+        self.add(data)
+        while (frame := self.cut()) is not None:
+            yield frame
+
+    def add(self, data: bytes) -> None:
+        """Add bytes that have come in."""
+        if self._start < len(self._data):  # not all of it was cut
+            data = self._data[self._start :] + data
+        elif self._held:
             self._held += data
             if len(self._held) < self._wanted:
                 return
             data = bytes(self._held)
             self._held = bytearray()
-        start = 0 if self.greeted else self._greeted(data)
-        if self.greeted:
-            yield from self._cut(data, start)
+        self._data, self._start = data, 0
+
+    def cut(self) -> bytes | None:
+        """Return the next frame, or ``None`` if it is not whole yet.
+
+        Raises:
+            OtherProtocol, OtherVersion: the first bytes are no preamble of this protocol.
+            WireError: a frame is too long.
+        """
+        data = self._data
+        if not self.greeted and data:
+            self._start = self._greeted(data)
+        start, end = self._start, len(data)
+        if end - start < LENGTH_BYTES or not self.greeted:
+            self._keep(start + LENGTH_BYTES if self.greeted else end + 1)
+            return None
+        body = start + LENGTH_BYTES
+        size = int.from_bytes(data[start:body], "big")
+        if size > self.frame_bytes_max:
+            raise WireError(f"a frame of {size} bytes, the limit is {self.frame_bytes_max}")
+        if end - body < size:
+            self._keep(body + size)
+            return None
+        self.frames += 1
+        self._start = body + size
+        return data[body : self._start]
 
     def _greeted(self, data: bytes) -> int:
-        """Where the frames begin."""
+        """Check the preamble, and return where the frames begin."""
         end = data.find(b"\n", 0, PREAMBLE_BYTES) + 1
         if not data.startswith(NAME[: len(data)]) or (not end and len(data) >= PREAMBLE_BYTES):
             raise OtherProtocol("no native stream of Postroom")
-        if not end:
-            self._keep(data, 0, len(data) + 1)
-        elif data[:end] != PREAMBLE:
+        if end and data[:end] != PREAMBLE:
             said = data[len(NAME) : end - 1].decode("ascii", "replace")
             raise OtherVersion(
                 f"version {said} of the streams, not {STREAM_VERSION}: use the same version of "
@@ -207,33 +240,20 @@ class Incoming:
         self.greeted = end > 0
         return end
 
-    def _cut(self, data: bytes, start: int) -> Iterator[bytes]:
-        end = len(data)
-        while end - start >= LENGTH_BYTES:
-            body = start + LENGTH_BYTES
-            size = int.from_bytes(data[start:body], "big")
-            if size > self.frame_bytes_max:
-                raise WireError(f"a frame of {size} bytes, the limit is {self.frame_bytes_max}")
-            if end - body < size:
-                self._keep(data, start, LENGTH_BYTES + size)
-                return
-            self.frames += 1
-            yield data[body : body + size]
-            start = body + size
-        if start < end:
-            self._keep(data, start, LENGTH_BYTES)
-
-    def _keep(self, data: bytes, start: int, wanted: int) -> None:
-        self._held += data[start:]
-        self._wanted = wanted
+    def _keep(self, until: int) -> None:
+        """Keep the remaining bytes until there are as many as up to ``until``."""
+        if self._start < len(self._data):
+            self._held += memoryview(self._data)[self._start :]
+            self._wanted = until - self._start
+        self._data, self._start = b"", 0
 
 
-# --- which door -----------------------------------------------------------------------------------
+# --- the doors ------------------------------------------------------------------------------------
 
 NATIVE_DOOR: Final = "native"
 GRPC_DOOR: Final = "grpc"
 PEEK_BYTES: Final = 16 * 1024 + 5
-"""No record of TLS is longer."""
+"""The bytes to look at: no record of TLS is longer."""
 
 _HTTP2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _CLIENT_HELLO: Final = 1
@@ -241,16 +261,16 @@ _EXTENSION_ALPN: Final = 16
 
 
 def is_tls(first: bytes) -> bool:
-    """Whether a connection begins as one with TLS does."""
+    """Return whether a connection begins like one with TLS."""
     return first[:1] == b"\x16"
 
 
 def door_of(first: bytes) -> str | None:
-    """Which protocol the first bytes of a connection ask for; ``None``: more are needed.
+    """Return the protocol that a connection's first bytes ask for; ``None``: more are needed.
 
-    ``NATIVE_DOOR`` after the preamble, or a TLS ClientHello that offers it by ALPN (RFC 7301, in
-    the layout of RFC 8446, 4.1.2). Everything else is gRPC's, which knows how to refuse it; also a
-    ClientHello that spans records.
+    It is ``NATIVE_DOOR`` after the preamble, or after a TLS ClientHello that offers it by ALPN (RFC
+    7301, in the layout of RFC 8446, 4.1.2). Everything else is gRPC's, which knows how to refuse
+    it; also a ClientHello that spans records.
     """
     if not is_tls(first):
         if first.startswith(NAME[: len(first)]):
@@ -264,7 +284,7 @@ def door_of(first: bytes) -> str | None:
 
 
 def alpn_names(handshake: bytes) -> list[bytes]:
-    """The protocols that a ClientHello offers; none if it is malformed or offers none."""
+    """Return the protocols that a ClientHello offers; none if it is malformed or offers none."""
     hello = _Bytes(handshake)
     if hello.take(1) != bytes([_CLIENT_HELLO]):
         return []
@@ -283,7 +303,7 @@ def alpn_names(handshake: bytes) -> list[bytes]:
 
 
 class _Bytes:
-    """A reader that has nothing to give past the end."""
+    """A reader that returns no bytes past the end."""
 
     __slots__ = ("_at", "_data")
 
@@ -301,5 +321,5 @@ class _Bytes:
         return taken
 
     def block(self, length_bytes: int) -> bytes:
-        """What its own length stands before."""
+        """Return the bytes of a block that begins with its length."""
         return self.take(int.from_bytes(self.take(length_bytes), "big"))

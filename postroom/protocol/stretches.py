@@ -1,37 +1,40 @@
-"""A large frame of a client's is decoded in stretches, so that others have their turns between.
+"""The decoding of a client's frame in stretches, between which others have their turns.
 
 A frame has 32 MiB at most. That is four million keys, or a commit of some hundred thousand writes:
-decoded as a whole, it keeps a node from everything else for a tenth of a second. So a frame of more
-than ``FRAME_STRETCH_BYTES`` is gone over by a generator, which yields after each such piece::
+decoded as a whole, it keeps a node from everything else for a tenth of a second, and takes many
+times its bytes. A generator therefore goes over a frame of more than ``FRAME_STRETCH_BYTES``, and
+the rest of any frame whose first requests have used up a turn. It yields after each piece::
 
     frame  [1, clock, [[7, ["commit", id, ..., [k, k, k, k, ...], [], [w, w, w, ...]]]], [], false]
                                               └─ run ─┘└─ run ─      └ run ┘└ run ─
            skipped over, item by item         decoded by msgspec as lists of their own, and joined
 
-Items are skipped over by msgpack's unpacker, which makes nothing of them, and can be fed in pieces:
-so also an item that is large, and of unknown make, is passed in bounded stretches. Where the lists
-of a request are, and what they consist of, its type says. What is left of a request without the
-elements of its lists is small; it is decoded as a whole, and gets its lists. So what comes out, and
-what is refused, is as if the frame were decoded at once (:func:`.frames.from_client`).
+Items are skipped over by msgpack's unpacker, which makes nothing of them, and can be fed in pieces.
+A large item of unknown make is thereby passed in bounded stretches. The type of a request says
+where its lists are, and what their elements are. A request without the elements of its lists is
+small; it is decoded as a whole, and gets its lists. The result, or the refusal, is as if the frame
+were decoded at once (:func:`.frames.from_client`), with one difference: the requests before a
+malformed one have come out already.
 
 Invariants:
 
-* What msgspec decodes at once, or skips, has ``FRAME_STRETCH_BYTES`` at most, or consists of few
-  keys and values, which are copied only.
-* Nothing is made in memory of what is not wanted.
+* A piece that msgspec decodes at once, or skips, has ``FRAME_STRETCH_BYTES`` at most, or consists
+  of few keys and values, which are copied only.
+* A request that is refused takes no memory, apart from elements decoded before. A request
+  that this client may not ask for (:mod:`.permitted`) is known by its tag, and one that takes too
+  much memory by the lengths of its lists (:class:`Room`).
+* The requests that have been decoded are taken before more are decoded.
 
-What cannot be divided, and is larger, is no sound request (headers, say, which have a limit of
-their own). It becomes :class:`TooMuch`; the other requests of its frame are served. What it says
-besides must be sound all the same, or the frame is none: only what is inside of what is too large
-is not looked at.
+A request with a larger part that cannot be divided (headers, say, which have a limit of their own)
+becomes :class:`NotDecoded`; the other requests of its frame are served. Its other parts must be
+sound all the same, or the whole frame is refused: only the inside of the large part is not looked
+at.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from itertools import repeat, starmap
 from typing import Annotated, Any, Final, get_args, get_origin
 
 import msgpack
@@ -40,37 +43,37 @@ import msgspec
 from postroom import limits
 from postroom.errors import ValueTooLarge
 from postroom.limits import REQUESTS_PER_FRAME_MAX
-from postroom.protocol.failures import Failure, WireError, failure_from
-from postroom.protocol.frames import Ask, Number, from_client
+from postroom.protocol.failures import WireError, failure_from
+from postroom.protocol.frames import Ask, from_client
+from postroom.protocol.permitted import (
+    NotDecoded,
+    Numbered,
+    Permitted,
+    array_header,
+    decode_number,
+)
 from postroom.protocol.requests import ClientRequest, WriteRequest
+from postroom.protocol.room import NoRoom, Room
+from postroom.protocol.walk import ARRAYS, MAPS, Walk
+from postroom.protocol.weights import weight_of, weight_of_element
 
 _FIELDS: Final = 64
-"""Of a request: as many as there are in any version, and more."""
+"""Fields of a request: as many as there are in any version, and more."""
 _RUN_BYTES: Final = 2 * 1024 * 1024
-"""Of keys, or values, that are copied at a time, if all are as long as they may be."""
+"""Bytes of the keys, or values, that are copied at a time, if all are as long as they may be."""
 _STRUCTS_RUN: Final = 32
 _ANY_LENGTH: Final = 1 << 32
 
 Stretches = Generator[None, None, Any]
 
 
-class TooMuch(msgspec.Struct, frozen=True):
-    """Stands for a request that is refused because of its size.
-
-    Attributes:
-        failure: what its client is told.
-    """
-
-    failure: Failure
-
-
 class _Refused(Exception):
-    """A request is too large to be decoded.
+    """The finding that a request is too large to be decoded.
 
     Attributes:
-        stand_in: what takes the place of a field that is too large, so that the rest of its request
-            can be decoded; of a list, that is there already.
-        is_in_place: whether the rest can be.
+        stand_in: takes the place of a field that is too large, to let the rest of its request be
+            decoded. A list has its place already.
+        is_in_place: whether the rest can be decoded.
     """
 
     def __init__(self, why: str, stand_in: bytes = b"", *, is_in_place: bool = False) -> None:
@@ -81,19 +84,23 @@ class _Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Element:
-    """What a list consists of.
+    """The elements of a list.
 
     Attributes:
-        decode: a list of it.
+        decode: decodes a list of them.
         run: how many are decoded at a time.
         is_bytes: they are copied only, however long.
-        divide: how a large one is decoded; ``None``: none is large.
+        divide: decodes a large one; ``None``: none is large.
+        weight: the least memory that one takes, without its bytes.
+        is_open: whether each is weighed when it is decoded.
     """
 
     decode: Callable[[bytes], list[Any]]
     run: int
     is_bytes: bool = False
-    divide: Callable[[memoryview], Stretches] | None = None
+    divide: Callable[[memoryview, Room], Stretches] | None = None
+    weight: int = 0
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,123 +115,65 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A type of request: how many fields it has with its tag, and the lists among them by place."""
+    """A type of request: its number of fields, tag included, and the lists among them by place."""
 
     fields: int
     lists: dict[int, _List]
 
 
-class _Walk:
-    """Goes over MessagePack item by item, and stops for a moment after each stretch.
-
-    Args:
-        packed: what is gone over.
-    """
-
-    __slots__ = ("_fed", "_left_at", "_skip", "_unpacker", "packed")
-
-    def __init__(self, packed: memoryview) -> None:
-        self.packed = packed
-        self._unpacker = msgpack.Unpacker(max_buffer_size=len(packed))
-        self._skip = self._unpacker.skip
-        self._fed = 0
-        self._left_at = 0
-
-    @property
-    def at(self) -> int:
-        """Where the next item begins, if the last one has been gone over."""
-        at: int = self._unpacker.tell()
-        return at
-
-    def next_is(self, *kinds: range | int) -> bool:
-        """Whether the next item begins with one of these bytes."""
-        first = self.packed[self.at : self.at + 1]
-        return bool(first) and any(
-            first[0] in kind if isinstance(kind, range) else first[0] == kind for kind in kinds
-        )
-
-    def array(self) -> Generator[None, None, int]:
-        """Go over the header of an array; its length."""
-        while True:
-            try:
-                length: int = self._unpacker.read_array_header()
-            except msgpack.OutOfData:
-                yield from self._feed()
-            else:
-                return length
-
-    def skip(self, count: int) -> Generator[None, None, tuple[int, int]]:
-        """Go over so many items; where they began, and where they end."""
-        begin = self.at
-        skips = starmap(self._skip, repeat((), count))
-        while True:
-            try:
-                deque(skips, maxlen=0)
-            except msgpack.OutOfData:
-                yield from self._feed()
-                yield from self._finish()
-            else:
-                return begin, self.at
-
-    def _finish(self) -> Generator[None, None, None]:
-        """Go on with an item that was there in part."""
-        while True:
-            try:
-                self._skip()
-            except msgpack.OutOfData:
-                yield from self._feed()
-            else:
-                return
-
-    def _feed(self) -> Generator[None, None, None]:
-        """What was there has been gone over. (The body of a long value has not: it is passed at
-        once as soon as all of it is there.)
-        """
-        if self._fed >= len(self.packed):
-            raise WireError("not a frame of this protocol: it ends early")
-        if self.at != self._left_at:
-            yield
-        self._left_at = self.at
-        end = self._fed + limits.FRAME_STRETCH_BYTES
-        self._unpacker.feed(self.packed[self._fed : end])
-        self._fed = end
-
-
+_MALFORMED: Final = (
+    msgspec.MsgspecError, msgpack.UnpackException, ValueError, RecursionError
+)  # fmt: skip
 _EMPTY_LIST: Final = memoryview(b"\x90")
 _EMPTY_MAP: Final = b"\x80"
-_ARRAYS: Final = (range(0x90, 0xA0), 0xDC, 0xDD)
-_MAPS: Final = (range(0x80, 0x90), 0xDE, 0xDF)
 
 
 def is_large(frame: bytes) -> bool:
-    """Whether ``frame`` is to be decoded in stretches."""
+    """Return whether ``frame`` is to be decoded in stretches."""
     return len(frame) > limits.FRAME_STRETCH_BYTES
 
 
-def ask_in_stretches(frame: bytes) -> Generator[None, None, Ask]:
-    """A large frame of a client's, which must be an ``Ask``.
+def ask_in_stretches(
+    frame: bytes,
+    permitted: Permitted,
+    room: Room,
+    on_head: Callable[[Ask[Any]], None],
+    first: int = 0,
+) -> Generator[list[Numbered], None, None]:
+    """Yield the requests of a frame, a few at a time; an empty list is the end of a stretch.
 
-    A request that is too large to be decoded is :class:`TooMuch`.
+    Args:
+        frame: the frame that has come in, which must be an ``Ask``.
+        permitted: the requests that the client may ask for.
+        room: for requests that are large.
+        on_head: told the ``Ask`` without its requests, before these come.
+        first: how many of the requests are passed over.
 
     Raises:
-        WireError: it is none.
+        WireError: the frame is no ``Ask``.
     """
     try:
-        return (yield from _ask(memoryview(frame)))
-    except (msgspec.MsgspecError, msgpack.UnpackException, ValueError, RecursionError) as error:
+        ask, packed = yield from _empty(_head(memoryview(frame)))
+        on_head(ask)
+        yield from _requests(packed, permitted, room, first)
+    except _MALFORMED as error:
         raise WireError(f"not a frame of this protocol: {error}") from error
 
 
-def _ask(packed: memoryview) -> Generator[None, None, Ask]:
-    walk = _Walk(packed)
+def _head(packed: memoryview) -> Generator[None, None, tuple[Ask[Any], memoryview]]:
+    walk = Walk(packed)
     length = yield from walk.array()
     begin, end = yield from walk.skip(min(length, 2))
-    parts = [packed[begin:end]]
-    requests: list[Any] = []
+    parts, requests = [packed[begin:end]], _EMPTY_LIST
     if length > 2:
-        if not walk.next_is(*_ARRAYS):
+        if not walk.next_is(*ARRAYS):
             raise WireError("not a frame of this protocol: no requests")
-        requests = yield from _elements(walk, _PAIRS, REQUESTS_PER_FRAME_MAX)
+        begin = walk.at
+        count = yield from walk.array()
+        if count > REQUESTS_PER_FRAME_MAX:
+            raise WireError(f"not a frame of this protocol: {count} requests")
+        yield from walk.skip(count)
+        requests = packed[begin : walk.at]
         parts.append(_EMPTY_LIST)
     for _ in range(3, min(length, 5)):
         begin, end = yield from walk.skip(1)
@@ -234,15 +183,66 @@ def _ask(packed: memoryview) -> Generator[None, None, Ask]:
     yield from walk.skip(max(length - 5, 0))
     if walk.at != len(packed):
         raise WireError("not a frame of this protocol: something follows it")
-    ask = from_client(b"".join((_array_header(min(length, 5)), *parts)))
+    ask = from_client(b"".join((array_header(min(length, 5)), *parts)))
     if type(ask) is not Ask:
         raise WireError("not a frame of this protocol: it is too long for what it is")
-    msgspec.structs.force_setattr(ask, "requests", requests)
-    return ask
+    return ask, requests
 
 
-def _elements(walk: _Walk, element: _Element, length_max: int) -> Generator[None, None, list[Any]]:
-    """The elements of the array that comes next."""
+def _requests(
+    packed: memoryview, permitted: Permitted, room: Room, first: int
+) -> Generator[list[Numbered], None, None]:
+    walk = Walk(packed)
+    left = (yield from _empty(walk.array())) - first
+    yield from _empty(walk.skip(first))
+    while left:
+        run = min(left, _STRUCTS_RUN)
+        left -= run
+        begin, end = yield from _empty(walk.skip(run))
+        if end - begin <= limits.FRAME_STRETCH_BYTES:
+            yield permitted.decode_run(run, packed[begin:end])
+            continue
+        part, inner = packed[begin:end], Walk(packed[begin:end])
+        for _ in range(run):
+            begin, end = yield from _empty(inner.skip(1))
+            if end - begin <= limits.FRAME_STRETCH_BYTES:
+                yield permitted.decode_run(1, part[begin:end])
+            else:
+                yield [(yield from _empty(_large(part[begin:end], permitted, room)))]
+
+
+def _empty(stretches: Generator[None, None, Any]) -> Generator[list[Numbered], None, Any]:
+    """Yield an empty list for each stretch, and return what ``stretches`` returns."""
+    while True:
+        try:
+            next(stretches)
+        except StopIteration as stop:
+            return stop.value
+        yield []
+
+
+def _large(packed: memoryview, permitted: Permitted, room: Room) -> Generator[None, None, Numbered]:
+    """Decode a large request, and return its number, the request, and its weight."""
+    walk = Walk(packed)
+    if (yield from walk.array()) != 2:
+        raise WireError("not a frame of this protocol: a request is a number and an array")
+    begin, end = yield from walk.skip(1)
+    number = decode_number(packed[begin:end])
+    room.begin(len(packed))
+    try:
+        request = yield from _request(packed[end:], _REQUESTS, permitted, room)
+    except _Refused as refused:
+        request = NotDecoded(failure_from(ValueTooLarge(
+            f"the request is too large: {refused}; nothing was done: ask for less at a time"
+        )))  # fmt: skip
+    except NoRoom as no:
+        request = NotDecoded(no.failure)
+    return number, request, room.taken
+
+
+def _elements(walk: Walk, each: _List, room: Room) -> Generator[None, None, list[Any]]:
+    """Decode the elements of the array that comes next."""
+    element, length_max = each.element, each.length_max
     left = yield from walk.array()
     if left > length_max:
         raise WireError(f"not a frame of this protocol: {left} of what may be {length_max}")
@@ -252,6 +252,7 @@ def _elements(walk: _Walk, element: _Element, length_max: int) -> Generator[None
             f"a list of {left}; one request may have {limits.REQUEST_ITEMS_MAX} of anything",
             is_in_place=True,
         )
+    room.check(left * element.weight)
     found: list[Any] = []
     refused: _Refused | None = None
     while left:
@@ -260,90 +261,96 @@ def _elements(walk: _Walk, element: _Element, length_max: int) -> Generator[None
         begin, end = yield from walk.skip(run)
         packed = walk.packed[begin:end]
         if element.is_bytes or end - begin <= limits.FRAME_STRETCH_BYTES:
-            found += element.decode(b"".join((_array_header(run), packed)))
+            _decode(element, run, packed, room, found)
         else:
-            refused = (yield from _large_elements(packed, run, element, found)) or refused
+            refused = (yield from _large_elements(packed, run, element, room, found)) or refused
     if refused is not None:
         raise refused
     return found
 
 
+def _decode(
+    element: _Element, count: int, packed: memoryview, room: Room, found: list[Any]
+) -> None:
+    """Decode ``count`` elements, which are small, and weigh them."""
+    room.take(count * element.weight + len(packed))
+    decoded = element.decode(b"".join((array_header(count), packed)))
+    if element.is_open:
+        room.take(max(sum(map(weight_of, decoded)) - count * element.weight, 0))
+    found += decoded
+
+
 def _large_elements(
-    packed: memoryview, count: int, element: _Element, found: list[Any]
+    packed: memoryview, count: int, element: _Element, room: Room, found: list[Any]
 ) -> Generator[None, None, _Refused | None]:
-    """The same of a run that is large: one by one. Answers why one of them is refused, if so."""
+    """Decode the elements of a large run, one by one.
+
+    Returns:
+        Why one of them is refused, or ``None``.
+    """
     refused = None
-    walk = _Walk(packed)
+    walk = Walk(packed)
     for _ in range(count):
         begin, end = (0, len(packed)) if count == 1 else (yield from walk.skip(1))
         if end - begin <= limits.FRAME_STRETCH_BYTES:
-            found += element.decode(b"".join((b"\x91", packed[begin:end])))
+            _decode(element, 1, packed[begin:end], room, found)
             continue
         try:
-            found.append((yield from _divided(packed[begin:end], element)))
+            found.append((yield from _divided(packed[begin:end], element, room)))
         except _Refused as error:
             refused = error
     return refused
 
 
-def _divided(packed: memoryview, element: _Element) -> Stretches:
+def _divided(packed: memoryview, element: _Element, room: Room) -> Stretches:
     if element.divide is None:
         raise _Refused(
             f"{len(packed)} bytes in a list where nothing is that long", is_in_place=True
         )
-    return element.divide(packed)
+    return element.divide(packed, room)
 
 
-def _pair(packed: memoryview) -> Generator[None, None, tuple[int, Any]]:
-    """A large request, and its number."""
-    walk = _Walk(packed)
-    if (yield from walk.array()) != 2:
-        raise WireError("not a frame of this protocol: a request is a number and an array")
-    begin, end = yield from walk.skip(1)
-    number = _decode_number(packed[begin:end])
-    try:
-        return number, (yield from _request(packed[end:], _REQUESTS, _decode_request))
-    except _Refused as refused:
-        return number, TooMuch(failure_from(ValueTooLarge(
-            f"the request is too large: {refused}; nothing was done: ask for less at a time"
-        )))  # fmt: skip
-
-
-def _write(packed: memoryview) -> Stretches:
-    """A large write."""
-    return _request(packed, _WRITES, _decode_write)
+def _write(packed: memoryview, room: Room) -> Stretches:
+    """Decode a large write."""
+    return _request(packed, _WRITES, None, room)
 
 
 def _request(
-    packed: memoryview, kinds: dict[str, _Kind], decode: Callable[[bytes], Any]
+    packed: memoryview, kinds: dict[str, _Kind], permitted: Permitted | None, room: Room
 ) -> Stretches:
-    """A request, or a write, whose lists may be long."""
-    walk = _Walk(packed)
+    """Decode a request whose lists may be long, or a write, which needs no permission."""
+    walk = Walk(packed)
     length = yield from walk.array()
     if not 0 < length <= _FIELDS:
         raise WireError(f"not a frame of this protocol: a request of {length} fields")
     begin, end = yield from walk.skip(1)
-    kind, parts = kinds.get(_decode_tag(packed[begin:end])), [packed[begin:end]]
+    tag, parts = _decode_tag(packed[begin:end]), [packed[begin:end]]
+    kind, failure = kinds.get(tag), None if permitted is None else permitted.denied(tag)
     if kind is None:
         raise WireError("not a frame of this protocol: nothing that can be asked")
+    if failure is not None:
+        return NotDecoded(failure)
     found: list[tuple[_List, list[Any]]] = []
     refused: list[_Refused] = []
     for place in range(1, min(length, kind.fields)):
         each = kind.lists.get(place)
         try:
-            if each is not None and walk.next_is(*_ARRAYS):
+            if each is not None and walk.next_is(*ARRAYS):
                 parts.append(_EMPTY_LIST)
-                found.append((each, (yield from _elements(walk, each.element, each.length_max))))
+                found.append((each, (yield from _elements(walk, each, room))))
             else:
                 parts.append((yield from _field(walk, may_be_divided=True)))
+                room.take(len(parts[-1]))
         except _Refused as error:
             refused.append(error)
             parts += [error.stand_in] if error.stand_in else []
     if refused and not all(error.is_in_place for error in refused):
         raise refused[0]
-    # What a later version says besides is not for us.
-    request = decode(b"".join((_array_header(len(parts)), *parts)))
-    if refused:  # what it says besides is sound
+    # Fields of a later version are ignored.
+    decode = _decode_write if permitted is None else _decode_request
+    request = decode(b"".join((array_header(len(parts)), *parts)))
+    room.take(weight_of(request))
+    if refused:  # its other fields are sound
         raise refused[0]
     for each, elements in found:
         value = elements if each.kind is list else each.kind(elements)
@@ -351,9 +358,12 @@ def _request(
     return request
 
 
-def _field(walk: _Walk, *, may_be_divided: bool) -> Generator[None, None, memoryview]:
-    """A field that is no list: a value, or an update that is deferred and has one, may be long."""
-    is_array, is_map = walk.next_is(*_ARRAYS), walk.next_is(*_MAPS)
+def _field(walk: Walk, *, may_be_divided: bool) -> Generator[None, None, memoryview]:
+    """Go over a field that is no list.
+
+    It may be long if it is a value, or a deferred update, which has one.
+    """
+    is_array, is_map = walk.next_is(*ARRAYS), walk.next_is(*MAPS)
     begin, end = yield from walk.skip(1)
     packed = walk.packed[begin:end]
     if not (is_array or is_map) or end - begin <= limits.FRAME_STRETCH_BYTES:
@@ -371,8 +381,8 @@ def _field(walk: _Walk, *, may_be_divided: bool) -> Generator[None, None, memory
 
 
 def _fields(packed: memoryview) -> Generator[None, None, None]:
-    """Go over an array; all that is in it must be small, or a value."""
-    walk = _Walk(packed)
+    """Go over an array. Each of its items must be small, or a value."""
+    walk = Walk(packed)
     length = yield from walk.array()
     parts, refused = [], None
     for _ in range(min(length, _FIELDS)):
@@ -386,29 +396,21 @@ def _fields(packed: memoryview) -> Generator[None, None, None]:
     if walk.at != len(packed):
         raise _Refused(f"{length} fields")
     if refused is not None:
-        raise _Refused(str(refused), b"".join((_array_header(length), *parts)))
+        raise _Refused(str(refused), b"".join((array_header(length), *parts)))
 
 
-def _array_header(length: int) -> bytes:
-    """With which an array begins, in MessagePack."""
-    if length < 1 << 4:
-        return bytes([0x90 | length])
-    if length < 1 << 16:
-        return b"\xdc" + length.to_bytes(2, "big")
-    return b"\xdd" + length.to_bytes(4, "big")
-
-
-# --- which requests have lists --------------------------------------------------------------------
+# --- the requests that have lists -----------------------------------------------------------------
 
 
 def _element_of(type_: Any) -> _Element:
-    decode = msgspec.msgpack.Decoder(list[type_]).decode
+    decode, weight = msgspec.msgpack.Decoder(list[type_]).decode, weight_of_element(type_)
     if type_ is WriteRequest:
-        return _Element(decode, _STRUCTS_RUN, divide=_write)
+        return _Element(decode, _STRUCTS_RUN, divide=_write, weight=weight, is_open=True)
     plain, length_max = _bounded(type_, limits.KEY_BYTES_MAX)
     if plain is not bytes:
-        return _Element(decode, _STRUCTS_RUN)
-    return _Element(decode, min(max(_RUN_BYTES // length_max, 4), 256), is_bytes=True)
+        return _Element(decode, _STRUCTS_RUN, weight=weight)
+    run = min(max(_RUN_BYTES // length_max, 4), 256)
+    return _Element(decode, run, is_bytes=True, weight=weight)
 
 
 def _kinds(union: Any) -> dict[str, _Kind]:
@@ -428,19 +430,15 @@ def _kind_of(request: Any) -> _Kind:
 
 
 def _bounded(type_: Any, length_max: int) -> tuple[Any, int]:
-    """A type, and the length that its annotation allows."""
+    """Return a type without its annotation, and the length that the annotation allows."""
     if get_origin(type_) is not Annotated:
         return type_, length_max
     type_, meta = get_args(type_)[:2]
     return type_, meta.max_length or length_max
 
 
-_decode_number: Final = msgspec.msgpack.Decoder(Number).decode
 _decode_tag: Final = msgspec.msgpack.Decoder(str).decode
 _decode_request: Final = msgspec.msgpack.Decoder(ClientRequest).decode
 _decode_write: Final = msgspec.msgpack.Decoder(WriteRequest).decode
-_PAIRS: Final = _Element(
-    msgspec.msgpack.Decoder(list[tuple[Number, ClientRequest]]).decode, _STRUCTS_RUN, divide=_pair
-)
 _REQUESTS: Final = _kinds(ClientRequest)
 _WRITES: Final = _kinds(WriteRequest)

@@ -1,24 +1,31 @@
-"""Consensus: one group of replicas for each range, agreeing on one log.
+"""The consensus: one group of replicas for each range, agreeing on one log.
 
 ::
 
     consensus.py          a node's groups: one turn, one write set, one frame to each peer
-    liveness.py           which nodes are heard
+    liveness.py           the nodes that are heard
     group.py              one member of one group: propose, apply, the order of a turn
-    inbox.py              what has arrived, and who deals with it
-    proposals.py          every proposal ends, exactly once
-    election.py           who leads
+    incoming.py           messages that have arrived, each dealt with by its rules
+    log_application.py    from the log to the state: append, apply, drop
+    proposals.py          proposals, each of which ends exactly once
+    election.py           the choice of a leader
     transfer.py           leadership handed over on purpose
-    replication.py        how entries travel, when they are committed, when a group is quiet
-    membership.py         who is in a group, and how that changes
+    replication.py        the way of entries, their commit, and quiet groups
+    membership.py         the members of a group, and their changes
     changes.py            changes on their way into the log
-    snapshot_sender.py    how a member that is far behind gets the state: the leader's side
+    snapshot_sender.py    a snapshot for a member that is far behind: the leader's side
     snapshot_receiver.py  the follower's side: spooled, then put in place in steps
-    spool.py              where a snapshot waits until all of it is there
+    spool.py              the place in which a snapshot waits until all of it is there
     journal.py            log, term and vote on the node's engine
-    messages.py           what members say, and how it is written
+    stored_log.py         the log's layout on the engine, and its reading
+    messages.py           the messages of members, and their encoding
+    frame_shape.py        the number of a frame's items, before it is decoded
+    intake.py             the frames that one turn takes in
+    outgoing.py           the frames that one turn sends
+    reach.py              terms and indices that no member can have reached
     syncobj_core.py       pysyncobj: the only file that knows its private names
 
+    options.py  outcome.py                          times and sizes; how proposals end
     state_machine.py  transport.py  snapshot.py     ports
     memory_transport.py                             a network in memory, for simulation
 
@@ -26,6 +33,6 @@ The rules are those of "In Search of an Understandable Consensus Algorithm (Exte
 (Ongaro and Ousterhout, 2014), cited as *paper*, and of Ongaro's *dissertation*, "Consensus:
 Bridging Theory and Practice" (2014). The tests say where pysyncobj departs from them.
 
-Left out: reads (leases are the ranges' business), forwarding of proposals to the leader (callers
-find it).
+Left out: reads (the ranges have leases for them) and the forwarding of proposals to the leader
+(callers find it).
 """

@@ -1,11 +1,11 @@
-"""Changes of the members on their way into the log: one at a time (dissertation, chapter 4).
+"""The changes of the members on their way into the log: one at a time (dissertation, chapter 4).
 
-A change takes effect as soon as its entry is in the log, committed or not, at the leader as
-everywhere; and it goes again if the entry is cut. What is asked for at a wrong moment is turned
-down, not kept: whoever asked knows what to do next.
+A change takes effect at every member as soon as its entry is in the log, committed or not. It is
+undone if the entry is cut. A change that is asked for at a wrong moment is refused, not kept: the
+caller knows what to do next.
 
-A replacement takes two entries, the joint members and the new ones (section 4.3). The second one is
-nobody's request: whoever leads appends it as soon as it has applied the first.
+A replacement takes two entries, the joint members and the new ones (section 4.3). The leader
+appends the second one, without a request, as soon as it has applied the first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MemberChanges:
     def __init__(
         self, core: Core, proposals: Proposals, transfer: Transfer, feeding: Feeding
     ) -> None:
-        """None was asked for."""
+        """Create an empty queue of changes."""
         self._core = core
         self._feeding = feeding
         self._proposals = proposals
@@ -33,7 +33,7 @@ class MemberChanges:
         self.queued: list[tuple[Change, Done]] = []
 
     def append(self) -> None:
-        """Make entries of those that may be, and turn the others down."""
+        """Append the queued changes that are allowed now, and refuse the others."""
         queued, self.queued = self.queued, []
         for change, done in queued:
             members = self._changed(change)
@@ -43,14 +43,14 @@ class MemberChanges:
                 self._append_members(members, done)
 
     def finish_replacement(self) -> None:
-        """Joint members that are applied become the new ones."""
+        """Append the new members if the joint members are applied."""
         if self._core.members.is_joint:
             members = self._changed(FinishReplacement())
             if members is not None:
                 self._append_members(members, _nobody_waits)
 
     def refuse(self) -> None:
-        """This replica does nothing any more."""
+        """Refuse all queued changes, because this replica has stopped."""
         self._proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self.queued]
         self.queued = []
 
@@ -60,10 +60,10 @@ class MemberChanges:
         return changed(self._core.members, change)
 
     def may_replace(self) -> bool:
-        """Whether every member that is heard can read joint members.
+        """Return whether every member that is heard can read joint members.
 
-        One that cannot would refuse the entry, and all that follow. (One that is silent now, and
-        of an earlier version, waits until it is upgraded.)
+        A member that cannot read them would refuse the entry and all that follow. A silent member
+        of an earlier version has to wait until it is upgraded.
         """
         heard = [each for each in self._feeding.report().values() if each.is_heard]
         return all(each.entries_version >= ENTRIES_VERSION for each in heard)
@@ -76,7 +76,11 @@ class MemberChanges:
         self._proposals.appended(index, core.term, None, done)
 
     def _may_change(self) -> bool:
-        """One change at a time, and only after an entry of the leader's own term."""
+        """Return whether a change may be appended now.
+
+        Only one change is made at a time, and only after an entry of the leader's own term is
+        applied.
+        """
         core = self._core
         if core.role != LEADER or self._transfer.is_under_way:
             return False

@@ -8,13 +8,13 @@ The node calls, in this order, again and again::
     consensus.release()                 frames out, outcomes told
                                         or consensus.fail(error), once and for ever
 
-Only groups with something to do are looked at: those that were proposed to, those with messages,
-and those whose deadline has come. A group of one that has nothing to do costs nothing.
+A turn visits only groups with something to do: those with proposals, those with messages, and
+those whose deadline has come. A group of one that has nothing to do costs nothing.
 
 Invariants:
 
-* No outcome is told, and nothing leaves, before what it speaks of is durable. The one exception
-  is argued at :meth:`Consensus.send_early`.
+* No outcome is told, and no message leaves, before the state that it speaks of is durable. The one
+  exception is argued at :meth:`Consensus.send_early`.
 * Groups take their turns in the order in which they were woken: the same input, the same output.
 """
 
@@ -26,10 +26,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.held import Held
 from postroom.kv.keys import raft_log_prefix
-from postroom.kv.storage import Held
 from postroom.log_once import LogOnce
 from postroom.raft.group import Group
+from postroom.raft.intake import Intake
 from postroom.raft.journal import Applied, Journal
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
@@ -37,7 +38,6 @@ from postroom.raft.messages import (
     Envelope,
     Frame,
     Message,
-    decode_frame,
     encode_frame,
 )
 from postroom.raft.options import RaftOptions
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class Consensus:
-    """See the module.
+    """The consensus groups of one node; see the module.
 
     Args:
         engine: the node's; read when a group is opened, never written here.
@@ -65,8 +65,8 @@ class Consensus:
         options: times and sizes.
         wall_milliseconds: the wall clock, told to peers with every frame.
         on_peer_clock: called with a peer and its wall clock when a frame of it comes.
-        on_malformed: called with the sender of what was dropped, because it is malformed or names
-            what nobody can have reached.
+        on_malformed: called with the sender of a frame that was dropped. Such a frame is malformed,
+            or names a term or an index that no member can have reached.
     """
 
     def __init__(  # noqa: PLR0913  # by keyword: what a node is made of
@@ -82,7 +82,7 @@ class Consensus:
         on_peer_clock: Callable[[NodeId, int], None] = lambda peer, clock: None,
         on_malformed: Callable[[NodeId], None] = lambda peer: None,
     ) -> None:
-        """Open no group yet."""
+        """Create a set without open groups."""
         self._engine = engine
         self._transport = transport
         self._node_id = node_id
@@ -102,23 +102,24 @@ class Consensus:
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
         self._outgoing = Outgoing(self._encode_and_send)
+        self._intake = Intake(transport)
         self.failed: Exception | None = None
         self.needs_sync = False
-        """After ``stage``: whether what was staged must be synced before ``release``.
+        """Whether the writes of the last ``stage`` must be synced before ``release``.
 
-        Not if it is applied state and what was dropped from logs for it: a majority has the entries
-        in durable logs, and the engine keeps the order of writes, so a member that loses power
-        merely applies them again.
+        They need no sync if they are only applied state and the removal of its log entries. A
+        majority has the entries in durable logs, and the engine keeps the order of writes. A member
+        that loses power merely applies them again.
         """
 
     @property
     def groups(self) -> dict[int, Group]:
-        """The groups that are open, by id."""
+        """Return the groups that are open, by id."""
         return self._groups
 
     @property
     def is_half_way(self) -> bool:
-        """Whether something is staged that was neither released nor failed."""
+        """Return whether writes are staged that were neither released nor failed."""
         return self._staged is not None
 
     def create(
@@ -127,20 +128,21 @@ class Consensus:
         """Open this node's replica of a group, or make it if it is new.
 
         Args:
-            group_id: which group.
+            group_id: the group.
             members: the first voters, for a new group. A node that is to join a group is not among
-                them: it becomes a member when the leader adds it. None at all will do for it.
-            state_machine: what the group replicates.
+                them: it becomes a member when the leader adds it. It may pass none.
+            state_machine: the state that the group replicates.
 
         Raises:
-            StoreCorrupted: log or spool on the engine are not sound.
+            StoreCorrupted: the log or the spool on the engine is damaged.
         """
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
         applied = Applied(state_machine.applied_index())
         if (arrived := spool.complete) is not None:
-            # What is applied is neither the old state nor the new one: the log is the new one's.
+            # The applied state is a mixture of the old and the new one. The log is that of the new
+            # one.
             applied = Applied(arrived.index, arrived.index_term, arrived.members)
         journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied)
         core = Core(self._node_id, journal, applied.index, self._options, self._random)
@@ -154,9 +156,10 @@ class Consensus:
         return group
 
     def settle(self) -> WriteSet:
-        """What states of an earlier format, and such as were given to this node whole, do not tell.
+        """Return the records that some states lack, to be made durable before ``replay``.
 
-        To be made durable before ``replay``.
+        States of an earlier format, and states that this node was given whole, do not tell the term
+        of their last entry.
         """
         writes: WriteSet = {}
         for group in self._groups.values():
@@ -165,25 +168,25 @@ class Consensus:
         return writes
 
     def replay(self) -> Iterator[WriteSet]:
-        """What the states of all groups lack, in pieces, each written before the next one.
+        """Yield the writes that the states of all groups lack, in pieces.
 
-        To be called once, when the groups are open, if entries are kept apart from the state.
+        Each piece is written before the next one is asked for. Called once, when the groups are
+        open, if entries are kept apart from the state.
         """
         for group in self._groups.values():
             yield from group.replay()
 
     def held(self) -> list[Held]:
-        """What the groups keep of their logs."""
+        """Return the parts of the logs that the groups keep."""
         return [group.core.journal.held() for group in self._groups.values()]
 
     def close(self, group_id: int, *, erase: bool = False) -> WriteSet:
         """Close a group's replica, ending its proposals.
 
-        One that leads is to hand over first: its node lives on, so followers that are quiet would
-        not miss it.
+        A leader is to hand over first: its node lives on, and quiet followers would not miss it.
 
         Returns:
-            What the node is to write: with ``erase``, the removal of the log.
+            The writes of the node: with ``erase``, the removal of the log.
         """
         assert self._staged is None, "between stage and release"
         group = self._groups.pop(group_id)
@@ -202,7 +205,7 @@ class Consensus:
         """Let every group that has something to do take its turn.
 
         Returns:
-            What is to be made durable, in one write, before ``release``.
+            The writes that are to be made durable, in one write, before ``release``.
         """
         assert self._staged is None, "stage was called twice without release"
         if self.failed is not None:
@@ -236,18 +239,22 @@ class Consensus:
         return writes
 
     def send_early(self) -> None:
-        """Between ``stage`` and the write: let leaders' append messages leave already.
+        """Send the append messages of leaders, between ``stage`` and the write.
 
-        So followers sync an entry at the same time as the leader does (dissertation, section
-        10.2.1). It is safe because the leader never counts itself for an entry that is not durable
-        here: where a majority needs another member (and only there), an entry commits in the turn
-        that receives that member's answer, which is a later turn than the one that appended it,
-        and a later turn begins after this one's write has been synced. If that write fails or the
-        node dies before it, the leader has lost an entry that it never acknowledged, as any
-        follower may; it cannot put another one in its place, because it can lead again only in
-        a new term, and terms are durable before they are used.
+        Followers then sync an entry at the same time as the leader does (dissertation, section
+        10.2.1).
 
-        What leaves here leaves before anything of ``release``: a peer sees the order of the turn.
+        This is safe because the leader never counts itself for an entry that is not durable here.
+        If a majority needs another member, an entry commits in the turn that receives that member's
+        answer. That turn is later than the one that appended the entry, and it begins after the
+        earlier turn's write has been synced. (If a majority needs no other member, nothing is sent
+        early.)
+
+        If that write fails, or the node dies before it, the leader has lost an entry that it never
+        acknowledged, which any follower may do. It cannot put another entry in its place: it can
+        lead again only in a new term, and terms are durable before they are used.
+
+        These messages leave before those of ``release``: a peer sees the order of the turn.
         """
         assert self._staged is not None, "send_early without stage"
         envelopes: dict[NodeId, list[Envelope]] = {}
@@ -258,7 +265,7 @@ class Consensus:
             self._send(envelopes)
 
     def release(self) -> None:
-        """What was staged is durable: send, then tell."""
+        """Send the messages and tell the outcomes of the turn, which is durable now."""
         staged, self._staged = self._staged, None
         alone, self._alone = self._alone, []
         assert staged is not None, "release without stage"
@@ -276,11 +283,12 @@ class Consensus:
             group.proposals.tell()
 
     def fail(self, error: Exception) -> None:
-        """What was staged could not be written: every proposal ends, every group stops."""
+        """End every proposal and stop every group, because the staged writes failed."""
         self.failed = error
         self._staged, self._alone = None, []
         self._ready.clear()
         self._outgoing.clear()
+        self._intake.clear()
         self._alarms, self._alarm_of = [], {}
         for group in self._groups.values():
             group.stop(error)
@@ -289,8 +297,11 @@ class Consensus:
             group.close()
 
     def next_deadline(self) -> float | None:
-        """When ``stage`` must be called without new input, on the clock; ``None`` for never."""
-        if self._ready or self._outgoing.waits:
+        """Return when ``stage`` must be called without new input, or ``None`` for never.
+
+        The time is one of the monotonic clock.
+        """
+        if self._ready or self._outgoing.waits or self._intake.waits:
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
@@ -300,7 +311,7 @@ class Consensus:
         return self._alarms[0][0] if beat_at is None else min(beat_at, self._alarms[0][0])
 
     def heard_at(self, node_id: NodeId) -> float | None:
-        """When the last sound frame of a node came, on the monotonic clock."""
+        """Return when the last sound frame of a node came, on the monotonic clock."""
         return self._liveness.heard_at(node_id)
 
     def _send(self, envelopes: dict[NodeId, list[Envelope]]) -> None:
@@ -314,7 +325,7 @@ class Consensus:
         return len(frame)
 
     def _say_that_it_lives(self) -> None:
-        """An empty frame to each peer to which nothing was sent for a heartbeat."""
+        """Send an empty frame to each peer that was sent nothing for half a heartbeat."""
         self._beats = False
         self._send({peer: [] for peer in self._liveness.unspoken(self._monotonic())})
 
@@ -322,8 +333,7 @@ class Consensus:
         self._ready[group.group_id] = group
 
     def _receive(self, now: float) -> None:
-        for sender, received in self._transport.receive():
-            frame, problem = decode_frame(received)
+        for sender, frame, problem in self._intake.take():
             addressed = [] if frame is None else self._addressed(frame)
             lie = next((lie for each in addressed if (lie := each[0].beyond_reach(each[1]))), None)
             if frame is None or lie is not None:
@@ -337,12 +347,12 @@ class Consensus:
                 group.deliver(sender, message)
 
     def _addressed(self, frame: Frame) -> list[tuple[Group, Message]]:
-        """What ``frame`` says, to the groups that are here."""
+        """Return the messages of ``frame`` for groups that are open here, with their groups."""
         groups = self._groups
         return [(groups[id_], message) for id_, message in frame.envelopes if id_ in groups]
 
     def _distrust(self, sender: NodeId, problem: str) -> None:
-        """Something of ``sender`` was dropped, and what comes from it may be worth nothing."""
+        """Log that a frame of ``sender`` was dropped, and report its sender."""
         self._said.log(
             logger, (sender, problem), self._monotonic(),
             "dropped a frame of node %s: %s", sender, problem,
@@ -350,7 +360,7 @@ class Consensus:
         self._on_malformed(sender)
 
     def _look_around(self, now: float) -> None:
-        """Once a heartbeat: who has fallen silent, and who is to hear from this node."""
+        """Once a heartbeat, find silent nodes and decide to send beats."""
         beat_at = self._liveness.deadline()
         if beat_at is None or now < beat_at:
             return
@@ -363,7 +373,7 @@ class Consensus:
         self._peers_changed = True
 
     def _count_peers(self) -> None:
-        """With whom this node shares a group."""
+        """Count the nodes that share a group with this one."""
         self._peers_changed = False
         groups = self._groups.values()
         peers = {peer.id: None for group in groups for peer in group.core.peers}
@@ -380,7 +390,10 @@ class Consensus:
                 self._wake(self._groups[group_id])
 
     def _set_alarm(self, group_id: int, deadline: float) -> None:
-        """An alarm that is too early is left to ring: deadlines mostly move back."""
+        """Set the alarm of a group, unless an earlier one is set.
+
+        An alarm that is too early is left to ring, since deadlines mostly move back.
+        """
         alarm = self._alarm_of.get(group_id)
         if alarm is None or deadline < alarm:
             self._alarm_of[group_id] = deadline

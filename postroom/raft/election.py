@@ -1,4 +1,4 @@
-"""Who leads: time-outs, the straw poll before an election, votes, and when to step down.
+"""The election of a leader: time-outs, the straw poll, votes, and stepping down.
 
 ::
 
@@ -10,26 +10,26 @@
              a leader speaks, or a higher term is met; a leader also: no majority answers
 
 A member that comes back with an old log does not disturb the others: it asks before it enters a new
-term (dissertation, section 9.6), and whoever hears a leader neither says yes nor takes over the
-term that it is asked about (section 6 of the paper; dissertation, 4.2.3). Two requests are answered
-all the same: that of a member which the leader has told to take over, and that of the very node
-that is believed to lead, for it does not, or it would not ask (it was started again).
+term (dissertation, section 9.6). A member that hears a leader neither says yes nor adopts the term
+that it is asked about (section 6 of the paper; dissertation, 4.2.3). Two requests are answered
+all the same. One comes from a member which the leader has told to take over. The other comes from
+the very node that is believed to lead: it was started again, since a leader does not ask.
 
-Learners do not campaign, are not asked and not counted. They do answer: one that is asked has been
-promoted by an entry which the candidate has and the learner has not (the dissertation, section
-4.1, has servers answer whatever their own configuration; etcd does so for learners).
+Learners do not campaign, are not asked and not counted. They do answer: a learner that is
+asked has been promoted by an entry which the candidate has and the learner has not. (Servers answer
+whatever their own configuration says: dissertation, section 4.1. In etcd learners do, too.)
 
 A *quiet* member's timers stand still, and its leader counts as heard as long as that node is
 (:mod:`.liveness`). A member that asks for votes wakes it; if the leader is well it will say so.
 
 Invariants:
 
-* One vote a term, given to the same candidate however often it asks (section 5.2), and only to one
-  whose log is at least as up to date (section 5.4.1).
+* One vote a term, given to the same candidate however often it asks (section 5.2). It is given only
+  to one whose log is at least as up to date (section 5.4.1).
 * Each voter is counted once an election, and only if it is a voter by this member's log.
-* Term and vote are synced before anybody hears of them.
-* A member that was elected as the only voter goes on in its term when it is started again alone:
-  nobody else can have been elected in it, and nothing needs to be written.
+* Term and vote are synced before any other member hears of them.
+* A member that was elected as the only voter goes on in its term when it is started again alone.
+  No other member can have been elected in it, and nothing needs to be written.
 * A member whose state is not in place (:mod:`.snapshot_receiver`) does not campaign: it votes.
 """
 
@@ -42,10 +42,10 @@ from postroom.raft.syncobj_core import CANDIDATE, FOLLOWER, LEADER, Core
 
 
 class Elections:
-    """The rules of one member."""
+    """The election rules of one member."""
 
     def __init__(self, core: Core, liveness: Liveness) -> None:
-        """Rules over ``core``, whose state they change."""
+        """Create the rules over ``core``, whose state they change."""
         self._core = core
         self._liveness = liveness
         self._would_vote: set[NodeId] | None = None
@@ -53,7 +53,7 @@ class Elections:
         self._heard_leader_at = float("-inf")
 
     def deadline(self) -> float | None:
-        """When ``tick`` has something to do; ``None`` for never."""
+        """Return when ``tick`` has something to do, or ``None`` for never."""
         core = self._core
         if core.quiet:
             return None
@@ -72,7 +72,7 @@ class Elections:
             self._begin()
 
     def hear_leader(self, leader: NodeId, term: int) -> None:
-        """``leader`` of ``term``, which is not behind, spoke to this member."""
+        """Follow ``leader`` of ``term``, which is not behind and spoke to this member."""
         core = self._core
         if core.role != LEADER or term > core.term:
             core.become_follower(term, leader)
@@ -82,7 +82,7 @@ class Elections:
         core.restart_election_timer()
 
     def meet_term(self, term: int) -> None:
-        """A member that meets a higher term follows, and forgets its leader (section 5.1)."""
+        """Follow a higher ``term``, and forget the leader of this one (section 5.1)."""
         if term > self._core.term:
             self.wake(self._core.now)
             self._core.become_follower(term, None)
@@ -129,11 +129,11 @@ class Elections:
             core.send(peer.id, Vote(core.term, log.last_index, log.last_term, transfer))
 
     def _own_vote(self) -> set[NodeId]:
-        """It counts only if this member is a voter still."""
+        """Return this member's own vote, which counts only if it is still a voter."""
         return {self._core.node_id} if self._core.is_voter else set()
 
     def on_pre_voted(self, sender: NodeId, message: PreVoted) -> None:
-        """An answer to the straw poll; a refusal may tell of a higher term."""
+        """Count an answer to the straw poll. A refusal may tell of a higher term."""
         core = self._core
         if not message.granted:
             self.meet_term(message.term)
@@ -145,7 +145,7 @@ class Elections:
             self._campaign()
 
     def on_voted(self, sender: NodeId, message: Voted) -> None:
-        """An answer to a vote request, of this term or a higher one."""
+        """Count an answer to a vote request, of this term or a higher one."""
         core = self._core
         self.meet_term(message.term)
         if not message.granted or message.term != core.term or core.role != CANDIDATE:
@@ -156,7 +156,7 @@ class Elections:
                 core.become_leader()
 
     def on_timeout_now(self, sender: NodeId, message: TimeoutNow) -> None:
-        """The leader wants this member in its place (dissertation, section 3.10)."""
+        """Campaign at once, since the leader wants to hand over (dissertation, section 3.10)."""
         core = self._core
         if message.term != core.term or sender != core.leader or core.role != FOLLOWER:
             return
@@ -167,7 +167,7 @@ class Elections:
     # Voting.
 
     def on_pre_vote(self, sender: NodeId, message: PreVote) -> None:
-        """Say whether ``sender`` would get this member's vote. Nothing durable changes here."""
+        """Say whether ``sender`` would get this member's vote. Nothing durable changes."""
         core = self._core
         self._be_asked(sender, message)
         willing = message.term > core.term and not self._hears_leader()
@@ -177,7 +177,7 @@ class Elections:
             core.send(sender, PreVoted(core.term, granted=False))
 
     def on_vote(self, sender: NodeId, message: Vote) -> None:
-        """RequestVote (figure 2), unanswered while a leader is heard."""
+        """Answer RequestVote (figure 2), unless a leader is heard."""
         core = self._core
         self._be_asked(sender, message)
         if message.term > core.term and self._hears_leader() and not message.transfer:
@@ -194,7 +194,7 @@ class Elections:
         core.send(sender, Voted(core.term, granted))
 
     def _be_asked(self, sender: NodeId, asking: PreVote | Vote) -> None:
-        """Somebody has not heard from the leader: is it still there?"""
+        """Wake a quiet member because ``sender``, a voter, has not heard from the leader."""
         core = self._core
         if core.role == LEADER:
             return
@@ -234,7 +234,7 @@ class Elections:
             core.restart_election_timer()
 
     def _majority_answered_at(self) -> float:
-        """Since when a majority has been silent, this member included."""
+        """Return since when a majority, this member included, has been silent."""
         core = self._core
         times = {peer.id: core.answered_at[peer] for peer in core.voters}
         times[core.node_id] = core.now

@@ -1,4 +1,4 @@
-"""One member of one consensus group: what :mod:`postroom.ranges` holds of it.
+"""A member of one consensus group, as :mod:`postroom.ranges` uses it.
 
 A turn has a fixed order, and only stages; nothing leaves before the node has synced it::
 
@@ -7,15 +7,16 @@ A turn has a fixed order, and only stages; nothing leaves before the node has sy
                                   node: one synced write
     └─ release: messages leave, leadership and outcomes are told ─┘
 
-A group of one is its own majority, so an entry is appended, committed and applied in one turn and
-its log stays empty. Where a turn is one atomic write the entry is never even encoded: its effects
-and the applied index are all that is written. Where state is replayed the entry is written, too.
+A group of one is its own majority: an entry is appended, committed and applied in one turn and
+its log stays empty. In a store that writes a turn atomically the entry is never even encoded: only
+its effects and the applied index are written. In a store that replays state the entry is written,
+too.
 
 Invariants:
 
-* A group stages into a write set of its own. If anything raises, the set is dropped whole, the
-  messages of the turn are too, and the replica is stopped: as if it had crashed before the turn.
-  What is durable stays as it was; other groups go on.
+* A group stages into a write set of its own. If anything raises, the whole set and the messages of
+  the turn are dropped. The replica is stopped, as if it had crashed before the turn. Durable state
+  stays as it was; other groups go on.
 * ``done`` of each proposal is called exactly once.
 """
 
@@ -46,15 +47,17 @@ logger = logging.getLogger(__name__)
 
 
 class Group:
-    """See the module. Made by :meth:`postroom.raft.consensus.Consensus.create`.
+    """A member of a group; see the module.
+
+    It is made by :meth:`postroom.raft.consensus.Consensus.create`.
 
     Attributes:
-        group_id: which group.
+        group_id: the id of the group.
         stopped: why this replica does nothing any more; ``None`` while it works.
         on_leadership: called from ``release`` with whether this member leads, and the term, when
             either has changed.
-        entries_received_at: on the monotonic clock, no entry of another leader, nor a part of a
-            snapshot, has come in after that.
+        entries_received_at: a time on the monotonic clock. No entry of another leader, nor a part
+            of a snapshot, has come in after it.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Group:
         liveness: Liveness,
         spool: Spool,
     ) -> None:
-        """A member over ``core``; ``wake`` asks for a turn."""
+        """Create a member over ``core``; ``wake`` asks for a turn."""
         self.group_id = group_id
         self.stopped: Exception | None = None
         self.on_leadership: Callable[[bool, int], None] | None = None
@@ -92,79 +95,88 @@ class Group:
         self._closed = False
         self._say_that_it_is_back()
 
-    # What others see.
+    # Queries.
 
     @property
     def is_leader(self) -> bool:
-        """Whether this member leads, as far as it knows. There may be a newer leader."""
+        """Return whether this member leads, as far as it knows. There may be a newer leader."""
         return self.core.role == LEADER and self.stopped is None
 
     @property
     def has_applied_own_term(self) -> bool:
-        """Whether this leader has applied an entry of its own term, and so all earlier ones."""
+        """Return whether this leader has applied an entry of its own term, and all earlier ones."""
         own = self.core.first_index_of_term
         return self.is_leader and own is not None and self.core.applied_index >= own
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this member knows."""
+        """Return the leader, as far as this member knows."""
         return self.core.leader
 
     @property
     def term(self) -> int:
-        """The current term."""
+        """Return the current term."""
         return self.core.term
 
     @property
     def last_index(self) -> int:
-        """Index of the newest entry in the log."""
+        """Return the index of the newest entry in the log."""
         return self.core.journal.last_index
 
     @property
     def applied_index(self) -> int:
-        """Index of the newest entry that is applied."""
+        """Return the index of the newest entry that is applied."""
         return self.core.applied_index
 
     @property
     def members(self) -> tuple[NodeId, ...]:
-        """The voters, by the newest entry that changed the members, committed or not.
+        """Return the voters, by the newest entry that changed the members, committed or not.
 
-        While they are joint: the former ones and the new ones.
+        While the members are joint, these are the former voters and the new ones.
         """
         return self.core.members.counted
 
     @property
     def is_joint(self) -> bool:
-        """Whether one voter is just being replaced by another one."""
+        """Return whether one voter is just being replaced by another one."""
         return self.core.members.is_joint
 
     @property
     def learners(self) -> tuple[NodeId, ...]:
-        """The members that are fed and not counted, likewise."""
+        """Return the learners, by the newest entry that changed the members.
+
+        They are fed and not counted.
+        """
         return self.core.members.learners
 
     @property
     def is_transferring(self) -> bool:
-        """Whether this leader is handing over, and holds proposals back."""
+        """Return whether this leader is handing over, and keeps proposals back."""
         return self._transfer.is_under_way or self._transfer_to is not None
 
     @property
     def may_replace(self) -> bool:
-        """Whether this leader's group can replace a voter in one change: all know how."""
+        """Return whether this leader's group can replace a voter in one change.
+
+        Every member that is heard must be able to read joint members.
+        """
         return self.is_leader and self._changes.may_replace()
 
     @property
     def is_installing(self) -> bool:
-        """Whether a snapshot is being put in place: the state is neither what it was nor that."""
+        """Return whether a snapshot is being put in place.
+
+        The state is then a mixture of the old one and that of the snapshot.
+        """
         return self.core.installing
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is to be done, so that this member's timers stand still."""
+        """Return whether this member has nothing to do, and its timers stand still."""
         return self.core.quiet
 
     def progress(self) -> dict[NodeId, Progress]:
-        """What this leader knows of each peer; nothing if it does not lead."""
+        """Return what this leader knows of each peer, or nothing if it does not lead."""
         return self._feeding.report() if self.is_leader else {}
 
     def propose(self, command: Command, context: object, done: Done) -> None:
@@ -172,7 +184,7 @@ class Group:
 
         Args:
             command: bytes, or a struct that is encoded when it must be.
-            context: given to ``apply`` here, if this proposal is what is applied.
+            context: given to ``apply`` here, if this proposal is the one applied.
             done: told the outcome from ``release``; at once if the group is closed.
         """
         if self._closed:
@@ -184,13 +196,15 @@ class Group:
     def change_members(self, change: Change, done: Done) -> None:
         """Change who is in the group, by one member or one for another (dissertation, chapter 4).
 
-        ``done`` of a replacement is told when the joint members are applied; this leader, or the
-        next one, makes them the new ones at once, which ``is_joint`` tells.
+        ``done`` of a replacement is told when the joint members are applied. This leader, or the
+        next one, then makes them the new ones at once; ``is_joint`` is true until then.
 
         A leader that removes itself leads until that is committed, and then has another one
-        campaign. ``done`` is told ``SUPERSEDED`` if this member does not lead or is handing over,
-        if it has not applied an entry of its term yet, if an earlier change is under way, or if the
-        change makes no sense: a learner that is a member already, a last voter removed.
+        campaign. ``done`` is told ``SUPERSEDED`` in these cases:
+
+        * This member does not lead, is handing over, or has not applied an entry of its term yet.
+        * An earlier change is under way.
+        * The change is impossible: a learner that is a member already, a last voter removed.
         """
         if self._closed:
             done(Outcome.SUPERSEDED)
@@ -199,21 +213,24 @@ class Group:
         self._wake(self)
 
     def transfer_leadership(self, to: NodeId | None) -> None:
-        """Hand over to ``to``, a voter; ``None``: to the one that has most of the log.
+        """Hand over to ``to``, a voter, or with ``None`` to the one that has most of the log.
 
-        Proposals wait meanwhile, and end as superseded once another one leads. After an election
-        time-out, or if there is nobody to hand over to, this leader goes on.
+        Proposals wait meanwhile, and end as superseded once another member leads. This leader goes
+        on after an election time-out, or if there is no member to hand over to.
         """
         if not self.core.is_sole:
             self._transfer_to = (to,)
             self._wake(self)
 
     def step_aside(self) -> None:
-        """Never lead again: the state here cannot be read. An only voter goes on all the same."""
+        """Never lead again, because the state here cannot be read.
+
+        An only voter goes on all the same.
+        """
         self.core.unfit = True
 
     def step_down(self) -> None:
-        """Follow, in the same term, whoever is elected next."""
+        """Stop leading, and follow the member that is elected next."""
         core = self.core
         if core.role == LEADER and not core.is_only_voter:
             core.become_follower(core.term, None)
@@ -221,20 +238,20 @@ class Group:
             core.restart_election_timer()
             self._wake(self)
 
-    # What the node's set of groups calls.
+    # Calls of the node's set of groups.
 
     def beyond_reach(self, message: Message) -> str | None:
-        """What ``message`` names that nobody can have reached; ``None``: nothing."""
+        """Return the term or index in ``message`` that no member can have reached, or ``None``."""
         return beyond_reach(message, self.core.term, self.core.journal.last_index)
 
     def deliver(self, sender: NodeId, message: Message) -> None:
-        """A message for the next turn."""
+        """Keep a message for the next turn."""
         if self.stopped is None:
             self._incoming.waiting.append((sender, message))
             self._wake(self)
 
     def on_silence(self, node: NodeId, now: float) -> None:
-        """``node`` has fallen silent: who is quiet because of it wakes."""
+        """Wake this member if it is quiet because of ``node``, which has fallen silent."""
         core = self.core
         if not core.quiet:
             return
@@ -248,7 +265,7 @@ class Group:
             self._wake(self)
 
     def on_return(self, node: NodeId, now: float) -> None:
-        """``node`` is heard again: a leader that went quiet without it feeds it."""
+        """Feed ``node``, which is heard again, if this leader went quiet without it."""
         core = self.core
         if core.quiet and core.role == LEADER and core.peer(node) is not None:
             core.now = now
@@ -256,12 +273,13 @@ class Group:
             self._wake(self)
 
     def stage_alone(self, writes: WriteSet) -> bool:
-        """The turn of a leader that is alone and has one proposal, and nothing else to do: into the
-        write set of the node's turn, since it stages all of it or nothing. No message, no deadline,
-        no change of leadership comes of it.
+        """Take the turn of a leader that is alone and has one proposal, and nothing else to do.
+
+        It stages all of the proposal or nothing, and therefore uses the write set of the node's
+        turn. It causes no message, no deadline and no change of leadership.
 
         Returns:
-            False: there is more to do, or it has failed; nothing was staged.
+            False: there is more to do, or the turn has failed; nothing was staged.
         """
         core = self.core
         if (
@@ -278,7 +296,7 @@ class Group:
         return True
 
     def stage(self, now: float) -> WriteSet:
-        """One turn. What it writes must be durable before ``release``."""
+        """Take one turn, and return its writes, which must be durable before ``release``."""
         writes: WriteSet = {}
         self.core.now = now
         if self.stopped is None:
@@ -294,7 +312,7 @@ class Group:
         return writes
 
     def _stop_midway(self, error: Exception) -> WriteSet:
-        """A turn could not be finished: nothing of it is written."""
+        """Stop this replica because of ``error``, and drop the writes of the turn."""
         logger.critical("group %d stops", self.group_id, exc_info=error)
         self.stop(error)
         self._resign()
@@ -302,19 +320,19 @@ class Group:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether what the turn staged, if anything, must be synced before ``release``.
+        """Return whether the writes of the turn, if any, must be synced before ``release``.
 
-        Applied state need not: its entries are durable on a majority, and the engine loses only
-        the newest writes, so what is lost with it is that they were dropped from the log. A member
-        that is the only voter has no majority elsewhere.
+        Applied state need not be synced. Its entries are durable on a majority, and the engine
+        loses only the newest writes. The loss includes the record that the entries were dropped
+        from the log. An only voter has no majority elsewhere.
         """
         return self.core.has_single_voter or self.core.journal.needs_sync
 
     def replay(self) -> Iterator[WriteSet]:
-        """At opening: what the state lacks of the entries that are known to be committed.
+        """Yield the writes that the state lacks of the committed entries, when the store is opened.
 
         Each piece is written before the next one is asked for. An only voter has committed all that
-        its log holds; what others have is committed as far as the log itself says so.
+        its log holds; another member's entries are committed as far as its log says.
         """
         pieces = self._application.replay()
         while self.stopped is None:
@@ -329,9 +347,9 @@ class Group:
                 yield writes
 
     def take_early_messages(self) -> list[tuple[NodeId, Message]]:
-        """A leader's append messages, which may leave before the turn is durable.
+        """Take a leader's append messages, which may leave before the turn is durable.
 
-        Not those of a term that is entered in this very turn, nor those of an only voter.
+        None is taken of an only voter, or in the turn that enters the term.
         """
         core = self.core
         if not core.outbox or core.role != LEADER:
@@ -343,14 +361,14 @@ class Group:
         return early
 
     def take_messages(self) -> list[tuple[NodeId, Message]]:
-        """The messages of the turn, now that it is durable."""
+        """Take the messages of the turn, which is durable now."""
         outbox = self.core.outbox
         if outbox:
             self.core.outbox = []
         return outbox
 
     def tell(self) -> None:
-        """Tell of leadership and outcomes, now that they are durable."""
+        """Report leadership and outcomes, which are durable now."""
         core = self.core
         leads = (core.role == LEADER and self.stopped is None, core.term)
         if leads != self._told:
@@ -361,7 +379,7 @@ class Group:
             self.proposals.tell()
 
     def deadline(self) -> float | None:
-        """When the next turn is due without new input; ``None`` for never."""
+        """Return when the next turn is due without new input, or ``None`` for never."""
         if self.core.is_sole and self.core.role == LEADER:
             goes_on = self._application.goes_on and self.stopped is None
             return self.core.now if goes_on else None
@@ -379,7 +397,7 @@ class Group:
         return min((at for at in due if at is not None), default=None)
 
     def stop(self, error: Exception) -> None:
-        """Do nothing any more, because of ``error``; what this turn staged is dropped."""
+        """Do nothing any more, because of ``error``; the writes of this turn are dropped."""
         self.stopped = self.stopped or error
         self.core.outbox = []
         self._incoming.waiting = []
@@ -389,7 +407,7 @@ class Group:
         self._refuse()
 
     def close(self) -> None:
-        """End every proposal and let go of everything."""
+        """End every proposal and release everything."""
         if not self._closed:
             self._closed = True
             self.stop(RuntimeError("closed"))
@@ -407,7 +425,7 @@ class Group:
             self._receiver.step(writes)
         self._incoming.work_off(writes)
         if self._incoming.has_entries:
-            # Read now: what arrived may be younger than the beginning of the turn.
+            # Read the clock now: the messages may be younger than the beginning of the turn.
             self.entries_received_at = self._liveness.monotonic()
         if core.quiet and core.role == LEADER and self._has_work():
             self._feeding.wake()
@@ -441,26 +459,26 @@ class Group:
             self._feeding.close()
             self.proposals.leadership_lost(core.now + core.options.orphan_seconds)
         else:
-            self.proposals.give_up_at = None  # what this leader applies tells the fate of all
+            self.proposals.give_up_at = None  # applied entries end all proposals
         self.proposals.tick(core.now)
 
     def _say_that_it_is_back(self) -> None:
-        """A leader, quiet or not, learns at once from where this member wants to be fed."""
+        """Tell all peers where this member wants to be fed from, whether it is quiet or not."""
         core = self.core
         for peer in core.peers:
             core.send(peer.id, Appended(core.term, success=False, index=core.commit_index))
 
     def _resign(self) -> None:
-        """A leader that has stopped says so, again and again, for its node lives.
+        """Tell peers that this leader has stopped, again and again, because its node lives.
 
-        Followers that are quiet would wait for it for ever. That a leader would ask for votes tells
-        them that it does not lead; with an empty log it gets none.
+        Quiet followers would wait for it for ever. A request for votes tells them that it does not
+        lead. With an empty log it gets no votes.
         """
         core = self.core
         if core.role == LEADER:
             core.outbox = [(each.id, PreVote(core.term + 1, 0, 0)) for each in core.voters]
 
     def _refuse(self) -> None:
-        """End what is queued: this replica does nothing any more."""
+        """End the queued proposals and changes, because this replica does nothing any more."""
         self.proposals.refuse()
         self._changes.refuse()

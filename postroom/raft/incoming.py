@@ -1,8 +1,8 @@
-"""What has arrived for one member of a group, and who deals with it.
+"""The messages that have arrived for one member of a group.
 
-Two rules hold for every message, whoever deals with it: one of an earlier term is answered with the
-present one and otherwise ignored (section 5.1 of the paper), and a quiet leader that hears of a
-peer which is not quiet wakes.
+Two rules hold for every message. One of an earlier term is answered with the present term and
+otherwise ignored (section 5.1 of the paper). A quiet leader wakes when it hears of a peer which is
+not quiet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from postroom.raft.syncobj_core import LEADER, Core
 
 
 class IncomingMessages:
-    """One member's."""
+    """The messages that have arrived for one member, and the parts that deal with them."""
 
     def __init__(  # one for each kind of message
         self,
@@ -40,7 +40,7 @@ class IncomingMessages:
         receiver: SnapshotReceiver,
         proposals: Proposals,
     ) -> None:
-        """Nothing has arrived."""
+        """Create an empty queue of messages."""
         self._core = core
         self._elections = elections
         self._feeding = feeding
@@ -49,10 +49,10 @@ class IncomingMessages:
         self._proposals = proposals
         self.waiting: list[tuple[NodeId, Message]] = []
         self.has_entries = False
-        """Whether what was dealt with last had entries, or a part of a snapshot."""
+        """Whether the messages dealt with last had entries, or a part of a snapshot."""
 
     def work_off(self, writes: WriteSet) -> None:
-        """Deal with everything that has arrived, in order."""
+        """Deal with all messages that have arrived, in order."""
         waiting, self.waiting = self.waiting, []
         self.has_entries = False
         for sender, message in waiting:
@@ -78,7 +78,7 @@ class IncomingMessages:
                 self._count(sender, message)
 
     def _hear(self, sender: NodeId, message: Append | Chunk, writes: WriteSet) -> None:
-        """From a leader. One of an earlier term is told so, and steps down."""
+        """Deal with a leader's message. A leader of an earlier term is told so, and steps down."""
         core = self._core
         if message.term < core.term:
             core.send(sender, Appended(core.term, success=False, index=core.commit_index))
@@ -92,7 +92,10 @@ class IncomingMessages:
             self._proposals.covered(self._receiver.installed_index)
 
     def _count(self, sender: NodeId, message: Appended | ChunkTaken) -> None:
-        """From a follower. An answer of an earlier term is about entries that may be gone."""
+        """Deal with a follower's answer.
+
+        An answer of an earlier term is ignored: it is about entries that may be gone.
+        """
         core = self._core
         if not (isinstance(message, Appended) and message.quiet):
             self._be_woken(sender)

@@ -6,12 +6,12 @@ that was dropped because every member has it or a snapshot stands for it::
     base            entries
     (i, t)   (i+1, t1, payload) (i+2, t2, payload) ...
 
-Where entries are replayed into the state after a crash (:mod:`.stored_log`) they are written even
-if they are applied at once, and those that are dropped are not removed: the storage lets go of
-them, by whole segments.
+Some stores replay entries into the state after a crash (:mod:`.stored_log`). They write entries
+even if they are applied at once, and do not remove those that are dropped: the storage frees them,
+by whole segments.
 
 Nothing is written here: changes are staged into the write set of the turn (``writes``), which the
-node syncs before anything that speaks of it is sent. An entry that is added and dropped within one
+node syncs before any message about them is sent. An entry that is added and dropped within one
 turn leaves no trace in the write set.
 
 Invariants:
@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.storage import Held
+from postroom.kv.held import Held
 from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
 from postroom.raft.stored_log import (
@@ -54,16 +54,16 @@ from postroom.raft.stored_log import (
 
 
 class Journal:
-    """One group's log and hard state. Open it, then give it ``writes`` before each turn."""
+    """The log and the hard state of one group. It needs ``writes`` before each turn."""
 
     def __init__(self, prefix: bytes, members: Members, *, replays: bool = False) -> None:
-        """An empty log under ``prefix``; see :meth:`open`."""
+        """Create an empty log under ``prefix``; see :meth:`open`."""
         self.replays = replays
-        """Whether entries are applied again after a crash, and so must be there."""
+        """Whether entries are applied again after a crash, and must therefore be stored."""
         self.committed_index = 0
-        """At opening: an entry that is known to be committed."""
+        """The index of an entry that was known to be committed when the log was opened."""
         self.settles = False
-        """At opening: the state does not tell the term of the entry that it ends with."""
+        """Whether the opened state does not tell the term of the entry that it ends with."""
         self._prefix = prefix
         self._removed: list[int] = []
         self._hard_key = prefix + b"h"
@@ -76,68 +76,71 @@ class Journal:
         self._hard_base_index = 0
         self.writes: WriteSet = {}
         self.needs_sync = False
-        """Whether what is staged in this turn must be durable before anybody hears of it."""
+        """Whether the writes of this turn must be durable before another member hears of them."""
         self.enters_term = False
-        """Whether term or vote are among it."""
+        """Whether the writes of this turn include the term or the vote."""
         self._infers_term = False
-        """The term is not stored yet: nothing may be said in it before that is durable."""
+        """Whether the term is not stored yet. No message may name it before it is durable."""
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
         self.won_alone = False
-        """Whether this member leads ``term``: it was the only voter when it entered it."""
+        """Whether this member leads ``term`` because it was the only voter when it entered it."""
 
     # Reading.
 
     @property
     def base_index(self) -> int:
-        """Index of the last entry that is no longer kept."""
+        """Return the index of the last entry that is no longer kept."""
         return self._entries[0][1]
 
     @property
     def last_index(self) -> int:
-        """Index of the newest entry."""
+        """Return the index of the newest entry."""
         return self._entries[-1][1]
 
     @property
     def last_term(self) -> int:
-        """Term of the newest entry."""
+        """Return the term of the newest entry."""
         return self._entries[-1][2]
 
     @property
     def members(self) -> Members:
-        """The newest set of members in the log, committed or not (dissertation, section 4.1)."""
+        """Return the newest members in the log, committed or not (dissertation, section 4.1)."""
         return self._members[-1][1]
 
     @property
     def members_index(self) -> int:
-        """Index of the entry that set ``members``."""
+        """Return the index of the entry that set ``members``."""
         return self._members[-1][0]
 
     def __len__(self) -> int:
-        """How many entries are kept, besides the base."""
+        """Return how many entries are kept, besides the base."""
         return len(self._entries) - 1
 
     def members_at(self, index: int) -> Members:
-        """The members as of the entry at ``index``."""
+        """Return the members at the time of the entry at ``index``."""
         return next(who for since, who in reversed(self._members) if since <= index)
 
     def term_at(self, index: int) -> int | None:
-        """Term of the entry at ``index``, which may be the base; ``None`` if not in the log."""
+        """Return the term of the entry at ``index``, or ``None`` if it is not in the log.
+
+        The base counts as an entry.
+        """
         offset = index - self._entries[0][1]
         if 0 <= offset < len(self._entries):
             return self._entries[offset][2]
         return None
 
     def entries(self, first: int, last: int) -> list[LogEntry]:
-        """The entries from ``first`` to ``last``, both included, as far as they are kept."""
+        """Return the entries from ``first`` to ``last``, both included, as far as they are kept."""
         base = self._entries[0][1]
         return self._entries[max(first - base, 1) : max(last - base + 1, 1)]
 
-    def batch(self, first: int, bytes_max: int) -> list[LogEntry]:
-        """Entries from ``first`` on: as many as ``bytes_max`` allows, and at least one."""
+    def batch(self, first: int, bytes_max: int, entries_max: int | None = None) -> list[LogEntry]:
+        """Return the entries from ``first`` on: as many as both limits allow, and at least one."""
         taken: list[LogEntry] = []
-        for offset in range(max(first - self.base_index, 1), len(self._entries)):
+        for offset in range(max(first - self.base_index, 1), len(self._entries))[:entries_max]:
             entry = self._entries[offset]
             bytes_max -= len(entry[0])
             if bytes_max < 0 and taken:
@@ -146,7 +149,7 @@ class Journal:
         return taken
 
     def first_index_of_term_at(self, index: int) -> int:
-        """The first index that is kept of the run of equal terms that ``index`` is in."""
+        """Return the first index that is kept of the run of equal terms that ``index`` is in."""
         term = self.term_at(index)
         while index > self.base_index + 1 and self.term_at(index - 1) == term:
             index -= 1
@@ -155,7 +158,7 @@ class Journal:
     # Staging.
 
     def begin(self, writes: WriteSet) -> None:
-        """A turn begins: changes go to ``writes``."""
+        """Begin a turn, whose changes go to ``writes``."""
         self.writes = writes
         self.needs_sync = self.enters_term = self._infers_term
         self._infers_term = False
@@ -165,7 +168,7 @@ class Journal:
         self._removed = []
 
     def end(self) -> None:
-        """The turn's changes are complete: stage the hard state if it matters and changed."""
+        """End the turn: stage the hard state if it matters and has changed."""
         _, base_index, base_term = self._entries[0]
         moved = base_index != self._hard_base_index
         matters = not self.replays and (len(self._entries) > 1 or base_term != self.term)
@@ -198,7 +201,7 @@ class Journal:
         self.needs_sync = True
 
     def cut(self, index: int) -> None:
-        """Remove the entries from ``index`` on: they conflict with the leader's."""
+        """Remove the entries from ``index`` on, which conflict with the leader's."""
         offset = index - self.base_index
         assert offset > 0, f"cut at {index}, base is {self.base_index}"
         self._unstage(self._entries[offset:])
@@ -207,7 +210,7 @@ class Journal:
             self._members.pop()
 
     def drop(self, index: int) -> None:
-        """Let go of the entries up to ``index``, which becomes the base."""
+        """Drop the entries up to ``index``, which becomes the base."""
         offset = index - self.base_index
         if offset <= 0:
             return
@@ -221,8 +224,10 @@ class Journal:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a turn of a group of one need not begin nor end: entries that are applied at once
-        only pass over this log, which keeps nothing and has nothing left to write.
+        """Return whether a turn of a group of one needs neither ``begin`` nor ``end``.
+
+        Entries that are applied at once only pass through this log, which keeps nothing and has
+        nothing left to write.
         """
         return (
             self.replays and len(self._entries) == 1
@@ -230,43 +235,43 @@ class Journal:
         )  # fmt: skip
 
     def note(self, command: bytes, index: int, term: int, writes: WriteSet) -> None:
-        """``write_only`` and ``pass_over`` in one, of a log that is at rest."""
+        """Do ``write_only`` and ``pass_over`` in one step, for a log that is at rest."""
         stored = b"".join((pack_u64(term), COMMAND, command))
         writes[self._entry_prefix + pack_u64(index)] = stored
         self._entries[0] = (b"", index, term)
         writes[self._applied_key] = pack_place(index, term)
 
     def pass_over(self, index: int, term: int) -> None:
-        """The empty log of a group of one moves on to ``index``, applied in this turn."""
+        """Move the empty log of a group of one on to ``index``, applied in this turn."""
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
         if self.replays:
             self.writes[self._applied_key] = pack_place(index, term)
 
     def write_only(self, command: bytes, index: int, term: int) -> None:
-        """A command that is applied in this turn, and that only a replay will ask for."""
+        """Stage a command that is applied in this turn, and that only a replay will read."""
         stored = b"".join((pack_u64(term), COMMAND, command))
         self.writes[self._entry_prefix + pack_u64(index)] = stored
 
     def applied(self, index: int, term: int) -> None:
-        """The state includes the entry at ``index``: it tells so, along with the members."""
+        """Stage that the state includes the entry at ``index``."""
         if self.replays:
             self.writes[self._applied_key] = pack_place(index, term)
 
     def settle(self, index: int) -> WriteSet:
-        """What the state has to tell before the log goes on."""
+        """Return the record of the applied entry, which the state needs before the log goes on."""
         self.settles = False
         term = self.term_at(index)
         assert term is not None
         return {self._applied_key: pack_place(index, term)}
 
     def members_applied(self, index: int) -> None:
-        """The entry at ``index``, which is applied, has set the members."""
+        """Stage the members that the entry at ``index``, which is applied, has set."""
         if self.replays:
             self.writes[self._prefix + b"m"] = encode((index, self.members_at(index)))
 
     def held(self) -> Held:
-        """What is kept, for who lets go of the rest."""
+        """Return the part of the log that is kept, for the storage that frees the rest."""
         _, base_index, base_term = self._entries[0]
         return Held(self._entry_prefix, base_index, base_term, self.last_index, self._stored)
 
@@ -321,17 +326,17 @@ class Journal:
     def open(
         cls, engine: Engine, prefix: bytes, members: Members, applied: Applied | int
     ) -> Journal:
-        """The log as ``engine`` holds it.
+        """Open the log that ``engine`` holds.
 
         Args:
-            engine: where it lies.
+            engine: the engine with the log.
             prefix: the group's key prefix.
             members: the group's first members, used if the log is new.
             applied: how far the state has come.
 
         Raises:
             StoreCorrupted: entries are missing, misplaced or unreadable.
-            VersionMismatch: a later version of this format.
+            VersionMismatch: the log has a later version of this format.
         """
         if isinstance(applied, int):
             applied = Applied(applied)

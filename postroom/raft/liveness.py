@@ -1,8 +1,8 @@
-"""Which nodes are heard: one frame a heartbeat between two nodes, for all groups that they share.
+"""The nodes that are heard: one frame a heartbeat between two nodes, for all their groups.
 
-A group that has nothing to do stops its own heartbeats (:mod:`.replication`); what it must know all
-the same is whether its leader's node lives. So every node sends each of its peers a frame at least
-once a heartbeat, an empty one if there is nothing to say, and remembers when it heard from whom::
+A group that has nothing to do stops its own heartbeats (:mod:`.replication`); it must still know
+whether its leader's node lives. Every node therefore sends each of its peers a frame at least
+once a heartbeat, an empty one if there is nothing to say. It remembers when it heard each peer::
 
     heard ── nothing for election_seconds_min ──▶ silent      groups that were quiet are told
       ▲                                              │
@@ -21,10 +21,10 @@ from postroom.raft.state_machine import NodeId
 
 
 class Liveness:
-    """What one node knows of the others."""
+    """The times at which one node has heard its peers, and sent to them."""
 
     def __init__(self, monotonic: Callable[[], float], options: RaftOptions) -> None:
-        """No peers yet."""
+        """Create a record without peers."""
         self.monotonic = monotonic
         self._options = options
         self._peers: dict[NodeId, float] = {}
@@ -35,30 +35,30 @@ class Liveness:
         self._beat_at = 0.0
 
     def set_peers(self, peers: Iterable[NodeId]) -> None:
-        """These nodes share a group with this one."""
+        """Set the nodes that share a group with this one."""
         now, before = self.monotonic(), self._peers
         self._peers = {peer: before.get(peer, now) for peer in peers}
         self._silent &= set(self._peers)
         self._sent_at = {peer: at for peer, at in self._sent_at.items() if peer in self._peers}
 
     def heard_at(self, node: NodeId) -> float | None:
-        """When the last frame of ``node`` came, on the monotonic clock."""
+        """Return when the last frame of ``node`` came, on the monotonic clock."""
         return self._heard_at.get(node)
 
     def seems_alive_at(self, node: NodeId) -> float:
-        """The same, counting from when it became a peer if it was never heard."""
+        """Return when ``node`` was last heard, or else when it became a peer."""
         return self._heard_at.get(node, self._peers.get(node, float("-inf")))
 
     def is_silent(self, node: NodeId) -> bool:
-        """Whether nothing was heard of ``node`` for an election time-out, when last looked at."""
+        """Return whether the last ``beat`` found ``node`` silent for an election time-out."""
         return node in self._silent
 
     def entries_version(self, node: NodeId) -> int:
-        """Which entries ``node`` can read, as its last frame said; 0 if it was never heard."""
+        """Return which entries ``node`` can read, by its last frame; 0 if it was never heard."""
         return self._entries_versions.get(node, 0)
 
     def hear(self, node: NodeId, now: float, entries_version: int) -> bool:
-        """A frame of ``node`` has come; whether that ends a silence."""
+        """Note a frame of ``node``, and return whether it ends a silence."""
         self._heard_at[node] = now
         self._entries_versions[node] = entries_version
         if node in self._silent:
@@ -67,15 +67,15 @@ class Liveness:
         return False
 
     def sent(self, node: NodeId, now: float) -> None:
-        """A frame was sent to ``node``."""
+        """Note that a frame was sent to ``node``."""
         self._sent_at[node] = now
 
     def deadline(self) -> float | None:
-        """When ``beat`` has something to do; ``None`` without peers."""
+        """Return when ``beat`` has something to do, or ``None`` without peers."""
         return self._beat_at if self._peers else None
 
     def beat(self, now: float) -> list[NodeId]:
-        """Once a heartbeat: the nodes that have fallen silent since."""
+        """Return the nodes that have fallen silent since the last heartbeat."""
         if not self._peers or now < self._beat_at:
             return []
         self._beat_at = now + self._options.heartbeat_seconds
@@ -89,7 +89,7 @@ class Liveness:
         return fallen
 
     def unspoken(self, now: float) -> list[NodeId]:
-        """The peers to which nothing was sent for half a heartbeat: they want an empty frame."""
+        """Return the peers that were sent nothing for half a heartbeat: they want a frame."""
         due = now - self._options.heartbeat_seconds / 2
         never = float("-inf")
         return [peer for peer in self._peers if self._sent_at.get(peer, never) <= due]

@@ -1,4 +1,4 @@
-"""From the log to the state: entries are appended, applied, and let go of.
+"""The way from the log to the state: entries are appended, applied, and dropped.
 
 ::
 
@@ -26,17 +26,18 @@ _COMMAND_KIND: Final = COMMAND[0]
 _NOOP_KIND: Final = NOOP[0]
 _VIEWED_BYTES: Final = 64 * 1024
 REPLAYED_BYTES: Final = 4 * 1024 * 1024
-"""Of entries that are applied at a time when the group is opened."""
+"""Bytes of the entries that are applied at a time when the group is opened."""
 
 
 class LogApplication:
-    """One member's.
+    """The appending and applying of entries, for one member.
 
     Attributes:
-        goes_on: what is committed is not all applied: a large entry takes more than one turn.
+        goes_on: whether committed entries are left to apply: a large entry takes more than one
+            turn.
     """
 
-    def __init__(  # what reads the log, and what writes it
+    def __init__(  # the readers and the writers of the log
         self,
         core: Core,
         proposals: Proposals,
@@ -45,7 +46,7 @@ class LogApplication:
         following: Following,
         transfer: Transfer,
     ) -> None:
-        """Over the log of ``core``."""
+        """Create it over the log of ``core``."""
         self._core = core
         self._proposals = proposals
         self._state_machine = state_machine
@@ -55,7 +56,7 @@ class LogApplication:
         self.goes_on = False
 
     def decide_alone(self, writes: WriteSet) -> None:
-        """A group of one: append, commit, apply and truncate are one."""
+        """Append, commit, apply and truncate in one step, as a group of one."""
         core, proposals = self._core, self._proposals
         if len(core.journal):
             core.commit_index = core.journal.last_index
@@ -80,10 +81,10 @@ class LogApplication:
         core.journal.pass_over(index, term)
 
     def note_alone(self, writes: WriteSet) -> None:
-        """The same of one proposal, where the log is at rest, as nearly always: where a node has
-        many groups, each proposal is a turn of its own.
+        """Append, commit and apply one proposal, if the log is at rest.
 
-        If it raises, nothing was staged.
+        The log nearly always is: on a node with many groups, each proposal is a turn of its own.
+        If this raises, nothing was staged.
         """
         core, proposals = self._core, self._proposals
         queued = proposals.queued
@@ -98,7 +99,7 @@ class LogApplication:
         core.applied_alone(index)
 
     def append_queued(self) -> None:
-        """A leader appends what is queued; another member refuses it."""
+        """Append the queued proposals as a leader, or refuse them as another member."""
         core, proposals = self._core, self._proposals
         if core.role != LEADER:
             proposals.refuse()
@@ -113,7 +114,7 @@ class LogApplication:
             proposals.appended(index, core.term, context, done)
 
     def apply(self, writes: WriteSet) -> None:
-        """Apply what is committed."""
+        """Apply the committed entries."""
         core, proposals, state_machine = self._core, self._proposals, self._state_machine
         if core.installing:
             return
@@ -132,12 +133,13 @@ class LogApplication:
             core.applied_index = index
             core.journal.applied(index, term)
         if not core.is_voter and core.role == LEADER and self._has_applied_members():
-            # A leader that is no longer a member steps down once that is committed (section 6).
+            # A leader that is no longer a member steps down once its removal is committed (section
+            # 6).
             self._transfer.depart()
             core.become_follower(core.term, None)
 
     def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
-        """Whether an entry can be applied in this turn; else it is another turn's work as well."""
+        """Return whether an entry can be applied in this turn, or needs another one."""
         if payload[0] != _COMMAND_KIND or self._proposals.is_pending(index, term):
             return True
         return self._state_machine.prepare(index, term, memoryview(payload)[1:])
@@ -146,10 +148,10 @@ class LogApplication:
         return self._core.applied_index >= self._core.journal.members_index
 
     def replay(self) -> Iterator[WriteSet]:
-        """At opening: what the state lacks of the entries that are known to be committed.
+        """Yield the writes that the state lacks of the committed entries, when the group is opened.
 
         Each piece is written before the next one is asked for. An only voter has committed all that
-        its log holds; what others have is committed as far as the log itself says so.
+        its log holds; another member's entries are committed as far as its log says.
         """
         core = self._core
         known = core.journal.last_index if core.is_only_voter else core.journal.committed_index
@@ -164,7 +166,7 @@ class LogApplication:
             core.journal.drop(core.applied_index)
 
     def truncate(self) -> None:
-        """Let go of entries that nobody wants, or of which there are too many."""
+        """Drop entries that no member wants, or of which there are too many."""
         core, log, options = self._core, self._core.journal, self._core.options
         entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
         keeps, factor = core.applied_index, options.log_catching_up_factor
@@ -177,7 +179,7 @@ class LogApplication:
 
 
 def _command_of(payload: bytes) -> bytes | memoryview:
-    """What a payload carries; of a large one, not a copy."""
+    """Return the command in a payload, without copying a large one."""
     return payload[1:] if len(payload) < _VIEWED_BYTES else memoryview(payload)[1:]
 
 

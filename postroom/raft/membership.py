@@ -1,5 +1,7 @@
-"""Who is in a group, and how that changes: one member at a time (dissertation, section 4.1), or
-one in the place of another one (joint consensus, section 4.3).
+"""The members of a group, and their changes.
+
+One member changes at a time (dissertation, section 4.1), or one takes the place of another one
+(joint consensus, section 4.3).
 
 ::
 
@@ -11,14 +13,14 @@ one in the place of another one (joint consensus, section 4.3).
     voters a b old ───▶ joint: majorities of (a b old) and of (a b new) ───▶ voters a b new
 
 A *voter* is counted: for commits and in elections. A *learner* receives entries and snapshots and
-is counted for nothing, so that a member which has yet to catch up holds nobody up (section 4.2.1).
-When it has caught up is for the caller to judge (:meth:`postroom.raft.group.Group.progress`).
+is counted for nothing: a member which has yet to catch up delays no commit (section 4.2.1).
+The caller judges when it has caught up (:meth:`postroom.raft.group.Group.progress`).
 
-Two sets of voters that differ by one member cannot have majorities without a common member. That is
-why a change is refused while an earlier one is not yet applied. Sets that differ by an exchange
-can: of (a b old) and (a b new), {a, old} and {b, new}. So while the members are *joint*, whatever
-is decided needs a majority of both sets. The leader, whoever that is by then, ends it by itself
-as soon as the joint members are applied.
+Two sets of voters that differ by one member cannot have majorities without a common member. For
+this reason a change is refused while an earlier one is not yet applied. Sets that differ by an
+exchange can: of (a b old) and (a b new), {a, old} and {b, new}. While the members are *joint*,
+every decision therefore needs a majority of both sets. The leader of that time ends the joint state
+by itself as soon as the joint members are applied.
 
 Promoting first and removing afterwards would have four voters in between, of which three must
 live. Joint, as many of three may fail as before and as after.
@@ -38,12 +40,12 @@ NodeIds: TypeAlias = Annotated[tuple[NodeId, ...], msgspec.Meta(max_length=MEMBE
 
 
 class Members(msgspec.Struct, frozen=True, array_like=True):
-    """A group's members.
+    """The members of a group.
 
     Attributes:
-        voters: who votes; while the members are joint, who will.
-        learners: who is fed, and not counted.
-        outgoing: while the members are joint, who voted before; otherwise nobody.
+        voters: the nodes that vote; while the members are joint, the future voters.
+        learners: the nodes that are fed, and not counted.
+        outgoing: the former voters while the members are joint; empty otherwise.
     """
 
     voters: NodeIds
@@ -52,19 +54,19 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_joint(self) -> bool:
-        """Whether decisions need majorities of two sets of voters."""
+        """Return whether decisions need majorities of two sets of voters."""
         return bool(self.outgoing)
 
     @property
     def counted(self) -> NodeIds:
-        """Everybody who votes, in the one set or in the other."""
+        """Return all nodes that vote, in the one set or in the other."""
         if not self.outgoing:
             return self.voters
         return (*self.voters, *(node for node in self.outgoing if node not in self.voters))
 
     @property
     def is_sound(self) -> bool:
-        """Whether this can be a group: somebody votes, and nobody is in it twice."""
+        """Return whether this can be a group: it has a voter, and no node is in it twice."""
         everybody = (*self.counted, *self.learners)
         is_single = len(set(everybody)) == len(everybody)
         return len(self.voters) > 0 and is_single and len(set(self.outgoing)) == len(self.outgoing)
@@ -72,28 +74,28 @@ class Members(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class AddLearner:
-    """Begin to feed ``node``, which is no member."""
+    """The change that begins to feed ``node``, which is no member."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Promote:
-    """Count ``node``, a learner, from now on."""
+    """The change that counts ``node``, a learner, from now on."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Let ``node``, a voter or a learner, go. The last voter stays."""
+    """The change that removes ``node``, a voter or a learner. The last voter stays."""
 
     node: NodeId
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Count ``joining``, a learner, instead of ``leaving``, a voter: in one change."""
+    """The change that counts ``joining``, a learner, instead of ``leaving``, a voter."""
 
     leaving: NodeId
     joining: NodeId
@@ -101,14 +103,14 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class FinishReplacement:
-    """Joint members become the new ones. The leader does this by itself."""
+    """The change that makes joint members the new ones. The leader does this by itself."""
 
 
 Change: TypeAlias = AddLearner | Promote | Remove | Replace | FinishReplacement
 
 
 def changed(members: Members, change: Change) -> Members | None:
-    """``members`` after ``change``; ``None`` if that makes no sense."""
+    """Return ``members`` after ``change``, or ``None`` if that is impossible."""
     if members.is_joint != isinstance(change, FinishReplacement):
         return None
     match change:

@@ -5,9 +5,9 @@
     MemoryTransport(1) ── send ──▶ MemoryNetwork: frames under way, each with ──▶ receive ── (2)
                                    its time of arrival, on the clock passed in
 
-Every choice (what is lost, doubled, how long it takes, and so what overtakes what) comes from the
-``random.Random`` and the :class:`Faults` given, so a run repeats from its seed. Frames are copied
-as bytes and never looked into.
+Every choice (which frames are lost, doubled or delayed, and thereby overtaken) comes from the
+``random.Random`` and the :class:`Faults` given, which lets a run repeat from its seed. Frames are
+copied as bytes and never looked into.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Faults:
-    """How bad the network is. Shares are between 0 and 1.
+    """The faults of a network. Shares are between 0 and 1.
 
     Attributes:
-        lost_share: of frames that never arrive.
-        doubled_share: of frames that arrive twice, each time after its own delay.
+        lost_share: the share of frames that never arrive.
+        doubled_share: the share of frames that arrive twice, each time after its own delay.
         delay_seconds_min: the least time under way.
-        delay_seconds_max: the most; frames overtake each other if it is larger.
+        delay_seconds_max: the longest time; frames overtake each other if it is larger.
     """
 
     lost_share: float = 0.0
@@ -41,12 +41,12 @@ class Faults:
 
 
 class MemoryNetwork:
-    """What lies between the nodes. Attach each node, and again after it has crashed."""
+    """The network between the nodes. Attach each node, and again after it has crashed."""
 
     def __init__(
         self, random: Random, monotonic: Callable[[], float], faults: Faults | None = None
     ) -> None:
-        """A network without nodes; ``faults`` may be changed at any time."""
+        """Create a network without nodes; ``faults`` may be changed at any time."""
         self.faults = Faults() if faults is None else faults
         self._random = random
         self._monotonic = monotonic
@@ -56,50 +56,50 @@ class MemoryNetwork:
         self._side_of: dict[NodeId, int] = {}
 
     def attach(self, node: NodeId) -> MemoryTransport:
-        """``node`` is up."""
+        """Attach ``node``, which is up, and return its end of the network."""
         self._attached.add(node)
         return MemoryTransport(self, node)
 
     def detach(self, node: NodeId) -> None:
-        """``node`` is down: what is under way to it is lost."""
+        """Detach ``node``, which is down: frames under way to it are lost."""
         self._attached.discard(node)
         self._under_way = [frame for frame in self._under_way if frame[3] != node]
         heapq.heapify(self._under_way)
 
     def partition(self, *sides: Collection[NodeId]) -> None:
-        """Only nodes of one side reach each other; those that are not named stand alone."""
+        """Let only nodes of one side reach each other. A node that is not named stands alone."""
         self._side_of = {node: number for number, side in enumerate(sides) for node in side}
         for number, node in enumerate(sorted(self._attached - set(self._side_of), key=str)):
             self._side_of[node] = -1 - number
 
     def heal(self) -> None:
-        """Everybody reaches everybody."""
+        """Let all nodes reach each other."""
         self._side_of = {}
 
     def connected(self, one: NodeId, other: NodeId) -> bool:
-        """Whether frames between the two arrive, as far as partitions and crashes decide."""
+        """Return whether frames between the two arrive, as far as partitions and crashes decide."""
         return {one, other} <= self._attached and self._same_side(one, other)
 
     def next_arrival(self) -> float | None:
-        """When the next frame arrives; ``None`` if none is under way."""
+        """Return when the next frame arrives, or ``None`` if none is under way."""
         return self._under_way[0][0] if self._under_way else None
 
     def carry(self, sender: NodeId, to: NodeId, frame: bytes) -> None:
-        """Only for :class:`MemoryTransport`: ``frame`` sets out."""
+        """Send ``frame`` on its way. Only :class:`MemoryTransport` calls this."""
         copies = 1 + (self._random.random() < self.faults.doubled_share)
         for _ in range(copies):
             if self._random.random() >= self.faults.lost_share:
                 self._set_out(sender, to, frame)
 
     def arrived(self, node: NodeId) -> list[tuple[NodeId, bytes]]:
-        """Only for :class:`MemoryTransport`: what has arrived at ``node`` by now."""
+        """Return the frames that have arrived at ``node``, for :class:`MemoryTransport`."""
         now = self._monotonic()
         due = sorted(each for each in self._under_way if each[0] <= now and each[3] == node)
         if due:
             taken = {number for _, number, *_ in due}
             self._under_way = [each for each in self._under_way if each[1] not in taken]
             heapq.heapify(self._under_way)
-        # A frame outlives its sender: what a node said before it crashed still arrives.
+        # A frame outlives its sender: it still arrives if its sender has crashed.
         return [(each[2], each[4]) for each in due if self._same_side(each[2], node)]
 
     def _same_side(self, one: NodeId, other: NodeId) -> bool:
@@ -116,10 +116,10 @@ class MemoryNetwork:
 
 
 class MemoryTransport:
-    """One node's end of a :class:`MemoryNetwork`."""
+    """The end of one node of a :class:`MemoryNetwork`."""
 
     def __init__(self, network: MemoryNetwork, node: NodeId) -> None:
-        """Made by :meth:`MemoryNetwork.attach`."""
+        """Create the end of ``node``; see :meth:`MemoryNetwork.attach`."""
         self._network = network
         self._node = node
 
@@ -128,9 +128,9 @@ class MemoryTransport:
         self._network.carry(self._node, to, frame)
 
     def receive(self) -> Iterable[tuple[NodeId, bytes]]:
-        """What has arrived by now, in the order of arrival."""
+        """Return the frames that have arrived by now, in the order of arrival."""
         return self._network.arrived(self._node)
 
     def connected(self, node: NodeId) -> bool:
-        """Whether ``node`` is up and on the same side of any partition."""
+        """Return whether ``node`` is up and on the same side of any partition."""
         return self._network.connected(self._node, node)

@@ -1,4 +1,4 @@
-"""What members say to each other, and how it is written: MessagePack, versioned, limited.
+"""The messages of members, and their encoding: MessagePack, versioned, limited.
 
 ::
 
@@ -16,12 +16,13 @@ the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`; programs tha
         | <-- Voted ---- |              | <-- ChunkTaken ------ |
                                         | -- TimeoutNow ------> |   lead in my place
 
-Every message, answers included, carries its sender's term, so that a late answer of an earlier term
-is known for what it is. A frame without messages says that its sender lives. The wall clock, in
-milliseconds, is for comparing; nothing is decided by it here.
+Every message, answers included, carries its sender's term, which exposes a late answer of an
+earlier term. A frame without messages says that its sender lives. The wall clock, in
+milliseconds, is for comparing; no decision here depends on it.
 
 A frame that is malformed, too large or of another version is dropped whole; decoding has no other
-effect, and runs no code that the bytes name.
+effect, and runs no code that the bytes name. The number of a frame's items is known before it is
+decoded (:mod:`.frame_shape`), and a turn decodes only so many frames (:mod:`.intake`).
 """
 
 from __future__ import annotations
@@ -31,45 +32,67 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from postroom.limits import CHUNK_BYTES_MAX, COMMAND_BYTES_MAX, PEER_FRAME_BYTES_MAX
+from postroom.limits import (
+    APPENDED_ENTRIES_MAX,
+    CHUNK_BYTES_MAX,
+    COMMAND_BYTES_MAX,
+    PEER_FRAME_BYTES_MAX,
+    PEER_FRAME_MESSAGES_MAX,
+)
 from postroom.raft.journal import ENTRIES_VERSION, is_payload
 from postroom.raft.membership import Members
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES: Final = 1024 * 1024
-"""No more messages join a frame that has grown past this: a frame is at most that much longer than
-its largest message."""
+"""The bytes after which no more messages join a frame.
+
+A frame is at most that much longer than its largest message.
+"""
+FRAME_ITEMS: Final = 16_384
+FRAME_MESSAGES: Final = 2048
+"""The number of items, roughly, and of messages after which no more messages join a frame.
+
+The limits of received frames are above all of these.
+"""
+_MESSAGE_ITEMS: Final = 16
+_ENTRY_ITEMS: Final = 3
 
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Payload: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=COMMAND_BYTES_MAX + 1)]
 Entry: TypeAlias = tuple[Count, Payload]
-"""Term and payload; the index follows from the entry's place."""
+"""The term and the payload; the index follows from the entry's place."""
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What all messages share."""
+    """The field that all messages share."""
 
     term: Count
 
 
 class PreVote(_Message, tag=1, frozen=True):
-    """Would you vote for me in ``term``, which I have not entered? (dissertation, section 9.6)."""
+    """The question before an election whether the receiver would vote for the sender in ``term``.
+
+    The sender has not entered that term (dissertation, section 9.6).
+    """
 
     last_index: Count
     last_term: Count
 
 
 class PreVoted(_Message, tag=2, frozen=True):
-    """The answer. Granted: ``term`` is the one asked about; refused: the voter's own."""
+    """The answer to :class:`PreVote`.
+
+    Granted: ``term`` is the one asked about; refused: the voter's own.
+    """
 
     granted: bool
 
 
 class Vote(_Message, tag=3, frozen=True):
-    """RequestVote (paper, figure 2).
+    """The request for a vote, RequestVote (paper, figure 2).
 
-    ``transfer``: the leader asked for this election, so whoever hears the leader answers it too
+    ``transfer``: the leader asked for this election. A member that hears the leader answers it, too
     (dissertation, section 4.2.3).
     """
 
@@ -85,24 +108,25 @@ class Voted(_Message, tag=4, frozen=True):
 
 
 class Append(_Message, tag=5, frozen=True):
-    """AppendEntries (paper, figure 2), and where the leader's own log begins.
+    """The entries for a follower: AppendEntries (paper, figure 2), and where the log begins.
 
-    ``quiet``: there is nothing more to come, stop your timers and say so.
+    ``quiet``: nothing more is to come; the follower stops its timers and says that it has.
     """
 
     prev_index: Count
     prev_term: Count
     commit_index: Count
     base_index: Count
-    entries: tuple[Entry, ...]
+    entries: Annotated[tuple[Entry, ...], msgspec.Meta(max_length=APPENDED_ENTRIES_MAX)]
     quiet: bool = False
 
 
 class Appended(_Message, tag=6, frozen=True):
-    """The answer. Success: the logs agree up to ``index``; else: try again after ``index``.
+    """The answer to :class:`Append`.
 
-    ``quiet``: my timers stand still. ``installing``: I am putting a snapshot in place and can
-    not lead.
+    Success: the logs agree up to ``index``; else: try again after ``index``.
+    ``quiet``: the follower's timers stand still. ``installing``: the follower puts a snapshot in
+    place and cannot lead.
     """
 
     success: bool
@@ -112,9 +136,10 @@ class Appended(_Message, tag=6, frozen=True):
 
 
 class Chunk(_Message, tag=7, frozen=True):
-    """InstallSnapshot (paper, figure 13): chunk ``ordinal`` of the state after an entry.
+    """A part of a snapshot, InstallSnapshot (paper, figure 13).
 
-    ``transfer`` counts the leader's transfers, so that none is mixed up with an earlier one.
+    It is chunk ``ordinal`` of the state after an entry. ``transfer`` counts the leader's transfers,
+    to tell this one from earlier ones.
     """
 
     transfer: Count
@@ -127,29 +152,32 @@ class Chunk(_Message, tag=7, frozen=True):
 
 
 class ChunkTaken(_Message, tag=8, frozen=True):
-    """The follower has the chunks of that transfer before ``next_ordinal``."""
+    """The answer to :class:`Chunk`: the follower has the chunks before ``next_ordinal``."""
 
     transfer: Count
     next_ordinal: Count
 
 
 class TimeoutNow(_Message, tag=9, frozen=True):
-    """Campaign at once: you have all that I have (dissertation, section 3.10)."""
+    """The request to campaign at once: the receiver has the leader's whole log.
+
+    See the dissertation, section 3.10.
+    """
 
 
 Message: TypeAlias = (
     PreVote | PreVoted | Vote | Voted | Append | Appended | Chunk | ChunkTaken | TimeoutNow
 )
 Envelope: TypeAlias = tuple[Count, Message]
-"""The group's id, and what is said to its member."""
+"""The group's id, and the message to its member."""
 
 
 class Frame(msgspec.Struct, array_like=True, frozen=True):
-    """Everything that one node says to another at once."""
+    """The messages that one node sends to another at once."""
 
     version: int
     wall_milliseconds: Count
-    envelopes: list[Envelope]
+    envelopes: Annotated[list[Envelope], msgspec.Meta(max_length=PEER_FRAME_MESSAGES_MAX)]
     entries_version: Count = 0
 
 
@@ -163,18 +191,19 @@ _version_decoder = msgspec.msgpack.Decoder(_Versioned)
 
 
 def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> bytes:
-    """All messages of a turn to one peer, each with its group."""
+    """Encode all messages of a turn to one peer, each with its group."""
     return _encoder.encode((WIRE_VERSION, wall_milliseconds, envelopes, ENTRIES_VERSION))
 
 
 def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:
-    """``envelopes`` cut where a frame would grow past ``FRAME_BYTES``."""
-    first = size = 0
+    """Cut ``envelopes`` where a frame would exceed one of the limits of a frame."""
+    first = size = items = 0
     for position, (_, message) in enumerate(envelopes):
-        if size >= FRAME_BYTES:
+        if size >= FRAME_BYTES or items >= FRAME_ITEMS or position - first >= FRAME_MESSAGES:
             yield envelopes[first:position]
-            first, size = position, 0
+            first, size, items = position, 0, 0
         size += _bytes_of(message)
+        items += _items_of(message)
     yield envelopes if first == 0 else envelopes[first:]
 
 
@@ -184,8 +213,18 @@ def _bytes_of(message: Message) -> int:
     return len(message.data) if isinstance(message, Chunk) else 0
 
 
+def _items_of(message: Message) -> int:
+    """Return the approximate number of items of a message."""
+    if isinstance(message, Append):
+        return _MESSAGE_ITEMS + _ENTRY_ITEMS * len(message.entries)
+    if isinstance(message, Chunk):
+        members = message.members
+        return _MESSAGE_ITEMS + len(members.counted) + len(members.learners)
+    return _MESSAGE_ITEMS
+
+
 def decode_frame(frame: bytes) -> tuple[Frame | None, str]:
-    """What ``frame`` says; nothing, and why, if it is not sound."""
+    """Decode ``frame``, or return ``None`` and why it is not sound."""
     if len(frame) > PEER_FRAME_BYTES_MAX:
         return None, f"{len(frame)} bytes are too large"
     try:
@@ -211,7 +250,10 @@ def _version(frame: bytes) -> int | None:
 
 
 def _is_sound(message: Message) -> bool:
-    """What types cannot say: terms rise along a log and to the sender's; payloads are readable."""
+    """Check what types cannot say.
+
+    Terms rise along a log and to the sender's term; payloads are readable.
+    """
     if isinstance(message, Chunk):
         return message.index_term <= message.term and message.members.is_sound
     if not isinstance(message, Append):

@@ -1,4 +1,4 @@
-"""What can be tuned in consensus, with the unit last in each name.
+"""The options of consensus, with the unit last in each name.
 
 ::
 
@@ -8,7 +8,7 @@
                              to vote for another         hears no majority steps down
 
 The time that a broadcast takes must be far below the election time-out, and that far below the
-mean time between failures (Raft paper, section 5.6). Limits on what is decoded are not tunable:
+mean time between failures (Raft paper, section 5.6). The limits of decoding are not tunable:
 they are part of the wire format and stand in :mod:`postroom.raft.messages`.
 """
 
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
-    """Times and sizes of every group of a node. The defaults suit one data centre.
+    """The times and sizes of every group of a node. The defaults suit one data centre.
 
     Raises:
         ValueError: the times are not in the order that the module's drawing shows.
@@ -30,28 +30,31 @@ class RaftOptions:
     election_seconds_max: float = 1.0
 
     quiet_after_seconds: float | None = 1.0
-    """A group that has had nothing to do for this long stops its heartbeats; ``None``: never."""
+    """The idle time after which a group stops its heartbeats; ``None``: never."""
 
     orphan_seconds: float = 1.0
-    """How long a deposed leader's proposals wait for their fate before they end as unknown."""
+    """The time for which a deposed leader's proposals wait before they end as unknown."""
 
     append_bytes_max: int = 1024 * 1024
     """Entries of one append message; a single entry may be larger, and then goes alone."""
 
+    append_entries_max: int = 4096
+    """Entries of one append message, however short they are."""
+
     append_messages_in_flight_max: int = 8
-    """Append messages with entries that one follower may be behind with."""
+    """The append messages with entries that one follower may be behind with."""
 
     append_bytes_in_flight_max: int = 8 * 1024 * 1024
     """Bytes of entries that one follower may be behind with; one message may exceed it."""
 
     snapshot_chunks_in_flight_max: int = 4
-    """Chunks of a snapshot that one follower may be behind with."""
+    """The chunks of a snapshot that one follower may be behind with."""
 
     snapshot_bytes_per_turn_max: int = 512 * 1024
-    """No more chunks leave in a turn once this much has: entries go first."""
+    """The bytes after which no more chunks leave in a turn: entries go first."""
 
     snapshot_silent_seconds_max: float = 10.0
-    """The snapshot opened for a follower that is silent for longer is closed."""
+    """The silence of a follower after which the snapshot opened for it is closed."""
 
     log_entries_max: int = 4096
     """Entries kept for a silent member; beyond it, that member gets a snapshot."""
@@ -60,7 +63,7 @@ class RaftOptions:
     """Bytes kept for a silent member; beyond it, that member gets a snapshot."""
 
     log_catching_up_factor: int = 4
-    """That many times as much is kept for a member that answers, or is being sent a snapshot."""
+    """The factor by which more is kept for a member that answers, or is being sent a snapshot."""
 
     def __post_init__(self) -> None:
         """Refuse times in an order that cannot work."""

@@ -1,4 +1,4 @@
-"""How proposals end."""
+"""The outcomes of proposals."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import enum
 
 
 class Outcome(enum.Enum):
-    """How a proposal ended. Every proposal ends, exactly once."""
+    """The way in which a proposal ended. Every proposal ends, exactly once."""
 
     APPLIED = "applied"
-    """It is committed and applied here, durably."""
+    """The proposal is committed and applied here, durably."""
 
     SUPERSEDED = "superseded"
-    """It certainly never takes effect, on any replica."""
+    """The proposal certainly never takes effect, on any replica."""
 
     UNKNOWN = "unknown"
-    """It may or may not take effect, now or later."""
+    """The proposal may or may not take effect, now or later."""

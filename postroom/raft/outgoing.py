@@ -1,8 +1,8 @@
-"""What leaves for other nodes: frames, and not too many bytes of them in one turn.
+"""The frames that leave for other nodes, with a limit of bytes in one turn.
 
 A leader encodes a large entry for each follower, and hands it to the network, which takes as long
-as copying it a few times. So what is more than ``SENT_BYTES_A_TURN`` waits for the next turn; what
-is said to the same node later waits behind it.
+as copying it a few times. Frames beyond ``SENT_BYTES_A_TURN`` therefore wait for the next turn, and
+later frames to the same node wait behind them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from postroom.raft.messages import Envelope, frames_of
 from postroom.raft.state_machine import NodeId
 
 SENT_BYTES_A_TURN: Final = 8 * 1024 * 1024
-"""No other frame leaves in a turn in which so much has left."""
+"""The bytes after which no other frame leaves in a turn."""
 
 
 class Outgoing:
-    """See the module.
+    """The frames that wait to leave, by node; see the module.
 
     Args:
         send: encodes and sends a frame; answers its length.
@@ -32,16 +32,16 @@ class Outgoing:
 
     @property
     def waits(self) -> bool:
-        """Whether another turn is wanted."""
+        """Return whether another turn is wanted."""
         return bool(self._waiting)
 
     def begin_turn(self) -> None:
-        """As much may leave again: first what waits."""
+        """Begin a turn: send the frames that wait, as far as there is room."""
         self._sent_bytes = 0
         for to, frames in list(self._waiting.items()):
             while frames and self._has_room():
                 self._sent_bytes += self._send(to, frames.popleft())
-            # Who comes first in this turn comes last in the next one.
+            # The node that comes first in this turn comes last in the next one.
             del self._waiting[to]
             if frames:
                 self._waiting[to] = frames
@@ -55,7 +55,7 @@ class Outgoing:
                 self._waiting.setdefault(to, deque()).append(frame)
 
     def clear(self) -> None:
-        """Nothing is sent any more."""
+        """Forget all frames that wait."""
         self._waiting.clear()
 
     def _has_room(self) -> bool:

@@ -1,19 +1,19 @@
-"""Terms and indices that nobody can have reached: who names one lies, or its bytes are spoiled.
+"""The terms and indices that no member can have reached: messages with them are false or damaged.
 
-Terms and indices are numbers below 2^63, and a member takes over the higher one that it is told:
-one message that names the last of them would end a group for good, for there would be no next term
-to hold an election in, after any number of restarts. So there is a bound to how far one message may
-be ahead of what this member knows.
+Terms and indices are numbers below 2^63, and a member adopts the higher one that it is told. One
+message that names the last of them would end a group for good: there would be no next term to hold
+an election in, after any number of restarts. A message may therefore be only so far ahead of what
+this member knows.
 
 * *Terms.* A term is entered by an election, and a member campaigns again only after its election
-  time-out (0.5 s and more), when most others would vote for it. Whoever was away while the others
-  did nothing but hold elections for 97 days is behind by ``TERM_JUMP_MAX``. Who forges messages
-  gets to the end of all terms no sooner than with 2^39 of them, each of which makes the receiver
-  sync its new term: years.
+  time-out (0.5 s and more), when most others would vote for it. A member that was away while the
+  others did nothing but hold elections for 97 days is behind by ``TERM_JUMP_MAX``. A forger of
+  messages needs 2^39 of them to get to the end of all terms. Each makes the receiver sync its new
+  term, which takes years.
 * *Indices.* A group that appends 100,000 entries a second gets ``INDEX_JUMP_MAX`` ahead of a new
   member in 89 years.
 
-What a leader is told of its own entries is bounded more closely: :mod:`.replication`.
+Answers about a leader's own entries have a closer bound: :mod:`.replication`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from postroom.raft.messages import (
 
 
 def beyond_reach(message: Message, term: int, last_index: int) -> str | None:
-    """What ``message`` names that nobody can have reached; ``None``: nothing.
+    """Return the term or index in ``message`` that no member can have reached, or ``None``.
 
     Args:
         message: from another member.
         term: this member's.
-        last_index: of this member's log.
+        last_index: the last index of this member's log.
     """
     if message.term - term > TERM_JUMP_MAX:
         return f"term {message.term} cannot have been reached, here it is {term}"

@@ -1,4 +1,4 @@
-"""How entries travel: the leader's side, which feeds each peer, and the follower's.
+"""The replication of entries: the leader's side, which feeds each peer, and the follower's.
 
 The leader knows of each peer where its log is thought to agree. While that is a guess it *probes*:
 one message at a time, until the peer says yes. From then on it streams: several messages under
@@ -10,11 +10,12 @@ way, and back to probing when the peer says that something is missing::
       └──────────────────────────────────────┘
             no: try again after i
 
-A group with nothing to do goes *quiet*: when every peer has everything for a while, the heartbeats
-say so, the followers stop their timers and answer that they have, and when all have, the leader
-stops too. From then on the nodes' own heartbeats vouch for the leader (:mod:`.liveness`). Peers
-whose node is silent are not waited for. A proposal, a request for votes, an answer of a peer that
-is not quiet, or a node that comes back wakes the leader, whose next heartbeat wakes the followers::
+A group with nothing to do goes *quiet*: when every peer has had everything for a while, the
+heartbeats say that. The followers stop their timers and answer that they have. When all have, the
+leader stops its timers, too. From then on the nodes' own heartbeats vouch for the leader
+(:mod:`.liveness`). Peers whose node is silent are not waited for. A proposal, a request for votes,
+an answer of a peer that is not quiet, or a node that comes back wakes the leader, whose next
+heartbeat wakes the followers::
 
     leader                        follower
        | -- Append, quiet -------> |  has all that the message speaks of: timers stop
@@ -28,7 +29,7 @@ Invariants:
 * A follower commits no further than the message showed its log to agree (figure 2: "index of last
   new entry"), however long its log is.
 * A leader commits by counting only entries of its own term (section 5.4.2).
-* Only answers of the leader's own term, by members, are counted, and none that speaks of more than
+* Only answers of the leader's own term, by members, are counted, and none that names more than
   the member was sent.
 """
 
@@ -54,13 +55,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a leader tells of a peer.
+    """The report of a leader about a peer.
 
     Attributes:
-        match_index: up to which entry the logs are known to agree.
-        silent_seconds: since when nothing was heard of it.
+        match_index: the entry up to which the logs are known to agree.
+        silent_seconds: the time since the peer was last heard.
         snapshot_under_way: whether it is being sent a snapshot, or puts one in place.
-        entries_version: which entries it can read, as its node has said last.
+        entries_version: the version of entries that it can read, as its node has said last.
         is_heard: whether its node was heard within an election time-out.
     """
 
@@ -73,39 +74,39 @@ class Progress:
 
 @dataclass(slots=True)
 class _Progress:
-    """What the leader knows of one peer, besides next and match index."""
+    """The leader's knowledge of one peer, besides next and match index."""
 
     probing: bool = True
     waits_for_answer: bool = False
     in_flight: deque[tuple[int, int]] = field(default_factory=deque)
-    """Last index and bytes of each message with entries that is not acknowledged."""
+    """The last index and the bytes of each message with entries that is not acknowledged."""
     bytes_in_flight: int = 0
     is_quiet: bool = False
     is_installing: bool = False
     offered: int = 0
-    """Up to where it can have this leader's log by what it was sent in this term."""
+    """The index up to which the peer can have this leader's log from messages of this term."""
 
     def sent(self, last_index: int, size: int) -> None:
-        """A message with entries is under way."""
+        """Note that a message with entries is under way."""
         self.in_flight.append((last_index, size))
         self.bytes_in_flight += size
 
     def arrived(self, index: int) -> None:
-        """The peer has all up to ``index``."""
+        """Note that the peer has all entries up to ``index``."""
         while self.in_flight and self.in_flight[0][0] <= index:
             self.bytes_in_flight -= self.in_flight.popleft()[1]
 
     def lost(self) -> None:
-        """What is under way is not counted on any more."""
+        """Stop counting on the messages under way."""
         self.in_flight.clear()
         self.bytes_in_flight = 0
 
 
 class Feeding:
-    """The leader's side: sends what each peer lacks, counts answers, advances the commit index."""
+    """The leader's side: it feeds peers, counts answers and advances the commit index."""
 
     def __init__(self, core: Core, state_machine: StateMachine, liveness: Liveness) -> None:
-        """Nothing is known of any peer yet."""
+        """Create it without knowledge of any peer."""
         self._core = core
         self._liveness = liveness
         self._snapshots = SnapshotSender(core, state_machine)
@@ -116,19 +117,19 @@ class Feeding:
         self._said = LogOnce()
 
     def deadline(self) -> float | None:
-        """When the next heartbeat is due; ``None`` if there is nobody to hear it."""
+        """Return when the next heartbeat is due, or ``None`` if no peer is to hear it."""
         core = self._core
         return self._heartbeat_at if core.role == LEADER and core.peers and not core.quiet else None
 
     def close(self) -> None:
-        """No longer the leader, or closing: let go of snapshots under way."""
+        """Close the snapshots under way, because this member no longer leads or is closing."""
         self._snapshots.close()
         self._progress = {}
         self._settled_since = None
         self._term = -1
 
     def wake(self) -> None:
-        """This leader's timers run again; the nodes have vouched for the peers meanwhile."""
+        """Let this leader's timers run again; the nodes have vouched for the peers meanwhile."""
         core = self._core
         if not core.quiet:
             return
@@ -141,7 +142,7 @@ class Feeding:
             self._progress.setdefault(peer, _Progress()).is_quiet = False
 
     def send(self) -> None:
-        """End a leader's turn: to each peer what it lacks, or a heartbeat if one is due."""
+        """End a leader's turn: send each peer the entries it lacks, or a heartbeat that is due."""
         core = self._core
         if self._term != core.term:
             self.close()
@@ -161,7 +162,7 @@ class Feeding:
             self._snapshots.close()
 
     def _may_be_quiet(self) -> bool:
-        """Whether nothing has been to do for long enough."""
+        """Return whether nothing was to be done for long enough."""
         core, patience = self._core, self._core.options.quiet_after_seconds
         last_index = core.journal.last_index
         is_applied = core.applied_index == core.commit_index == last_index
@@ -183,7 +184,7 @@ class Feeding:
         return core.now - self._settled_since >= patience and self.hears_majority()
 
     def hears_majority(self) -> bool:
-        """Whether the nodes of a majority are heard, this one included."""
+        """Return whether the nodes of a majority are heard, this one included."""
         core = self._core
         heard = {peer.id for peer in core.voters if not self._liveness.is_silent(peer.id)}
         return core.is_majority({core.node_id, *heard})
@@ -192,7 +193,7 @@ class Feeding:
         return self._liveness.is_silent(peer.id) or self._progress[peer].is_quiet
 
     def on_appended(self, sender: NodeId, message: Appended) -> None:
-        """A peer's answer in this term."""
+        """Deal with a peer's answer in this term."""
         core = self._core
         peer = core.peer(sender)
         if peer is None or self._term != core.term or message.index > core.journal.last_index:
@@ -211,16 +212,17 @@ class Feeding:
             self._missed(peer, progress, message.index)
 
     def _can_have(self, progress: _Progress) -> int:
-        """Up to where a peer can have this log: what it was sent, and what was before this term.
+        """Return up to where a peer can have this log.
 
-        It answers with what it has committed, if that is more than a message showed: entries of
-        earlier terms, which this leader had when it was elected, or what it was sent by this one.
+        It has at most the entries that it was sent, and those before this term. It answers with its
+        committed index, if that is more than a message showed. Those entries are of earlier terms,
+        which this leader had when it was elected, or were sent by this leader.
         """
         first = self._core.first_index_of_term
         return max(progress.offered, 0 if first is None else first - 1)
 
     def advance_commit(self) -> None:
-        """Commit what a majority has, if it is of this leader's term (section 5.4.2)."""
+        """Commit the entries of this leader's term that a majority has (section 5.4.2)."""
         core = self._core
         have = {peer.id: core.match_index[peer] for peer in core.voters}
         have[core.node_id] = core.journal.last_index
@@ -229,11 +231,11 @@ class Feeding:
             core.commit_index = majority_has
 
     def all_have(self) -> int:
-        """The last index that every peer has, or will have with the snapshot on its way to it."""
+        """Return the last index that every peer has, or will have with its snapshot."""
         return self._have(self._core.peers)
 
     def all_that_answer_have(self) -> int:
-        """The same, of the peers that still answer."""
+        """Return the last index that every peer has, or will have, of those that still answer."""
         core = self._core
         since = core.now - core.options.election_seconds_max
         return self._have([peer for peer in core.peers if core.answered_at[peer] >= since])
@@ -246,10 +248,10 @@ class Feeding:
         )
 
     def report(self) -> dict[NodeId, Progress]:
-        """What this leader knows of each peer."""
+        """Return this leader's knowledge of each peer."""
         core, alive_at = self._core, self._liveness.seems_alive_at
         now = self._liveness.monotonic()
-        # When a peer has answered tells less: of all, a new leader takes that to be just now.
+        # A peer's last answer tells less: a new leader takes it to be just now for all of them.
         return {
             peer.id: Progress(
                 core.match_index[peer],
@@ -262,13 +264,13 @@ class Feeding:
         }
 
     def is_installing(self, peer: Node) -> bool:
-        """Whether ``peer`` has said that a snapshot is being put in place there."""
+        """Return whether ``peer`` has said that it puts a snapshot in place."""
         progress = self._progress.get(peer)
         return progress is not None and progress.is_installing
 
     @property
     def snapshots(self) -> SnapshotSender:
-        """The transfers to peers that are behind the log's beginning."""
+        """Return the transfers to peers that are behind the log's beginning."""
         return self._snapshots
 
     def _acknowledged(self, peer: Node, progress: _Progress, index: int) -> None:
@@ -279,7 +281,7 @@ class Feeding:
 
     def _missed(self, peer: Node, progress: _Progress, index: int) -> None:
         core = self._core
-        # A late refusal must not take back what the peer has acknowledged since.
+        # A late refusal must not undo what the peer has acknowledged since.
         after = max(index, core.match_index[peer])
         core.count_answer(peer, after + 1, success=False)
         progress.probing, progress.waits_for_answer = True, False
@@ -307,7 +309,8 @@ class Feeding:
             self._snapshots.end(peer)
             sent = False
         if heartbeat and not sent:
-            # It will be refused. The refusal of one that was silent begins a transfer anew.
+            # The append will be refused. The refusal of a peer that was silent begins a transfer
+            # anew.
             self._append(peer, core.journal.base_index, ())
 
     def _stream(self, peer: Node, progress: _Progress) -> bool:
@@ -319,7 +322,7 @@ class Feeding:
             or progress.bytes_in_flight >= options.append_bytes_in_flight_max
         ):
             first = core.next_index[peer]
-            batch = core.journal.batch(first, options.append_bytes_max)
+            batch = core.journal.batch(first, options.append_bytes_max, options.append_entries_max)
             self._append(peer, first - 1, tuple((term, payload) for payload, _, term in batch))
             sent = True
             if progress.probing:
@@ -350,17 +353,17 @@ class Feeding:
 
 
 class Following:
-    """The follower's side: takes entries, and answers."""
+    """The follower's side: it takes entries, and answers."""
 
     def __init__(self, core: Core, elections: Elections) -> None:
-        """Nothing is known of any leader yet."""
+        """Create it without knowledge of any leader."""
         self._core = core
         self._elections = elections
         self.leader_base_index = 0
-        """Where the leader's log begins: entries up to here are no longer wanted."""
+        """The index at which the leader's log begins: entries up to it are no longer wanted."""
 
     def on_append(self, leader: NodeId, message: Append) -> None:
-        """AppendEntries of a term that is not behind (figure 2, receiver implementation)."""
+        """Take AppendEntries of a term that is not behind (figure 2, receiver implementation)."""
         core = self._core
         if core.role == LEADER and message.term == core.term:
             return
@@ -381,23 +384,26 @@ class Following:
         core.send(leader, Appended(core.term, success, index, core.quiet, core.installing))
 
     def _agrees(self, message: Append) -> bool:
-        """What is committed agrees (section 5.4.3); past it, the entry before must be the same."""
+        """Return whether the logs agree before the entries of ``message``.
+
+        Committed entries agree (section 5.4.3). After them, the entry before must be the same.
+        """
         core, log = self._core, self._core.journal
         if message.prev_index > core.commit_index:
             return log.term_at(message.prev_index) == message.prev_term
         new = message.entries[core.commit_index - message.prev_index :]
-        # Terms rise along a log: no true leader has less after what is committed.
+        # Terms rise along a log: a true leader has no lower one after the committed entries.
         return not new or new[0][0] >= (log.term_at(core.commit_index) or 0)
 
     def _try_after(self, message: Append) -> int:
-        """Where the leader should try: past our log, or before the whole conflicting term."""
+        """Return where the leader should try: after our log, or before the conflicting term."""
         core, log = self._core, self._core.journal
         if message.prev_index > log.last_index:
             return log.last_index
         return max(core.commit_index, log.first_index_of_term_at(message.prev_index) - 1)
 
     def _take(self, message: Append) -> None:
-        """Append what is new; cut only at a real conflict (figure 2, steps 3 and 4)."""
+        """Append the new entries; cut only at a real conflict (figure 2, steps 3 and 4)."""
         core, log = self._core, self._core.journal
         index = message.prev_index
         for term, payload in message.entries:

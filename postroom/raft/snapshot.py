@@ -1,4 +1,4 @@
-"""Snapshots: how a member gets the state when the entries that made it are gone (paper, section 7).
+"""The snapshots, which give a member the state when its entries are gone (paper, section 7).
 
 ::
 
@@ -10,7 +10,7 @@
                                            ▼ in steps (.snapshot_receiver)
                                        snapshot_installed
 
-What the chunks hold is the state machine's own business. Neither side ever has the whole state in
+The state machine alone knows the contents of the chunks. Neither side ever has the whole state in
 memory: chunks are read from a snapshot of the leader's engine as they are sent, and from the
 spool as they are put in place.
 """
@@ -28,14 +28,14 @@ class Snapshot:
     Attributes:
         index: the last entry that the state includes.
         chunks: the state, in order, each chunk at most ``messages.CHUNK_BYTES_MAX`` bytes. It is
-            closed, if it has a ``close``, when the transfer ends in whatever way.
+            closed, if it has a ``close``, whenever the transfer ends.
     """
 
     index: int
     chunks: Iterator[bytes]
 
     def close(self) -> None:
-        """Let go of what the chunks are read from. Idempotent."""
+        """Close the source of the chunks. Idempotent."""
         close = getattr(self.chunks, "close", None)
         if close is not None:
             close()

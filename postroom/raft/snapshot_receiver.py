@@ -6,16 +6,17 @@
                any turn    one write     about a MiB a turn           spool goes
                            = log restarted at the snapshot's index
 
-A crash before *complete* costs at most what was not written yet: the spool names the chunk that it
-lacks. A crash after it has the installation begin again from the spool, whatever was in place.
+A crash before *complete* costs at most the chunks that were not written yet: the spool names the
+chunk that it lacks. After a later crash the installation begins again from the spool, whatever was
+in place.
 
 Invariants:
 
 * The log begins at the snapshot's index in the very write that completes the spool (figure 13,
-  steps 6 to 8), so what this member promised with its log is never in doubt.
+  steps 6 to 8). The promises that this member made with its log are therefore never in doubt.
 * While a snapshot is being installed the member votes, stores entries and acknowledges them, but
-  applies nothing, and does not lead: its state is neither the old one nor the new one.
-* Chunks that the state machine does not know as such change nothing.
+  applies nothing, and does not lead: its state is a mixture of the old one and the new one.
+* Chunks that the state machine does not recognise change nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 
 class SnapshotReceiver:
-    """At most one snapshot on its way in."""
+    """The reception of at most one snapshot at a time."""
 
     def __init__(
         self, core: Core, elections: Elections, state_machine: StateMachine, spool: Spool
     ) -> None:
-        """As the spool has it: an installation that a crash interrupted begins again."""
+        """Create it from the spool. An installation that a crash interrupted begins again."""
         self._core = core
         self._elections = elections
         self._state_machine = state_machine
@@ -48,10 +49,10 @@ class SnapshotReceiver:
         self._steps: Iterator[WriteSet] | None = None
         core.installing = spool.complete is not None
         self.installed_index = 0
-        """Proposals up to here whose entries were not seen have an unknown outcome."""
+        """The index up to which proposals whose entries were not seen have an unknown outcome."""
 
     def on_chunk(self, leader: NodeId, message: Chunk, staged: WriteSet) -> None:
-        """InstallSnapshot of a term that is not behind (figure 13)."""
+        """Take InstallSnapshot of a term that is not behind (figure 13)."""
         core = self._core
         if core.role == LEADER and message.term == core.term:
             return
@@ -66,7 +67,7 @@ class SnapshotReceiver:
             core.send(leader, ChunkTaken(core.term, message.transfer, self._wanted(message)))
 
     def step(self, staged: WriteSet) -> None:
-        """The next piece of an installation that is under way, one a turn."""
+        """Stage the next piece of an installation that is under way, one a turn."""
         if self._steps is None:
             self._steps = iter(self._state_machine.install_snapshot(self._spool.chunks()))
         piece = next(self._steps, None)
@@ -88,21 +89,24 @@ class SnapshotReceiver:
         self._core.installing = False
 
     def tidy(self, staged: WriteSet) -> None:
-        """What came in part is of no use any more if the log has got past it."""
+        """Clear an incomplete snapshot if the log has got past it."""
         arriving = self._spool.arriving
         if arriving is None or self._core.installing or arriving.index > self._core.commit_index:
             return
         self._spool.clear(staged)
 
     def _has(self, message: Chunk) -> bool:
-        """Whether the log holds the snapshot's last entry; what follows it then stays (step 6)."""
+        """Return whether the log holds the snapshot's last entry.
+
+        The entries that follow it then stay (step 6).
+        """
         core = self._core
         if message.index <= core.commit_index:
             return True
         return core.journal.term_at(message.index) == message.index_term
 
     def _take(self, message: Chunk, staged: WriteSet) -> bool:
-        """Spool a chunk if it is the next one; whether the snapshot is complete."""
+        """Spool a chunk if it is the next one, and return whether the snapshot is complete."""
         if self._core.installing or not self._is_next(message):
             return False
         if not self._state_machine.is_chunk(message.data):

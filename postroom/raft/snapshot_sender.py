@@ -1,4 +1,4 @@
-"""The leader's side of a snapshot: chunks read as they are sent, a few of them under way at a time.
+"""The leader's side of a snapshot: chunks are read as they are sent, a few at a time.
 
 ::
 
@@ -6,14 +6,14 @@
                                     │          ▲
                     no news for long└─ again ──┘ from the first, which must be answered before more
 
-Every answer names the chunk that is wanted next, so lost, doubled and late messages do no harm. A
+Every answer names the chunk that is wanted next, and lost, doubled and late messages do no harm. A
 follower that wants a chunk which is forgotten here, and goes on wanting it, has lost what it had:
 a new snapshot is begun. The same follower back after a break goes on where it was. *Long* is an
-election time-out: frames are rarely lost but when a stream breaks, and repeating what is merely
-slow would make it slower.
+election time-out: frames are rarely lost unless a stream breaks, and a repetition would make a slow
+transfer slower.
 
 A transfer takes no more than its share of a turn (``snapshot_bytes_per_turn_max``, all peers
-together), so that it does not slow the group's entries.
+together), and does not slow the group's entries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from postroom.raft.syncobj_core import Core
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A transfer under way; one chunk is read ahead, to know which is the last."""
+    """A transfer under way. One chunk is read ahead, to know which is the last."""
 
     number: int
     snapshot: Snapshot
@@ -55,7 +55,7 @@ class _Outgoing:
         return True
 
     def taken(self, next_ordinal: int, now: float) -> None:
-        """The follower has what is before that chunk."""
+        """Note that the follower has the chunks before ``next_ordinal``."""
         while self.first_ordinal < next_ordinal and self.window:
             self.window.popleft()
             self.first_ordinal += 1
@@ -67,7 +67,7 @@ class SnapshotSender:
     """The leader's transfers, at most one for each peer."""
 
     def __init__(self, core: Core, state_machine: StateMachine) -> None:
-        """No transfer is under way."""
+        """Create it without a transfer under way."""
         self._core = core
         self._state_machine = state_machine
         self._transfers: dict[Node, _Outgoing] = {}
@@ -75,11 +75,15 @@ class SnapshotSender:
         self._room_bytes = 0
 
     def begin_turn(self) -> None:
-        """A turn may send its share anew."""
+        """Begin a turn, which may send its share anew."""
         self._room_bytes = self._core.options.snapshot_bytes_per_turn_max
 
     def feed(self, peer: Node) -> bool:
-        """Send ``peer`` the chunks it lacks, as far as there is room; whether there were any."""
+        """Send ``peer`` the chunks it lacks, as far as there is room.
+
+        Returns:
+            Whether any chunk was sent.
+        """
         core, options = self._core, self._core.options
         transfer = self._transfers.get(peer)
         if transfer is None:
@@ -97,7 +101,7 @@ class SnapshotSender:
         return transfer.sent > before
 
     def on_taken(self, sender: NodeId, message: ChunkTaken) -> None:
-        """A follower has all chunks before the one it names."""
+        """Note that a follower has all chunks before the one it names."""
         core = self._core
         peer = core.peer(sender)
         transfer = None if peer is None else self._transfers.get(peer)
@@ -113,21 +117,21 @@ class SnapshotSender:
             self.end(peer)
 
     def is_under_way(self, peer: Node) -> bool:
-        """Whether ``peer`` is being sent a snapshot."""
+        """Return whether ``peer`` is being sent a snapshot."""
         return peer in self._transfers
 
     def index_for(self, peer: Node) -> int:
-        """The last entry that the snapshot on its way to ``peer`` includes; 0 if there is none."""
+        """Return the last entry that the snapshot on its way to ``peer`` includes, or 0."""
         transfer = self._transfers.get(peer)
         return 0 if transfer is None else transfer.snapshot.index
 
     def forget(self, peer: Node, index: int) -> None:
-        """``peer`` has the log up to ``index``: no need for an older snapshot."""
+        """End an older snapshot to ``peer``, which has the log up to ``index``."""
         if index >= self.index_for(peer):
             self.end(peer)
 
     def end(self, peer: Node) -> None:
-        """No more of this to ``peer``."""
+        """End the transfer to ``peer``."""
         transfer = self._transfers.pop(peer, None)
         if transfer is not None:
             transfer.snapshot.close()

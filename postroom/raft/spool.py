@@ -1,15 +1,15 @@
-"""Where a snapshot waits until all of it is there: chunks on the node's engine, beside the log.
+"""The spool of a snapshot: its chunks wait on the node's engine until all of them are there.
 
 ::
 
     prefix | "s"                  which snapshot, and whether it is complete
     prefix | "s" | ordinal (4)    its chunks
 
-An incomplete spool is worth the time it saves and nothing else: it is written without a sync, and a
-loss of power may shorten it. Because the engine loses only the newest writes, what is left is a
-beginning without gaps, and the follower asks for what comes next. *Completing* it is the point from
-which log and hard state speak of the snapshot, in the same write. The record then also is the
-marker of an installation that is under way.
+An incomplete spool only saves time: it is written without a sync, and a loss of power may shorten
+it. Because the engine loses only the newest writes, a beginning without gaps is left. The follower
+asks for the chunk after it. *Completing* it is the point from which log and hard state speak of the
+snapshot, in the same write. The record then also is the marker of an installation that is under
+way.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FORMAT_VERSION: Final = 1
 
 
 class Arriving(msgspec.Struct, frozen=True, array_like=True):
-    """Which snapshot.
+    """The record of a snapshot that is arriving.
 
     Attributes:
-        number: the term of the leader that sends it, and its count of transfers: that of a later
-            transfer is larger, as a term has one leader.
-        index: the last entry that the state includes, and
-        index_term: its term.
-        members: the members as of that entry.
+        number: the term of the leader that sends it, and its count of transfers. The number of a
+            later transfer is larger, because a term has one leader.
+        index: the last entry that the state includes.
+        index_term: the term of that entry.
+        members: the members at the time of that entry.
         chunks: how many there are, once it is complete; 0 until then.
     """
 
@@ -51,14 +51,14 @@ _decode = msgspec.msgpack.Decoder(Arriving).decode
 
 
 class Spool:
-    """One group's. What is staged is readable from the next turn on."""
+    """The spool of one group. Staged chunks are readable from the next turn on."""
 
     def __init__(self, stored: Reader, prefix: bytes) -> None:
-        """As ``stored`` holds it under the group's ``prefix``.
+        """Open the spool that ``stored`` holds under the group's ``prefix``.
 
         Raises:
             StoreCorrupted: the record is unreadable, or chunks of a complete snapshot are missing.
-            VersionMismatch: a later version of this format.
+            VersionMismatch: the record has a later version of this format.
         """
         self._stored = stored
         self._key = prefix + b"s"
@@ -72,28 +72,28 @@ class Spool:
 
     @property
     def complete(self) -> Arriving | None:
-        """The snapshot that is all here and waits to be installed, if there is one."""
+        """Return the complete snapshot that waits to be installed, or ``None``."""
         return self.arriving if self.arriving is not None and self.arriving.chunks else None
 
     def begin(self, arriving: Arriving, staged: WriteSet) -> None:
-        """Another snapshot is on its way."""
+        """Begin another snapshot."""
         self.clear(staged)
         self.arriving = arriving
         staged[self._key] = _encode(arriving)
 
     def add(self, data: bytes, staged: WriteSet) -> None:
-        """The next chunk."""
+        """Add the next chunk."""
         staged[self._chunk_key(self.next_ordinal)] = data
         self.next_ordinal += 1
 
     def finish(self, staged: WriteSet) -> None:
-        """All chunks are here."""
+        """Mark the snapshot as complete: all chunks are here."""
         assert self.arriving is not None
         self.arriving = msgspec.structs.replace(self.arriving, chunks=self.next_ordinal)
         staged[self._key] = _encode(self.arriving)
 
     def chunks(self) -> Iterator[bytes]:
-        """The chunks of the complete snapshot, each read when it is asked for."""
+        """Yield the chunks of the complete snapshot, each read when it is asked for."""
         for ordinal in range(self.next_ordinal):
             chunk = self._stored.get(self._chunk_key(ordinal))
             if chunk is None:
@@ -101,7 +101,7 @@ class Spool:
             yield chunk
 
     def clear(self, staged: WriteSet) -> None:
-        """Let go of everything. That is one key for each chunk."""
+        """Stage the removal of everything: one key for each chunk, and the record."""
         if self.arriving is not None:
             staged[self._key] = None
         for ordinal in range(self.next_ordinal):

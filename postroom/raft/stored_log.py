@@ -1,25 +1,25 @@
-"""What a group's log looks like on the engine, and how it is read when the group is opened.
+"""The layout of a group's log on the engine, and its reading when the group is opened.
 
 Layout, under the group's prefix (the keyspace page is ``kv/keys.py``)::
 
-    prefix | "h"                  hard state: term, vote, where the log begins, members there
+    prefix | "h"                  hard state: term, vote, the log's base, the members at it
     prefix | "l" | index (8)      one entry: term (8), payload
-    prefix | "b"                  up to where nobody needs entries: index (8), term (8)
+    prefix | "b"                  the last entry that no member needs: index (8), term (8)
     prefix | "a"                  the entry that was applied last: index (8), term (8)
     prefix | "m"                  the members that an applied entry has set: index, members
 
-There are two kinds of engine. On a plain one a turn is one atomic write: what is applied can be
+There are two kinds of engine. On a plain one a turn is one atomic write: applied entries can be
 removed in the same turn, and the last three records are not needed.
 
 One that ``replays`` (:mod:`postroom.kv.storage`) has the first three in a log and the others with
 the state, and either may have got farther than the other one:
 
-* The state lacks something: the entries are in the log, and are applied again. Those between the
+* The state lacks entries: they are in the log, and are applied again. Those between the
   two bases are known to be committed.
-* The state is ahead: the last turn was cut short, having reached the state only. What it applied
-  was committed (only what is committed is applied; in a group of one, what is written is), so the
-  log goes on after it as after a snapshot; index, term and members are told by the state. That a
-  vote or an entry of that turn is lost does not matter: nobody was told.
+* The state is ahead: the last turn was cut short, having reached the state only. Its applied
+  entries were committed (only committed entries are applied; in a group of one, written ones are).
+  The log therefore goes on after them as after a snapshot; the state tells index, term and members.
+  The loss of a vote or an entry of that turn does not matter: no other member was told of it.
 """
 
 from __future__ import annotations
@@ -37,36 +37,41 @@ from postroom.raft.membership import Members, NodeIds
 from postroom.raft.state_machine import NodeId
 
 FORMAT_VERSION: Final = 2
-"""Version 1 knew voters only: its hard state ends with them, its membership entries list them."""
+"""The format of a log. Version 1 had voters only, in its hard state and its membership entries."""
 
 FORMAT_VERSION_JOINT: Final = 3
-"""Version 3 knows joint members as well. It is written only while the base's members are joint."""
+"""The format with joint members. It is written only while the base's members are joint."""
 
 FORMAT_VERSIONS_READ: Final = (1, 2, 3)
 
 ENTRIES_VERSION: Final = 1
-"""Which entries this program can read: with 1, joint members. Before, the number was not told."""
+"""The version of the entries that this program can read: with 1, joint members.
+
+Earlier programs did not send the number.
+"""
 
 COMMAND: Final = b"\x00"
 NOOP: Final = b"\x01"
 VOTERS: Final = b"\x02"
 MEMBERSHIP: Final = b"\x03"
 JOINT: Final = b"\x04"
-"""First byte of a payload: a proposal, a leader's first entry, or a new set of members (``VOTERS``
-in format 1: read, not written). Joint members have a kind of their own, so that a program that does
-not know them refuses the entry, instead of taking it for another set."""
+"""The first byte of a payload: a proposal, a leader's first entry, or a new set of members.
+
+``VOTERS`` is that of format 1: read, not written. Joint members have a kind of their own: a program
+that does not know them refuses the entry, instead of taking it for another set.
+"""
 
 LogEntry: TypeAlias = tuple[bytes, int, int]
-"""Payload, index, term: the order that pysyncobj uses."""
+"""The payload, the index and the term of an entry, in the order that pysyncobj uses."""
 
 pack_u64 = struct.Struct(">Q").pack
 pack_place = struct.Struct(">QQ").pack
-"""Index and term."""
+"""The index and the term of an entry."""
 unpack_u64 = struct.Struct(">Q").unpack_from
 
 
 class HardState(msgspec.Struct, array_like=True, frozen=True):
-    """What a member must not forget besides its entries."""
+    """The durable state of a member besides its entries."""
 
     version: int
     term: int
@@ -80,7 +85,7 @@ class HardState(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Versioned(msgspec.Struct, array_like=True, frozen=True):
-    """What every version of a record begins with."""
+    """The beginning of every version of a record."""
 
     version: int
 
@@ -94,14 +99,14 @@ _decode_voters = msgspec.msgpack.Decoder(NodeIds).decode
 
 
 def membership_payload(members: Members) -> bytes:
-    """The payload of an entry that makes ``members`` the group."""
+    """Return the payload of an entry that makes ``members`` the group."""
     if members.is_joint:
         return JOINT + encode(members)
     return MEMBERSHIP + encode((members.voters, members.learners))
 
 
 def is_payload(payload: bytes) -> bool:
-    """Whether ``payload`` can stand in a log."""
+    """Return whether ``payload`` can stand in a log."""
     if payload[:1] in (COMMAND, NOOP):
         return True
     try:
@@ -112,25 +117,25 @@ def is_payload(payload: bytes) -> bool:
 
 
 def members_in(payload: bytes) -> Members | None:
-    """The members that an entry sets, if it is one that does."""
+    """Return the members that an entry sets, or ``None`` if it sets none."""
     if payload[:1] in (MEMBERSHIP, JOINT):
         return _decode_members(payload[1:])
     return Members(_decode_voters(payload[1:])) if payload[:1] == VOTERS else None
 
 
 def replays(engine: Engine) -> bool:
-    """Whether ``engine`` keeps entries apart from the state."""
+    """Return whether ``engine`` keeps entries apart from the state."""
     return getattr(engine, "replays", False)
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """How far the state has come.
+    """The progress of the state.
 
     Attributes:
         index: the last entry that it includes.
-        term: of that entry; ``None``: unknown.
-        members: as of that entry, where a snapshot tells.
+        term: the term of that entry; ``None``: unknown.
+        members: the members at that entry, if a snapshot tells them.
     """
 
     index: int
@@ -140,15 +145,15 @@ class Applied:
 
 @dataclass
 class StoredLog:
-    """What is read of one group's log.
+    """The stored log of one group, as it is read.
 
     Attributes:
-        members: at the base, and since which index.
+        members: the members at the base, and since which index.
         committed: an entry that is known to be committed.
         removed: entries that are still stored and count no more.
-        is_outdated: the hard state has to be stored again.
-        settles: the state does not tell its term yet, and has to before the log goes on.
-        infers_term: the term is that of the last entry, or of the state: it stands nowhere else.
+        is_outdated: whether the hard state has to be stored again.
+        settles: whether the state does not tell its term yet, and has to before the log goes on.
+        infers_term: whether the term is known only from the last entry, or from the state.
     """
 
     prefix: bytes
@@ -167,11 +172,11 @@ class StoredLog:
 
     @property
     def last(self) -> tuple[int, int]:
-        """Index and term of the newest entry."""
+        """Return the index and the term of the newest entry."""
         return self.entries[-1][1:] if self.entries else self.base
 
     def read(self, engine: Engine, applied: Applied) -> None:
-        """Read what ``engine`` holds, and bring it together with the state."""
+        """Read the log that ``engine`` holds, and reconcile it with the state."""
         self._read_hard_state(engine.get(self.prefix + b"h"))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]
@@ -183,7 +188,7 @@ class StoredLog:
         else:
             self._append(decoded)
             self._meet(applied.index)
-        if self.term < self.last[1]:  # the record of this term was lost with the power
+        if self.term < self.last[1]:  # this term's record was lost with the power
             self.term, self.vote, self.won_alone = self.last[1], None, False
             self.infers_term = True
 
@@ -228,7 +233,7 @@ class StoredLog:
             self.entries.append(entry)
 
     def _meet(self, applied_index: int) -> None:
-        """Bring log and applied state together, where they are written together."""
+        """Reconcile log and applied state on an engine that writes them together."""
         if applied_index < self.base[0]:
             raise self._corrupted(
                 f"it begins after entry {self.base[0]} but the state ends at {applied_index}"
@@ -242,10 +247,10 @@ class StoredLog:
         # The base moved on without a hard state: it is of the current term, see the journal.
         self.base = applied_index, self.term
 
-    # Where entries are replayed.
+    # Reading where entries are replayed.
 
     def _with_term(self, applied: Applied, stored: bytes | None) -> Applied:
-        """The record tells the term, unless another entry was applied without it."""
+        """Add the term from the record, unless another entry was applied without a record."""
         if stored is None or applied.term is not None or unpack_u64(stored)[0] != applied.index:
             return applied
         return Applied(applied.index, unpack_u64(stored, 8)[0])
@@ -260,9 +265,9 @@ class StoredLog:
         self.committed = self.base[0]
 
     def _read_replayed(self, entries: list[LogEntry], applied: Applied) -> None:
-        """The entries after the base, or after what the state includes, if that ends before.
+        """Take the entries after the base, or after the state's last one if that is earlier.
 
-        Older ones may be there as well, with gaps: what is left of parts that nobody needs.
+        Older ones may be there as well, with gaps: remains of segments that are not needed.
         """
         if applied.index < self.base[0]:
             known = next((entry for entry in entries if entry[1] == applied.index), None)
@@ -277,7 +282,7 @@ class StoredLog:
         self._append(entry for entry in entries if entry[1] > self.base[0])
 
     def _meet_replayed(self, applied: Applied, engine: Engine) -> None:
-        """Where the state is ahead, the log goes on from there."""
+        """Let the log go on after the state, if the state is ahead."""
         index, term = applied.index, applied.term
         own = self._term_at(index)
         self.settles = bool(index) and applied.term is None
@@ -297,7 +302,7 @@ class StoredLog:
         return self.entries[offset][2] if 0 <= offset < len(self.entries) else None
 
     def _applied_members(self, stored: bytes | None, applied_index: int) -> Members:
-        """The newest members that log or state know of, up to what is applied."""
+        """Return the newest members that log or state know of, up to the applied index."""
         since, members = self.members
         for payload, index, _ in self.entries:
             if index <= applied_index and (found := members_in(payload)) is not None:

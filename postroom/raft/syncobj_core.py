@@ -3,22 +3,22 @@
 pysyncobj keeps a member's state and makes its transitions: term and vote, follower, candidate and
 leader, counting votes, the first entry of a new leader, the indices that each peer has, the set of
 peers. It is never ticked and never given a message as it came: :mod:`.election` and
-:mod:`.replication` decide what is sound first. Its own clock, sockets, threads, pipe, pickles,
-serializer and files stay unused.
+:mod:`.replication` first decide whether it is sound. Its own clock, sockets, threads, pipe,
+pickles, serializer and files stay unused.
 
 The class below is called ``SyncObj`` like its base, because Python mangles ``self.__term`` by the
-*name* of the class: so base and subclass share private names, and a method defined here replaces
-the base's. :data:`ATTRIBUTES` and :data:`METHODS` list each name with the reason; a test holds them
-against the installed version, which is pinned.
+*name* of the class. Base and subclass thereby share private names, and a method defined here
+replaces the base's. :data:`ATTRIBUTES` and :data:`METHODS` list each name with the reason; a test
+holds them against the installed version, which is pinned.
 
 Invariants:
 
 * Time comes from ``now``, set once a turn; the base's clock is read only for values that are
   overwritten before they are used.
 * Peers are walked in a fixed order, never in that of a set.
-* The library knows voters only, so that its majorities are of voters. Learners have their place in
+* The library knows voters only, and counts majorities of voters. Learners have their place in
   its dictionaries of indices, which it only looks up by name.
-* Whatever changes term or vote has gone through the journal, so it is synced before it is told.
+* Every change of term or vote goes through the journal, and is synced before it is told.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ ATTRIBUTES: Final = {
     "startTime": "read from the base's clock; overwritten",
     "lastSerializedTime": "read from the base's clock; overwritten",
 }
-"""Attributes, without the mangled prefix, and what they are used for."""
+"""The attributes in use, without the mangled prefix, and their purpose."""
 
 METHODS: Final = {
     "onMessageReceived": "its handling of next_node_idx, once that is sound",
@@ -84,18 +84,18 @@ METHODS: Final = {
     "loadDumpFile": "barred: unpickles",
     "tryLogCompaction": "barred: pickles the whole object",
 }
-"""Methods, without the mangled prefix, and why they are called, replaced or barred."""
+"""The methods that are called, replaced or barred, without the mangled prefix, and why."""
 
 UNMANGLED: Final = {
     "_onTick": "barred: polls, and acts on what is not synced",
     "_applyCommand": "barred: proposals go through the group",
     "_checkCommandsToApply": "barred: forwards commands to the leader",
 }
-"""Single-underscore names that are barred."""
+"""The single-underscore names that are barred."""
 
 
 class _Silent(Transport):  # type: ignore[misc]  # pysyncobj has no types
-    """What pysyncobj would send goes nowhere: messages are made in this package."""
+    """A transport that drops pysyncobj's messages: this package makes its own."""
 
     def __init__(self) -> None:
         super().__init__(None, None, None)
@@ -128,7 +128,7 @@ class _JournalAsLog:
 
 
 def _private(name: str) -> Any:
-    """A public name for a private attribute; read in C, because it is read all the time."""
+    """Return a public name for a private attribute; read in C, because it is read all the time."""
     mangled = f"_SyncObj__{name}"
 
     def write(core: object, value: object) -> None:
@@ -138,7 +138,7 @@ def _private(name: str) -> Any:
 
 
 class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
-    """One member of one group: pysyncobj's state and transitions under public names."""
+    """A member of a group: pysyncobj's state and transitions under public names."""
 
     role: int = _private("raftState")
     term: int = _private("raftCurrentTerm")
@@ -159,7 +159,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         options: RaftOptions,
         rng: Random,
     ) -> None:
-        """Restore from ``journal``, which has been opened."""
+        """Restore the member from ``journal``, which has been opened."""
         self.options = options
         self.now = 0.0
         self._rng = rng
@@ -169,11 +169,11 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.journal = journal
         self.outbox: list[tuple[NodeId, Message]] = []
         self.quiet = False
-        """Nothing is to be done: this member's timers stand still (see :mod:`.replication`)."""
+        """Whether there is nothing to do: the timers stand still (:mod:`.replication`)."""
         self.installing = False
-        """A snapshot is being put in place: nothing is applied, and this member does not lead."""
+        """Whether a snapshot is being put in place: nothing is applied; no leading."""
         self.unfit = False
-        """The state cannot be read: this member votes and acknowledges, and does not lead."""
+        """Whether the state cannot be read: this member votes, and does not lead."""
         self.on_members: Callable[[], None] = _nothing
         self.__restore(applied_index)
         self.__settle_members()
@@ -187,7 +187,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__raftElectionDeadline = 0.0
 
     def __settle_members(self) -> None:
-        """Fix the order of the peers, and what this node is to the group."""
+        """Fix the order of the peers, and the role of this node in the group."""
         self.members = self.journal.members
         voters, learners = self.members.counted, self.members.learners
         self.voters = self.__in_order(voters)
@@ -204,12 +204,12 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         others = [Node(member) for member in members if member != self.node_id]
         return sorted(others, key=lambda node: str(node.id))
 
-    # What this member knows.
+    # State of this member.
 
     @property
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this member knows."""
-        # Read by the base's constructor as well, which looks at every name of the object.
+        """Return the leader, as far as this member knows."""
+        # The base's constructor reads this, too: it looks at every name of the object.
         node = self.__dict__.get("_SyncObj__raftLeader")
         return None if node is None else node.id
 
@@ -218,10 +218,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__raftLeader = None if node_id is None else Node(node_id)
 
     def may_campaign(self) -> bool:
-        """Whether this member may ask for votes.
+        """Return whether this member may ask for votes.
 
-        One that is no voter any more by an entry that may not be committed must (dissertation,
-        section 4.2.2): it can be that the others need its vote, and cannot get it because their
+        A former voter must, while the entry that removed it may not be committed (dissertation,
+        section 4.2.2). The others may need its vote, and cannot get it otherwise because their
         logs lack that entry.
         """
         if self.installing or (self.unfit and not self.is_only_voter):
@@ -233,14 +233,14 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         return uncommitted and self.node_id in log.members_at(log.members_index - 1).counted
 
     def is_majority(self, nodes: Set[NodeId]) -> bool:
-        """Whether ``nodes`` are a majority of the voters; of both sets, while they are joint."""
+        """Return whether ``nodes`` are a majority of the voters; of both sets, if joint."""
         return all(2 * len(voters & nodes) > len(voters) for voters in self.voter_sets)
 
     def majority_value(self, values: Mapping[NodeId, Value]) -> Value:
-        """The greatest value that a majority has reached; of both sets, while they are joint.
+        """Return the greatest value that a majority has reached; of both sets, if joint.
 
         Args:
-            values: how far each voter is.
+            values: the progress of each voter.
         """
         return min(
             sorted((values[voter] for voter in voters), reverse=True)[len(voters) // 2]
@@ -248,11 +248,11 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         )
 
     def peer(self, node_id: NodeId) -> Node | None:
-        """The peer of that name, if it is a voter or a learner."""
+        """Return the peer with that id, if it is a voter or a learner."""
         return next((node for node in self.peers if node.id == node_id), None)
 
     def voter(self, node_id: NodeId) -> Node | None:
-        """The peer of that name, if it is a voter."""
+        """Return the peer with that id, if it is a voter."""
         return next((node for node in self.voters if node.id == node_id), None)
 
     def send(self, to: NodeId, message: Message) -> None:
@@ -275,13 +275,13 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__setCurrentTerm(self.term + 1, self.node_id)
 
     def become_leader(self) -> None:
-        """Lead: a majority has voted for this candidate (section 5.2)."""
+        """Lead, since a majority has voted for this candidate (section 5.2)."""
         self.__onBecomeLeader()
 
     def may_lead_again(self) -> bool:
-        """Whether this member has led its term alone before it was stopped, and is alone still.
+        """Return whether this member led its term alone before it was stopped, and is still alone.
 
-        Then nobody else was, or can be, elected in that term, and nobody else has its entries.
+        No other member was, or can be, elected in that term then, and none has its entries.
         """
         log = self.journal
         is_applied = not len(log) and log.last_index == self.applied_index
@@ -298,11 +298,17 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__setCurrentTerm(self.term, candidate)
 
     def applied_alone(self, index: int) -> None:
-        """An only member: what is appended is committed, and applied, up to ``index``."""
+        """Count the entries up to ``index`` as committed and applied, as an only member."""
         self.__raftCommitIndex = self.__raftLastApplied = index
 
     def count_answer(self, peer: Node, next_index: int, *, success: bool) -> None:
-        """An answer of this term to an append: where ``peer``'s log agrees, or where to retry."""
+        """Count an answer of this term to an append.
+
+        Args:
+            peer: the member that has answered.
+            next_index: the index after those for which the logs agree, or where to retry.
+            success: whether the logs agree.
+        """
         answer = {
             "type": "next_node_idx",
             "next_node_idx": next_index,
@@ -312,7 +318,8 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         in_flight = self.next_index[peer]
         super().__onMessageReceived(peer, answer)
         if success:
-            # The base goes back to what was acknowledged, and would send again what is under way.
+            # The base goes back to the acknowledged index, and would send again the messages under
+            # way.
             self.next_index[peer] = max(in_flight, next_index)
         self.answered_at[peer] = self.now
 
@@ -354,10 +361,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
             self.next_index[node] = self.journal.last_index
 
     def __sendAppendEntries(self) -> None:  # noqa: N802  # pysyncobj's name
-        """Replication sends at the end of the turn."""
+        """Send nothing: replication sends at the end of the turn."""
 
     def __onSetCodeVersion(self, version: int) -> None:  # noqa: N802  # pysyncobj's name
-        """There are no replicated methods."""
+        """Do nothing: there are no replicated methods."""
 
     def __barred(self, *_: object, **__: object) -> Any:
         raise AssertionError("this part of pysyncobj must not run")
@@ -376,5 +383,5 @@ Core = SyncObj
 
 
 def _configuration() -> Any:
-    """No threads (autoTick), no pipe (appendEntriesUseBatch), no files, no password."""
+    """Return options: no threads (autoTick), no pipe (appendEntriesUseBatch), no files."""
     return SyncObjConf(autoTick=False, appendEntriesUseBatch=True, dynamicMembershipChange=True)

@@ -1,4 +1,4 @@
-"""Handing leadership over on purpose (dissertation, section 3.10).
+"""The transfer of leadership on purpose (dissertation, section 3.10).
 
 ::
 
@@ -9,9 +9,9 @@
 Proposals that come meanwhile wait. They are appended if the transfer is given up, and end as
 superseded, never having been entries, when leadership is lost.
 
-The target asks for votes without a straw poll, and says on whose behalf, so that voters which hear
-the leader answer. The votes make the new leader legitimate, as always; the transfer only chooses
-the moment and the candidate.
+The target asks for votes without a straw poll, and says that the leader wants it; voters that hear
+the leader then answer all the same. The votes make the new leader legitimate; the transfer only
+chooses the moment and the candidate.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from postroom.raft.syncobj_core import LEADER, Core
 
 
 class Transfer:
-    """At most one transfer of one group, by its leader."""
+    """The transfer of one group's leadership by its leader, at most one at a time."""
 
     def __init__(self, core: Core, feeding: Feeding) -> None:
-        """None is under way."""
+        """Create it without a transfer under way."""
         self._core = core
         self._feeding = feeding
         self._target: Node | None = None
@@ -37,15 +37,15 @@ class Transfer:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether new entries are held back."""
+        """Return whether new entries are kept back."""
         return self._target is not None
 
     def deadline(self) -> float | None:
-        """When the transfer is given up."""
+        """Return when the transfer is given up, or ``None`` if none is under way."""
         return None if self._target is None else self._give_up_at
 
     def begin(self, to: NodeId | None) -> None:
-        """Hand over to ``to``, or to the voter that has most; nothing, if that cannot be."""
+        """Begin to hand over to ``to``, or to the voter that has most, if that is possible."""
         core = self._core
         if core.role != LEADER:
             return
@@ -56,7 +56,7 @@ class Transfer:
             self._give_up_at = core.now + core.options.election_seconds_max
 
     def tick(self) -> None:
-        """Give up after an election time-out, or when there is nothing left to hand over."""
+        """Give up after an election time-out, or when the transfer has become impossible."""
         core, target = self._core, self._target
         if target is not None and (
             core.role != LEADER or core.now >= self._give_up_at or target not in core.voters
@@ -64,7 +64,7 @@ class Transfer:
             self._target = None
 
     def send(self) -> None:
-        """Tell the target to campaign once it has everything, and again if that may be lost."""
+        """Tell the target to campaign once it has all entries, and again if that may be lost."""
         core, target = self._core, self._target
         if target is None or core.match_index[target] != core.journal.last_index:
             return
@@ -73,13 +73,13 @@ class Transfer:
             core.send(target.id, TimeoutNow(core.term))
 
     def depart(self) -> None:
-        """Before stepping down for good: have the best voter campaign, if one has everything."""
+        """Have the best voter campaign, if it has all entries, before stepping down for good."""
         core, best = self._core, self._best()
         if best is not None and core.match_index[best] == core.journal.last_index:
             core.send(best.id, TimeoutNow(core.term))
 
     def _best(self) -> Node | None:
-        """The voter that has most, of those that have answered lately."""
+        """Return the voter that has most, of those that have answered lately."""
         core = self._core
         since = core.now - core.options.election_seconds_min
         able = [

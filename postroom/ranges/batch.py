@@ -21,30 +21,64 @@ updates, the collection of garbage) has a share of each proposal that clients do
 steps, and at least one request. When a proposal is halved because it was too large, there may be
 room for one request only: then it is the turn of either by turns. A request that goes over several
 turns is the last one of its proposal: who had no share in that is the first one in the next.
+
+Who evaluates long does not keep others waiting for each proposal. What a commit has read is checked
+beside the proposals, if that takes long (:mod:`.long_checks`). A request that takes more than
+``PATIENCE_TURNS`` is *put off* if others are in its proposal: that is made without it. It leads the
+next one, or the one after that, if the last one was as long: others have a proposal between.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Generator
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from postroom import limits
-from postroom.errors import Error, TransactionTooLarge, Unavailable
+from postroom.errors import Error, Unavailable
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.limits import COMMAND_BYTES_MAX, TRANSACTION_STEPS_MAX
+from postroom.limits import COMMAND_BYTES_MAX
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
+from postroom.ranges.commit_waits import withdrawn
 from postroom.ranges.completion import Completion
-from postroom.ranges.evaluation import Evaluation, too_much_moved
+from postroom.ranges.evaluation import Evaluation, MustWait, too_much_moved
 from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
-from postroom.ranges.registry import Registry
+from postroom.ranges.long_checks import LongChecks, too_many_steps
+from postroom.ranges.registry import CHECKS_LONG, Registry, WriteEvaluator
+from postroom.ranges.requests import frees_room
 
 _log = logging.getLogger(__name__)
 
 _REQUESTS_AT_ONCE: Final = 2000
+PATIENCE_TURNS: Final = 2
+
+
+class Refusal(NamedTuple):
+    """Which calls are not evaluated while the device has hardly any room.
+
+    Attributes:
+        error: what they are told.
+        upkeep: whether it concerns upkeep, too, beside what clients ask for.
+        deletions: whether it concerns what frees room, if a client asks for it.
+        everything: whether it concerns all.
+    """
+
+    error: Unavailable
+    upkeep: bool = False
+    deletions: bool = False
+    everything: bool = False
+
+    def concerns(self, call: Call) -> bool:
+        """Return whether ``call`` is refused."""
+        if self.everything:
+            return True
+        if frees_room(call.request):
+            return self.deletions and call.urgent
+        return self.upkeep or call.urgent
 
 
 class Batcher:
@@ -60,7 +94,7 @@ class Batcher:
     Attributes:
         queue: the calls that somebody waits for; all clients have their turns.
         upkeep: the others, which are evaluated after them, in a share of their own.
-        refusal: what urgent calls are told instead of being evaluated, if anything.
+        refusal: what calls are told instead of being evaluated, if any are; see :class:`Refusal`.
         before: while an evaluation goes over several turns: a timestamp before it, and not before
             anything that was read until it began; else 0.
     """
@@ -75,7 +109,7 @@ class Batcher:
     ) -> None:
         self.queue = FairQueue()
         self.upkeep = FairQueue()
-        self.refusal: Unavailable | None = None
+        self.refusal: Refusal | None = None
         self._range_id = range_id
         self._registry = registry
         self._cache = cache
@@ -85,11 +119,20 @@ class Batcher:
         self._requests_max = _REQUESTS_AT_ONCE
         self._upkeep_leads = False
         self._making: tuple[Evaluation, list[Result]] | None = None
-        self._unfinished: tuple[Call, Generator[None, None, Any]] | None = None
+        self._unfinished: tuple[Call, Generator[object, None, Any]] | None = None
         self._completing: Generator[None, None, bytes] | None = None
         self._packed: bytes | None = None
         self._failure: Exception | None = None
         self.before = 0
+        self._checks = LongChecks(registry, cache)
+        self._put_off: deque[Call] = deque()
+        self._turns = 0
+        self._others_next = self._may_put_off = self._has_put_off = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are requests that were begun, and left for others."""
+        return bool(self._put_off or self._checks.waiting)
 
     def evaluate(self, last_commit: int) -> None:
         """The first step: as many requests as a turn has room for.
@@ -100,6 +143,11 @@ class Batcher:
         if self._making is None:
             ctx = Evaluation(self._cache, self._range_id, last_commit)
             self._making = ctx, []
+            self._turns = 0
+            if self._put_off or self._others_next or self._checks.waiting:
+                self._lead(*self._making)
+                if self._unfinished is not None:
+                    return
         else:
             ctx = self._making[0]
             ctx.steps_before += ctx.steps
@@ -150,6 +198,8 @@ class Batcher:
             packed = packed or encode(command)
             if len(packed) >= COMMAND_BYTES_MAX:
                 return self._split(results, last_commit)
+            if self._checks.current:
+                self._checks.hear(ctx.staged)
         self._requests_max = _REQUESTS_AT_ONCE
         extends = self._completion.lease_key in ctx.staged
         until = self._lease_holder.until_if_granted() if extends else 0.0
@@ -168,7 +218,7 @@ class Batcher:
         calls = [] if self._making is None else [call for call, _, _ in self._making[1]]
         if self._unfinished is not None:
             calls.append(self._unfinished[0])
-        return calls
+        return [*calls, *self._put_off, *self._checks]
 
     def abandon(self) -> list[Call]:
         """What goes over several turns is given up; answers whose requests it was."""
@@ -178,6 +228,8 @@ class Batcher:
         if self._completing is not None:
             self._completing.close()
         self._unfinished = None
+        self._put_off.clear()
+        self._checks.clear()
         self._forget()
         return calls
 
@@ -185,6 +237,7 @@ class Batcher:
         """As much as a turn has room for; a request may be left half-way."""
         unfinished, self._unfinished = self._unfinished, None
         if unfinished is not None:
+            self._turns += 1
             # Those that come later make the next proposal: else this one might never be made.
             self._go_on(ctx, *unfinished, results)
         elif self.upkeep.arrived or self.upkeep.by_owner:
@@ -212,27 +265,63 @@ class Batcher:
     def _is_half_way(self) -> bool:
         return self._unfinished is not None
 
+    def _lead(self, ctx: Evaluation, results: list[Result]) -> None:
+        """What was begun before comes first: a part of a check, and what was put off, unless it is
+        the turn of others.
+        """
+        others, self._others_next = self._others_next, False
+        self._may_put_off = others and not self._has_put_off
+        self._has_put_off = False
+        if self._checks.waiting:
+            check, steps = self._checks.go_on(ctx.last_commit)
+            ctx.steps += steps
+            if check is not None and not _is_given_up(check.call, results):
+                self._may_put_off = False  # it has waited already, and would be checked again
+                self._evaluate_one(ctx, check.call, lambda ctx, _: check.evaluate(ctx), results)
+                return
+        if self._put_off and not others:
+            call = self._put_off.popleft()
+            if not _is_given_up(call, results):
+                self._evaluate_one(ctx, call, self._registry.commands[type(call.request)], results)
+
     def _go_on(
         self,
         ctx: Evaluation,
         call: Call,
-        going_on: Generator[None, None, Any],
+        going_on: Generator[object, None, Any],
         results: list[Result],
     ) -> None:
         """Evaluate a long request to its end, or to that of the turn."""
         try:
-            next(going_on)
-            if ctx.steps_before + ctx.steps > TRANSACTION_STEPS_MAX:
+            said = next(going_on)
+            if ctx.steps_before + ctx.steps > limits.TRANSACTION_STEPS_MAX:
                 going_on.close()
-                raise _too_many_steps()
+                raise too_many_steps()
         except StopIteration as stop:
             ctx.accept()
             results.append((call, stop.value, None))
+            self._others_next = self._others_next or self._turns > 0
         except Exception as error:
             ctx.reject()
             results.append((call, None, _bare(error)))
         else:
-            self._unfinished = call, going_on
+            if said is CHECKS_LONG:
+                self._leave(ctx, going_on)
+                self._checks.add(call)
+            elif self._turns >= PATIENCE_TURNS and self._keeps_waiting(call, results):
+                self._leave(ctx, going_on)
+                self._put_off.append(call)
+                self._has_put_off = self._others_next = not results
+            else:
+                self._unfinished = call, going_on
+
+    def _keeps_waiting(self, call: Call, results: list[Result]) -> bool:
+        """Return whether others wait for a long request that can be put off."""
+        return bool(results) or (self._may_put_off and self.queue.has_others_than(call.owner))
+
+    def _leave(self, ctx: Evaluation, going_on: Generator[object, None, Any]) -> None:
+        going_on.close()
+        ctx.reject()
 
     def _evaluate_calls(
         self,
@@ -252,10 +341,10 @@ class Batcher:
             if call is None:
                 return
             room -= 1
-            if call.cancelled:
+            if call.cancelled and _is_given_up(call, results):
                 continue
-            if self.refusal is not None and call.urgent:
-                results.append((call, None, self.refusal))
+            if self.refusal is not None and self.refusal.concerns(call):
+                results.append((call, None, self.refusal.error))
                 continue
             ctx.begin(now())
             # Those after the first one: the wall clock need not be asked anew.
@@ -274,6 +363,26 @@ class Batcher:
             else:
                 ctx.accept()
                 results.append((call, answer, None))
+
+    def _evaluate_one(
+        self, ctx: Evaluation, call: Call, evaluate: WriteEvaluator, results: list[Result]
+    ) -> None:
+        """The first request of a proposal."""
+        if self.refusal is not None and self.refusal.concerns(call):
+            results.append((call, None, self.refusal.error))
+            return
+        ctx.begin(self._clock.now())
+        try:
+            answer = evaluate(ctx, call.request)
+        except Exception as error:
+            ctx.reject()
+            results.append((call, None, _bare(error)))
+            return
+        if type(answer) is GeneratorType:
+            self._go_on(ctx, call, answer, results)
+        else:
+            ctx.accept()
+            results.append((call, answer, None))
 
     def _split(self, results: list[Result], last_commit: int) -> Proposal | None:
         """Too large a command: half of the requests at a time, and in the end one by one.
@@ -306,16 +415,15 @@ def _next_part(completing: Generator[None, None, bytes]) -> bytes | None:
     return None
 
 
+def _is_given_up(call: Call, results: list[Result]) -> bool:
+    """Whether nobody wants the answer any more. A commit that stands in line is told of it."""
+    if call.cancelled and call.token is not None:
+        results.append((call, None, withdrawn()))
+    return call.cancelled
+
+
 def _bare(error: Exception) -> Exception:
     """An error as the caller gets it. If a rule refuses a request, its traceback tells nobody
     anything; but it would keep all that was evaluated until the garbage collector comes.
     """
-    return error.with_traceback(None) if isinstance(error, Error) else error
-
-
-def _too_many_steps() -> TransactionTooLarge:
-    return TransactionTooLarge(
-        f"checking what the transaction read, and doing what it writes, takes more than "
-        f"{TRANSACTION_STEPS_MAX} steps; nothing was changed: do the work in smaller transactions, "
-        "or read at a timestamp outside of it (db.snapshot())"
-    )
+    return error.with_traceback(None) if isinstance(error, Error | MustWait) else error

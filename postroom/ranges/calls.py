@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgpack
 import msgspec
 
 from postroom import limits
 from postroom.errors import Unavailable
-from postroom.raft.state_machine import NodeId
+
+if TYPE_CHECKING:  # clients load this module, and nothing of consensus
+    from postroom.raft.state_machine import NodeId
 
 
 class Call:
@@ -30,10 +32,12 @@ class Call:
             a moment for company, and is evaluated after everything else.
         token: what it is in line for (:mod:`.waiting`); ``None``: nothing.
         cancelled: nobody wants the answer any more.
-        owner: the client, among whom turns are shared out; ``None``: there is only one.
+        owner: the client; ``None``: there is only one.
+        principal: who answers for it, among whom turns are shared out.
     """
 
     owner: object = None
+    principal: str = ""
     __slots__ = ("cancelled", "request", "token", "urgent")
 
     def __init__(self, request: Any, *, urgent: bool = True) -> None:

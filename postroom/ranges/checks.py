@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from postroom.errors import Invalid, ValueTooLarge, shorten
 from postroom.limits import (
     HEADERS_BYTES_MAX,
@@ -21,32 +19,37 @@ from postroom.limits import (
     METRICS_PER_PREFIX_MAX,
     PREFIXES_MAX,
 )
+from postroom.ranges.headers import Headers, has_headers, packed_bytes, unpacked
 
 SEPARATOR = b"/"
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_encode = msgspec.msgpack.encode
 
 
-def check_headers(headers: Mapping[str, Any] | None, to: bytes) -> None:
+def check_headers(headers: Headers, to: bytes) -> int:
     """Whether these may be the headers of a message to the inbox of ``to``.
+
+    Returns:
+        How many bytes they take.
 
     Raises:
         ValueTooLarge: they take more than ``HEADERS_BYTES_MAX`` bytes.
-        Invalid: they are nested deeper than ``HEADERS_DEPTH_MAX``.
+        Invalid: they are nested deeper than ``HEADERS_DEPTH_MAX``, or malformed.
     """
-    if not headers:
-        return
-    if is_nested(headers, HEADERS_DEPTH_MAX):
-        raise Invalid(
-            f"the headers of the message to {shorten(to)} are nested more than {HEADERS_DEPTH_MAX} "
-            "deep; nothing was changed: put what they hold into the message"
-        )
-    size = len(_encode(headers))
+    if not has_headers(headers):
+        return 0
+    is_deep = isinstance(headers, dict) and is_nested(headers, HEADERS_DEPTH_MAX)
+    size = 0 if is_deep else packed_bytes(headers)
     if size > HEADERS_BYTES_MAX:
         raise ValueTooLarge(
             f"the headers of the message to {shorten(to)} take {size} bytes, the limit is "
             f"{HEADERS_BYTES_MAX}; nothing was changed: put what they hold into the message"
         )
+    if is_deep or is_nested(unpacked(headers), HEADERS_DEPTH_MAX):
+        raise Invalid(
+            f"the headers of the message to {shorten(to)} are nested more than {HEADERS_DEPTH_MAX} "
+            "deep; nothing was changed: put what they hold into the message"
+        )
+    return size
 
 
 def is_nested(value: Any, depth_max: int) -> bool:

@@ -9,7 +9,7 @@ entries.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Final, Generic, TypeVar
 
 Name = TypeVar("Name", bound=Hashable)
@@ -30,6 +30,17 @@ class Deadlines(Generic[Name]):
     def __len__(self) -> int:
         return len(self._moments)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._moments
+
+    def begin(self, moments: Mapping[Name, float]) -> None:
+        """Have these deadlines, and no others: faster than one by one."""
+        numbered = enumerate(moments.items(), self._numbers + 1)
+        self._moments = {name: (moment, number) for number, (name, moment) in numbered}
+        self._numbers += len(moments)
+        self._heap = [(*placed, name) for name, placed in self._moments.items()]
+        heapq.heapify(self._heap)
+
     def set(self, name: Name, moment: float) -> None:
         """The deadline of ``name`` is ``moment``, and no other one any more."""
         self._numbers += 1
@@ -37,10 +48,17 @@ class Deadlines(Generic[Name]):
         heapq.heappush(self._heap, (moment, self._numbers, name))
         self._shrink()
 
-    def cancel(self, name: Name) -> None:
-        """``name`` has no deadline any more."""
-        if self._moments.pop(name, None) is not None:
-            self._shrink()
+    def cancel(self, name: Name) -> bool:
+        """``name`` has no deadline any more. Whether it had one."""
+        if self._moments.pop(name, None) is None:
+            return False
+        self._shrink()
+        return True
+
+    def of(self, name: Name) -> float | None:
+        """Return the moment of ``name``, or ``None`` if it has none."""
+        placed = self._moments.get(name)
+        return None if placed is None else placed[0]
 
     def first(self) -> float | None:
         """The earliest moment; ``None``: there is none."""
@@ -82,3 +100,8 @@ class Deadlines(Generic[Name]):
         if len(self._heap) > 2 * len(self._moments) + _LEFTOVERS_MIN:
             self._heap = [(*placed, name) for name, placed in self._moments.items()]
             heapq.heapify(self._heap)
+
+
+def earlier(one: float | None, other: float | None) -> float | None:
+    """The earlier of two moments; ``None``: never."""
+    return one if other is None or (one is not None and one < other) else other

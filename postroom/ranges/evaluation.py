@@ -71,22 +71,28 @@ class View:
         before: while an evaluation goes over several turns: the timestamp before it. What comes
             after that is not known yet; 0: nothing is under evaluation.
         steps: how many this turn's reads have taken.
+        reserved: how many of a turn's are for later.
+        gaps: where nothing but deleted keys is.
     """
 
-    __slots__ = ("_reader", "_sorted", "_sorted_of", "before", "in_flight", "now", "steps")
+    __slots__ = (
+        "_reader", "_sorted", "_sorted_of", "before", "gaps", "in_flight", "now", "reserved",
+        "steps",
+    )  # fmt: skip
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Cache) -> None:
         self._reader = reader
+        self.gaps = reader.gaps
         self.in_flight: Mapping[bytes, bytes | None] = {}
         self.now = 0
         self.before = 0
-        self.steps = 0
+        self.steps = self.reserved = 0
         self._sorted: list[bytes] = []
         self._sorted_of: Mapping[bytes, bytes | None] = self.in_flight
 
     def is_used_up(self) -> bool:
         """Whether reads have had their share of this turn."""
-        return self.steps >= limits.TURN_STEPS_MAX
+        return self.steps + self.reserved >= limits.TURN_STEPS_MAX
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of an engine key."""
@@ -299,6 +305,12 @@ class Evaluation:
         """Whether the turn is: whoever has more to do yields."""
         return self.steps >= limits.TURN_STEPS_MAX
 
+    def sees_key(self, key: bytes) -> None:
+        """Nothing: what is written meanwhile is in ``staged`` (:class:`.long_checks.Checking`)."""
+
+    def sees_span(self, start: bytes, end: bytes | None) -> None:
+        """Nothing, likewise."""
+
     # --- reading
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -467,7 +479,13 @@ WRITE_BYTES: Final = 16
 """What a write costs beside its bytes, as it counts towards a transaction's limit."""
 
 
-def check_size(bytes_used: int, what_to_do: str = "do the work in smaller transactions") -> None:
+_SMALLER: Final = (
+    "do the work in smaller transactions (db.delete_range, and "
+    "tx.enqueue_update(DeleteRange(start, end)), delete any number of keys)"
+)
+
+
+def check_size(bytes_used: int, what_to_do: str = _SMALLER) -> None:
     """Refuses what is over the limit of a transaction.
 
     Raises:
@@ -484,8 +502,7 @@ def too_much_moved() -> TransactionTooLarge:
     """What is said of a transaction that would make too large a command."""
     return TransactionTooLarge(
         "with what it overwrites or moves, the transaction comes to more than the "
-        f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: do the work in "
-        "smaller transactions"
+        f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: {_SMALLER}"
     )
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Generator, Iterator
-from typing import Final
+from collections.abc import Callable, Generator, Iterator
+from operator import attrgetter
+from typing import Any, Final
 
 import msgspec
 
@@ -27,9 +28,10 @@ from postroom.kv import keys, versions
 from postroom.limits import READ_BYTES_MAX
 from postroom.ranges.accounting import accounting, read_metrics
 from postroom.ranges.checks import SEPARATOR
+from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
 from postroom.ranges.holders import Holders
-from postroom.ranges.locks import LockTable
+from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
@@ -41,6 +43,7 @@ from postroom.ranges.requests import (
     GetForUpdate,
     GetMany,
     Increment,
+    Lock,
     Now,
     Pairs,
     Protect,
@@ -55,6 +58,8 @@ from postroom.ranges.requests import (
 
 _STEP_BYTES: Final = 4 * 1024 * 1024
 """A step of a deferred ``DeleteRange`` writes about so much at most."""
+
+_KEY: Final = attrgetter("key")
 
 INTEGER: Final = struct.Struct(">q")
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
@@ -166,18 +171,36 @@ def delete(ctx: Evaluation, request: Delete) -> None:
     ctx.delete_version(request.key)
 
 
-def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, int]:
+def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, Any]:
     """``DeleteRange``: answers how many keys were there. Goes on for as many turns as it takes.
 
     Raises:
         TransactionTooLarge: they are more than a transaction may delete.
     """
+    if request.part_of is not None:
+        return (yield from _delete_part(ctx, request, request.part_of or ctx.timestamp))
     deleted, size_before = 0, ctx.bytes
     for key in _keys_there(ctx, request.start, request.end):
         deleted += _delete_one(ctx, key, size_before)
         if ctx.is_used_up():
             yield
     return deleted
+
+
+def _delete_part(
+    ctx: Evaluation, request: DeleteRange, began: int
+) -> Generator[None, None, tuple[int, bytes | None, int]]:
+    """Delete as much as one transaction of several does; see ``DeleteRange.part_of``."""
+    deleted, size_before = 0, ctx.bytes
+    position: bytes | None = request.start
+    while position is not None:
+        some, position = delete_some(ctx, request, position, began.to_bytes(8, "big"))
+        deleted += some
+        if deleted >= limits.DELETED_TOGETHER_MAX or ctx.bytes - size_before > _STEP_BYTES:
+            break
+        if ctx.is_used_up():
+            yield
+    return deleted, position, began
 
 
 def delete_some(
@@ -222,7 +245,7 @@ def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[by
     deleting all of them takes time in proportion to their number.
     """
     lower, upper = keys.data_span(start, end)
-    written = (raw for raw in ctx.written(lower, upper) if is_head(raw))
+    written = (raw for raw in ctx.written(lower, upper) if keys.is_head(raw))
     stored = (head for head, _ in versions.heads(_Stored(ctx), start, end, reverse=False))
     last = b""
     for head in heapq.merge(stored, written):
@@ -239,19 +262,21 @@ class _Stored:
         self.iterate = ctx.stored
 
 
-def is_head(raw: bytes) -> bool:
-    """Whether an engine key is that of a head."""
-    return raw[:1] == keys.DATA and raw[raw.index(keys.END_OF_KEY, 1) + 2 :] == keys.HEAD
-
-
 # --- reads ----------------------------------------------------------------------------------
 
 
 class Reads:
     """The reads of one replica: they need its locks, who holds them, and its protections."""
 
-    def __init__(self, locks: LockTable, protections: Protections, holders: Holders) -> None:
+    def __init__(
+        self,
+        locks: LockTable,
+        protections: Protections,
+        holders: Holders,
+        wound: Callable[[bytes], None],
+    ) -> None:
         self._locks = locks
+        self._wound = wound
         self._protections = protections
         self._holders = holders
 
@@ -260,6 +285,7 @@ class Reads:
         registry.reads |= {
             Get: self.get,
             GetForUpdate: self.get_for_update,
+            Lock: self.lock,
             GetMany: self.get_many,
             Scan: self.scan,
             ReverseScan: self.reverse_scan,
@@ -268,7 +294,7 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
-        registry.locking.add(GetForUpdate)
+        registry.locking |= {GetForUpdate, Lock}
         registry.on_lease.append(lambda _: self._forget())
         registry.on_lease_end.append(self._forget)
         registry.on_release.append(self._locks.release)
@@ -285,8 +311,8 @@ class Reads:
         self._protections.clear()
 
     def _given_up(self, request: object) -> None:
-        if type(request) is GetForUpdate:
-            self._locks.waits_no_more(request.transaction_id)
+        if isinstance(request, GetForUpdate | Lock):
+            self._locks.waits_no_more(request)
 
     def now(self, view: View, _: Now) -> int:
         """``Now``."""
@@ -304,22 +330,50 @@ class Reads:
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
         """``GetForUpdate``."""
+        self._locks.waits_no_more(request)  # now: it may be told to begin anew
+        if view.before:
+            raise Blocked  # what is under evaluation may write the key
         head = view.get(keys.head_key(request.key))
-        if not self._locks.acquire(request.key, request.transaction_id):
-            if self._locks.closes_circle(request.transaction_id):
-                raise TransactionConflict(
-                    f"another transaction has locked {shorten(request.key)} and waits for what "
-                    "this one has locked; nothing was changed: try again (run() does)"
-                )
-            raise MustWait(request.key)
-        self._holders.hold(request.transaction_id, request.seconds_max)
         at = request.timestamp or view.now
-        if head is not None and head[1:9] > at.to_bytes(8, "big"):
+        since = self._locks.locks_since(request.transaction_id)
+        has_changed = head is not None and head[1:9] > at.to_bytes(8, "big")
+        if has_changed and not (request.moves and since is not None and since <= at):
             raise TransactionConflict(
                 f"another transaction changed {shorten(request.key)} since this one first read; "
-                "nothing was changed: try again (run() does)"
+                "nothing was changed: try again (run() does)",
+                keys=(request.key,),
             )
-        return _value(head, at)
+        self._take([request.key], request, view.now)
+        # If it moves: nobody could change what it has read and locked up to now.
+        return _value(head, view.now if has_changed else at)
+
+    def lock(self, view: View, request: Lock) -> None:
+        """``Lock``, in the order of the keys: so those that lock the same never form a circle."""
+        self._locks.waits_no_more(request)
+        if view.before:
+            raise Blocked
+        view.steps += len(request.keys) + len(request.spans)
+        self._take([*sorted(request.keys), *request.spans], request, view.now)
+        if view.in_flight:
+            raise Blocked  # it may write the keys, above where a read would be served by now
+
+    def _take(self, tokens: list[Token], request: GetForUpdate | Lock, now: int) -> None:
+        """Lock ``tokens``, or wait for the first of them that cannot be had."""
+        locks, transaction_id = self._locks, request.transaction_id
+        try:
+            for token in tokens:
+                while (blocker := locks.acquire(token, transaction_id, now)) is not None:
+                    locks.wait(request, blocker, request.began or now)
+                    victim = locks.youngest_of_circle(transaction_id)
+                    if victim is None:
+                        raise MustWait(blocker)
+                    locks.waits_no_more(request)
+                    if victim == transaction_id:
+                        raise wounded(blocker)
+                    self._wound(victim)
+        finally:  # whatever comes of it: what was locked up to there has an end
+            if locks.locks_since(transaction_id) is not None:
+                self._holders.hold(transaction_id, request.seconds_max)
 
     def get_many(self, view: View, request: GetMany) -> Values:
         """``GetMany``: as many of them as a turn has room for."""
@@ -361,6 +415,7 @@ class Reads:
             bytes_max=min(request.bytes_max, READ_BYTES_MAX),
             reverse=reverse,
             steps_max=limits.TURN_STEPS_MAX,
+            gaps=view.gaps,
         )
         view.steps += page.steps
         return Pairs(page.pairs, page.resume, at, page.integers)
@@ -425,3 +480,5 @@ def register(registry: Registry) -> None:
         Accounting: accounting,
     }
     registry.may_be_long[DeleteRange] = lambda _: True
+    registry.touches |= dict.fromkeys((Put, ConditionalPut, Increment, Delete), _KEY)
+    registry.touches[DeleteRange] = lambda request: (request.start, request.end)

@@ -1,13 +1,13 @@
-"""A queue of calls in which each client has its turn.
+"""A queue of calls in which each principal has its turn, and each client of it.
 
 A client that sends a thousand requests at once waits for them itself; one that sends a single one
-waits behind one of each of the others. The requests of one client stay in their order. Calls
-without an owner (of an embedded store, say) are those of one client.
+waits behind one of each of the other principals (:mod:`.rounds`). The requests of one client stay
+in their order. Calls without an owner (of an embedded store, say) are those of one client.
 
 Calls may be appended by several threads at once, without a lock: they arrive in a plain ``deque``,
 and whoever drives the node, one thread at a time, sorts them. Everything else is for that thread.
 
-Deficit-free round robin (Nagle, RFC 970): requests are counted, not weighed; what one of them may
+Deficit-free round robin: requests are counted, not weighed; what one of them may
 cost is bounded elsewhere.
 """
 
@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from postroom.ranges.calls import Call
+from postroom.ranges.rounds import Rounds
 
 
 class FairQueue:
@@ -30,6 +31,7 @@ class FairQueue:
     def __init__(self) -> None:
         self.arrived: deque[Call] = deque()
         self.by_owner: dict[object, deque[Call]] = {}
+        self._rounds: Rounds[object] = Rounds()
         self._sorted = 0
 
     def __len__(self) -> int:
@@ -48,7 +50,15 @@ class FairQueue:
         """The first one of its owner, again."""
         self._sort()
         self._sorted += 1
-        self.by_owner.setdefault(call.owner, deque()).appendleft(call)
+        calls = self.by_owner.get(call.owner)
+        if calls is None:
+            self._begin(call)
+        else:
+            calls.appendleft(call)
+
+    def _begin(self, call: Call) -> None:
+        self.by_owner[call.owner] = deque((call,))
+        self._rounds.add(call.principal, call.owner)
 
     def popleft(self) -> Call:
         """The first one of whoever has waited longest for a turn.
@@ -61,16 +71,20 @@ class FairQueue:
             if not by_owner and len(self.arrived) == 1:
                 return self.arrived.popleft()
             self._sort()
-        owner = next(iter(by_owner))
+        owner = self._rounds.pop()
         calls = by_owner[owner]
         call = calls.popleft()
         self._sorted -= 1
-        if not calls:
+        if calls:
+            self._rounds.add(call.principal, owner)
+        else:
             del by_owner[owner]
-        elif len(by_owner) > 1:
-            del by_owner[owner]
-            by_owner[owner] = calls
         return call
+
+    def has_others_than(self, owner: object) -> bool:
+        """Return whether somebody else has something in it."""
+        self._sort()
+        return any(each is not owner for each in self.by_owner)
 
     def taken(self) -> Iterator[Call]:
         """``popleft`` until there is none: cheaper for many calls of one owner."""
@@ -88,12 +102,14 @@ class FairQueue:
                 call = calls.popleft()
                 if not calls:
                     del by_owner[owner]
+                    self._rounds.clear()
                 yield call
 
     def clear(self) -> None:
         """Forget all."""
         self.arrived.clear()
         self.by_owner.clear()
+        self._rounds.clear()
         self._sorted = 0
 
     def _sort(self) -> None:
@@ -103,6 +119,6 @@ class FairQueue:
             self._sorted += 1
             calls = by_owner.get(call.owner)
             if calls is None:
-                by_owner[call.owner] = deque((call,))
+                self._begin(call)
             else:
                 calls.append(call)

@@ -14,6 +14,13 @@ one answer.
 
 An answer ends with the commit that makes it large, and says how far it is complete: who asks on
 from there misses nothing.
+
+A watch that waits stands in line for its span (:mod:`.spans`). A proposal that is applied wakes the
+spans that hold one of its changes, and no others. So a watch in line has seen all that is applied.
+Its client does not know that yet: it is told once in a while, or a new leader would have to look
+through versions that may be collected.
+
+Invariant: while a watch stands in line for its span, changes are kept.
 """
 
 from __future__ import annotations
@@ -22,21 +29,32 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Protocol
 
+import msgspec
+
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader, WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Change, Changes, ScanChanges
+from postroom.ranges.spans import Span
+from postroom.ranges.waiting import Changed, Waiting
 
-SKIPPED_AT_ONCE: Final = 100
 IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
 _IDLE_WAIT_SECONDS: Final = 3600.0
+REFRESH_SECONDS: Final = 30.0
+"""A watch that has seen that much more than its client knows of tells it. Versions are kept for
+longer."""
+_REFRESHED_AT_ONCE: Final = 64
+_REFRESH_PAUSE_SECONDS: Final = 0.05
+_CHANGES_A_STEP: Final = 32
 _OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
+"""For this wait watches that came when changes were not kept yet."""
 
 
 class Signal(Protocol):
@@ -55,7 +73,7 @@ class ChangeFeed:
     Args:
         applied: the timestamp of the last commit that is applied.
         protections: how far back versions are there.
-        is_awaited: whether anybody waits for ``TOKEN``.
+        waiting: the lines in which watches stand.
         watched: set when changes begin to be kept.
     """
 
@@ -63,17 +81,20 @@ class ChangeFeed:
         self,
         applied: Callable[[], int],
         protections: Protections,
-        is_awaited: Callable[[], bool],
+        waiting: Waiting,
         watched: Signal,
     ) -> None:
         self._applied = applied
         self._protections = protections
-        self._is_awaited = is_awaited
+        self._waiting = waiting
         self._watched = watched
         self._asked = False
         self._recent: list[Change] = []
         self._bytes = 0
         self._floor: int | None = None
+        self._hit: dict[Span, list[Change]] = {}
+        self._news: dict[Span, list[Change]] = {}
+        self._before = 0
 
     @property
     def kept_bytes(self) -> int:
@@ -84,7 +105,8 @@ class ChangeFeed:
         """Adds it to ``registry``."""
         registry.reads[ScanChanges] = self.read
         registry.finishers.append(self._follow)
-        registry.on_lease.append(self._forget)
+        registry.on_applied.append(self._look_again)
+        registry.on_lease.append(self._begin_anew)
 
     def read(self, view: View, request: ScanChanges) -> Changes | Generator[None, None, Changes]:
         """The changes after ``request.after``, up to what is applied now."""
@@ -100,29 +122,30 @@ class ChangeFeed:
             self._watched.set()
         if self._floor is None or request.after < self._floor:
             return self._from_versions(view, request, until, quiet)
-        return self._answer(request, self._from_memory(request, until), until, quiet)
+        return self._answer(request, self._from_memory(view, request, until), until, quiet)
 
     def _answer(
         self, request: ScanChanges, changes: list[Change], until: int, quiet: int
     ) -> Changes:
-        if request.wait and not changes and not self._is_behind(request):
-            raise MustWait(TOKEN)
+        if request.wait and not changes and not self._is_behind(request, until):
+            raise MustWait(TOKEN if self._floor is None else _token(request))
         return _bounded(changes, until if changes else quiet)
 
-    def _is_behind(self, request: ScanChanges) -> bool:
-        """Whether much was changed elsewhere: the watcher goes on from here, or it would fall back
-        behind what is remembered, and in the end behind what is collected.
+    def _is_behind(self, request: ScanChanges, until: int) -> bool:
+        """Return whether a watch that has seen everything up to ``until`` says so now: its client
+        would fall back behind what is remembered, and in the end behind what is collected.
         """
         if self._floor is None:
             return False  # what is under way will wake it
-        if request.after < self._floor:
-            return True
-        skipped = self._recent[-SKIPPED_AT_ONCE:]
-        return len(skipped) == SKIPPED_AT_ONCE and skipped[0].timestamp > request.after
+        return request.after < max(self._floor, until - from_seconds(REFRESH_SECONDS))
 
-    def _from_memory(self, request: ScanChanges, until: int) -> list[Change]:
-        start, end = request.start, request.end
-        first = bisect_right(self._recent, request.after, key=lambda change: change.timestamp)
+    def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[Change]:
+        start, end, after = request.start, request.end, request.after
+        news = self._news.get(Span(start, end)) if after >= self._before else None
+        if news is not None:
+            return [change for change in news if change.timestamp > after]
+        first = bisect_right(self._recent, after, key=lambda change: change.timestamp)
+        view.steps += (len(self._recent) - first) // _CHANGES_A_STEP
         return [
             change
             for change in self._recent[first:]
@@ -170,17 +193,42 @@ class ChangeFeed:
         if self._floor is not None:
             staged, before = ctx.staged, self._applied()
             last = ctx.last_commit
-            ctx.after.append(lambda: self._remember(_changes(staged, before), last))
+            ctx.after.append(lambda: self._hear(_changes(staged, before), before, last))
 
-    def _remember(self, changes: list[Change], last: int) -> None:
+    def _hear(self, changes: list[Change], before: int, last: int) -> None:
+        """Remember changes that are applied, and note which of those that watch they concern."""
         if self._floor is None:
             return  # forgotten meanwhile
+        self._before, watched = before, self._waiting.watched
+        changes.sort(key=lambda change: (change.timestamp, change.key))
+        if len(changes) > CHANGES_MAX:
+            self._hit = {span: [] for span in watched.all()}
+        elif watched:
+            for change in changes:
+                for span in watched.holding(change.key):
+                    self._hit.setdefault(span, []).append(change)
+        self._remember(changes, last)
+
+    def _look_again(self, _: WriteSet) -> None:
+        """What was heard is applied: look at those that it concerns."""
+        waiting = self._waiting
+        self._news, self._hit = self._hit, {}
+        for span in self._news:
+            for call in waiting.lines.get(Changed(span), ()):
+                if call.request.after < self._before and not waiting.is_looked_at_later(call):
+                    # It has seen everything before.
+                    call.request = msgspec.structs.replace(call.request, after=self._before)
+            waiting.wake_all(Changed(span))
+        self._news = {}
+        waiting.wake_all(TOKEN)
+
+    def _remember(self, changes: list[Change], last: int) -> None:
         if len(changes) > CHANGES_MAX:
             # Most of them would be dropped at once: who has not seen it scans.
             self._forget()
             self._floor = last
             return
-        self._recent += sorted(changes, key=lambda change: (change.timestamp, change.key))
+        self._recent += changes
         self._bytes += sum(map(size_of, changes))
         if len(self._recent) > CHANGES_MAX or self._bytes > FEED_BYTES_MAX:
             self._drop_oldest()
@@ -196,7 +244,13 @@ class ChangeFeed:
         del self._recent[:dropped]
         self._bytes = size
 
-    def _forget(self, _: Reader | None = None) -> None:
+    def _begin_anew(self, _: Reader) -> None:
+        """A new lease, or other data: those that wait, if any, look at it afresh."""
+        self._forget()
+        self._before = 0
+        self._hit = {span: [] for span in self._waiting.watched.all()}
+
+    def _forget(self) -> None:
         self._recent = []
         self._bytes = 0
         self._floor = None
@@ -209,10 +263,29 @@ class ChangeFeed:
                 while self._floor is not None:
                     self._asked = False
                     await sleep(IDLE_SECONDS)
+                    await self._refresh(sleep)
                     if not (self._asked or self._is_awaited()):
                         self._forget()
         finally:
             self._forget()  # another node serves, or none
+
+    def _is_awaited(self) -> bool:
+        return bool(self._waiting.watched) or TOKEN in self._waiting.lines
+
+    async def _refresh(self, sleep: Callable[[float], Awaitable[None]]) -> None:
+        """Answer watches whose clients do not know how far they have come; a few at a time."""
+        lines, refreshed = self._waiting.lines, 0
+        for span in self._waiting.watched.all():
+            watches, until = lines.get(Changed(span), ()), self._applied()
+            if any(self._is_behind(call.request, until) for call in watches):
+                self._waiting.wake_all(Changed(span))
+                refreshed += 1
+                if not refreshed % _REFRESHED_AT_ONCE:
+                    await sleep(_REFRESH_PAUSE_SECONDS)
+
+
+def _token(request: ScanChanges) -> Changed:
+    return Changed(Span(request.start, request.end))
 
 
 def _bounded(changes: list[Change], until: int) -> Changes:

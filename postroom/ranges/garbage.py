@@ -25,7 +25,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.evaluators import is_head
+from postroom.ranges.position_records import Positions
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Collected, CollectGarbage
@@ -41,11 +41,12 @@ _lists = msgspec.msgpack.Decoder(list[bytes])
 class GarbageLists:
     """Writes a list for each proposal, and evaluates ``CollectGarbage``."""
 
-    def __init__(self, range_id: int, protections: Protections) -> None:
+    def __init__(self, range_id: int, protections: Protections, positions: Positions) -> None:
         self._prefix = keys.garbage_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
         self._protections = protections
+        self._positions = positions
         self._from = self._prefix
 
     def register(self, registry: Registry) -> None:
@@ -84,7 +85,8 @@ class GarbageLists:
 
     def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
         """Removes what the oldest lists name."""
-        threshold = self._protections.limit(request.threshold)
+        self._positions.remove_those_over(ctx)
+        threshold = self._positions.limit(ctx, request.threshold)
         upper = self._prefix + keys.u64(threshold)
         removed, last = 0, b""
         for listed, packed in ctx.iterate(self._from, upper):
@@ -102,7 +104,7 @@ class GarbageLists:
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
         ctx.steps += len(garbage)
         for key in garbage:
-            if is_head(key):
+            if keys.is_head(key):
                 head = ctx.get(key)
                 if head is None or head[0] != versions.TOMBSTONE or head[1:9] > stamp:
                     continue

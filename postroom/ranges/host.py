@@ -12,9 +12,11 @@ class Host(Protocol):
 
     Attributes:
         lease_seconds: how long a lease lasts, which is how long another node waits for it.
+        values_bytes: how much a replica keeps in memory of what it has read and written.
     """
 
     lease_seconds: float
+    values_bytes: int
 
     def monotonic(self) -> float:
         """Seconds that never go back."""

@@ -23,16 +23,18 @@ from collections.abc import Callable, Generator, Mapping
 from types import GeneratorType
 from typing import Any, Final
 
+from postroom import limits
 from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
+from postroom.ranges.fair_calls import FairCalls
 from postroom.ranges.host import Host
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import Value
+from postroom.ranges.requests import CommitTransaction, Value
 from postroom.ranges.waiting import Waiting
 
 _OFFERS_KEPT: Final = 1000
@@ -55,9 +57,9 @@ class LocalReads:
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
         long: those that have been begun.
         waiting: those in line.
-        is_used_up: whether reads have had their share of this turn.
         offers: what was read beside whoever evaluates, for the cache.
         is_stopped: nothing is read any more.
+        look_at_commit: looks at a commit that is first in line for what may be free.
         translate: turns what a read has raised into what its caller is told.
     """
 
@@ -78,14 +80,15 @@ class LocalReads:
         self._lease_holder = lease_holder
         self._host = host
         self._view = View(cache)
-        self.is_used_up: Callable[[], bool] = self._view.is_used_up
+        self._taken_in = 0
         self.last_commit = 0
         self.before = 0
         self.blocked: dict[Call, None] = {}
-        self.without_lease: dict[Call, None] = {}
-        self.long: dict[Call, Generator[None, None, Any]] = {}
+        self.without_lease: FairCalls[None] = FairCalls()
+        self.long: FairCalls[Generator[None, None, Any]] = FairCalls()
         self.waiting = Waiting(self._look_again)
         self.is_stopped = False
+        self.look_at_commit: Callable[[Call], None]
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
         self._generation = 0
         self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_KEPT)
@@ -124,8 +127,15 @@ class LocalReads:
         else:
             self._answer(call, answer, None)
 
+    def newest(self, key: bytes) -> bytes | None:
+        """The newest version of a key that is applied."""
+        return self._cache.get(keys.head_key(key))
+
     def _look_again(self, call: Call) -> None:
         """``call`` is first in line for what may be free."""
+        if type(call.request) is CommitTransaction:
+            self.look_at_commit(call)
+            return
         self.read(call, self._evaluators[type(call.request)])
 
     def _answer(self, call: Call, answer: Any, error: BaseException | None) -> None:
@@ -156,11 +166,13 @@ class LocalReads:
         """Forget a read that still waits; false if it is too late for that."""
         waited = call in self.blocked or call in self.without_lease
         self.blocked.pop(call, None)
-        self.without_lease.pop(call, None)
-        reading = self.long.pop(call, None)
+        self.without_lease.pop(call)
+        reading = self.long.pop(call)
         if reading is not None:
             reading.close()
             waited = True
+        if type(call.request) is CommitTransaction and self.waiting.is_looked_at_later(call):
+            return waited  # it is in the queue, or under evaluation: it is told of its end there
         if self.waiting.cancel(call):
             waited = True
             for give_up in self._registry.on_given_up:
@@ -170,23 +182,41 @@ class LocalReads:
     # --- a turn
 
     def begin_turn(self) -> None:
-        """Reads have a new share."""
-        self._view.steps = 0
+        """Reads have a new share, and what takes them in."""
+        self._view.steps = self._taken_in = 0
+
+    def charge(self, steps: int) -> None:
+        """So many steps of this turn were spent on taking requests in."""
+        self._taken_in += steps
+
+    def is_used_up(self) -> bool:
+        """Whether this turn takes in no more requests, or has read its share."""
+        return (
+            self._taken_in >= limits.INTAKE_STEPS_MAX or self._view.steps >= limits.TURN_STEPS_MAX
+        )
+
+    def go_on_first(self, submit_again: Callable[[list[Call]], None]) -> None:
+        """The same with half of the turn's share, before new reads come: else those that have begun
+        might never end.
+        """
+        view = self._view
+        view.reserved = limits.TURN_STEPS_MAX // 2
+        self.go_on(submit_again)
+        view.reserved = 0
 
     def go_on(self, submit_again: Callable[[list[Call]], None]) -> None:
-        """A turn's share of reads: first those that have waited for one, then the long ones."""
-        for call in list(self.without_lease):
-            if self._view.is_used_up():
-                return
-            if call in self.without_lease:
-                del self.without_lease[call]
-                submit_again([call])
-        for call in list(self.long):
-            if self._view.is_used_up():
-                return
-            reading = self.long.pop(call, None)
-            if reading is not None:
-                self._go_on(call, reading)
+        """A turn's share of reads: first those that have waited for one, then the long ones.
+        Principals have their turns.
+        """
+        for _ in range(len(self.without_lease)):
+            if self._view.is_used_up() or not self.without_lease:
+                break
+            call, _ = self.without_lease.take()
+            submit_again([call])
+        for _ in range(len(self.long)):
+            if self._view.is_used_up() or not self.long:
+                break
+            self._go_on(*self.long.take())
 
     # --- what is proposed meanwhile
 

@@ -25,7 +25,7 @@ A store that was never part of a cluster (embedded) has no such record.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
@@ -104,6 +104,8 @@ class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=Fals
         vouched: an administrator wants it to be a node.
     """
 
+    frees_room: ClassVar[bool] = True
+
     store_id: StoreId
     address: Address
     node_id: int = 0
@@ -117,6 +119,8 @@ class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=Fa
     node has left.
     """
 
+    frees_room: ClassVar[bool] = True
+
     node_id: int
 
 
@@ -126,6 +130,8 @@ class RebindNode(Request, frozen=True, array_like=True, tag="rebind_node", gc=Fa
     Attributes:
         fingerprint: SHA-256 of the new public key.
     """
+
+    frees_room: ClassVar[bool] = True
 
     node_id: int
     fingerprint: Fingerprint
@@ -140,6 +146,8 @@ class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
         secret: becomes the cluster's, if it has none yet.
     """
 
+    frees_room: ClassVar[bool] = True
+
     node_id: int
     fingerprint: Fingerprint
     secret: bytes = b""
@@ -147,6 +155,8 @@ class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
 
 class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
     """A retired node has left the group: its descriptor goes. For the membership service."""
+
+    frees_room: ClassVar[bool] = True
 
     node_id: int
 
@@ -210,12 +220,15 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
         match_index: up to which entry their logs agree.
         silent_seconds: since when nothing was heard of it.
         installing: whether it is being sent a snapshot.
+        link_error: why there is no connection to it, for people; empty: there is one, or none is
+            known.
     """
 
     node_id: int
     match_index: int
     silent_seconds: float
     installing: bool
+    link_error: str = ""
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -226,12 +239,34 @@ class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
         running: false while it pauses after a failure; and on a node that does not serve.
         failures: how often it has failed under this lease, until it was sound for a minute.
         trouble: why it failed last.
+        note: what somebody should know who looks for what stands still.
     """
 
     name: str
     running: bool
     failures: int = 0
     trouble: str = ""
+    note: str = ""
+
+
+class StorageStatus(msgspec.Struct, frozen=True, array_like=True):
+    """What a node's storage takes: files, and memory.
+
+    Attributes:
+        engine: ``leveldb``, ``rocksdb`` or ``memory``.
+        tables: how many table files there are.
+        tables_open_max: so many stay open; any further ones are opened anew for each look-up.
+        memory_bytes: the budget of memory.
+        own_bytes: the process's own memory; 0: its system does not tell.
+        mapped_bytes: that of files that are mapped into it, which nobody misses.
+    """
+
+    engine: str = "memory"
+    tables: int = 0
+    tables_open_max: int = 0
+    memory_bytes: int = 0
+    own_bytes: int = 0
+    mapped_bytes: int = 0
 
 
 class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -245,6 +280,10 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
         clock_offset_seconds: how far its wall clock is ahead of those of most others.
         damage: what cannot be read on its disk; empty: nothing that it knows of.
         services: those of the leaseholder, if it is that.
+        version: of Postroom.
+        storage: what its storage takes.
+        certificate: that one of its certificates expires soon, or has; empty: none does.
+        refused: why it refuses writes: its device has hardly any room; empty: it does not.
     """
 
     node_id: int
@@ -261,6 +300,10 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     clock_offset_seconds: float
     damage: str = ""
     services: tuple[ServiceStatus, ...] = ()
+    version: str = ""
+    storage: StorageStatus = StorageStatus()
+    certificate: str = ""
+    refused: str = ""
 
 
 __all__: list[Any] = [
@@ -276,6 +319,7 @@ __all__: list[Any] = [
     "RebindNode",
     "RetireNode",
     "ServiceStatus",
+    "StorageStatus",
     "decode",
     "founding_writes",
     "nodes_key",

@@ -5,8 +5,9 @@ between the first and the last key: over windows of eight bytes behind what both
 that each question halves what is left, and into the next eight bytes where one window was not
 enough. The cut then moves to the next user key that is there: what belongs to a key stays together.
 
-Sizes are estimates, and what has not reached the engine's tables counts nothing. A cut that is off
-makes parts uneven; nothing else depends on it.
+Sizes are estimates: of tables the engine's own, of what is in no table yet after a sample of the
+last writes (:mod:`postroom.kv.unflushed`). A cut that is off makes parts uneven; nothing else
+depends on it.
 """
 
 from __future__ import annotations

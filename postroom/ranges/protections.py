@@ -20,6 +20,7 @@ from typing import NamedTuple
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.engine import EngineSnapshot, Reader
 from postroom.limits import ENGINE_SNAPSHOTS_MAX, ENGINE_SNAPSHOTS_PER_HOST_MAX
+from postroom.ranges.deadlines import Deadlines
 
 
 class _Whole(NamedTuple):
@@ -45,6 +46,7 @@ class Protections:
     def __init__(self, snapshot: Callable[[], EngineSnapshot] | None = None) -> None:
         self._snapshot = snapshot
         self._counts: Counter[int] = Counter()
+        self._oldest: Deadlines[int] = Deadlines()
         self._whole: dict[int, _Whole] = {}
         self.collected = 0
         self.replaced = (0, 0)
@@ -59,6 +61,8 @@ class Protections:
 
     def add(self, timestamp: int) -> None:
         """Protects ``timestamp`` once more."""
+        if timestamp not in self._counts:
+            self._oldest.set(timestamp, timestamp)
         self._counts[timestamp] += 1
 
     def add_whole(self, timestamp: int, client: bytes = b"", host: str = "") -> None:
@@ -118,6 +122,7 @@ class Protections:
             self._counts[timestamp] -= 1
             return
         del self._counts[timestamp]
+        self._oldest.cancel(timestamp)
         whole = self._whole.pop(timestamp, None)
         if whole is not None:
             whole.snapshot.close()
@@ -125,6 +130,7 @@ class Protections:
     def clear(self) -> None:
         """Forget all protections: whoever still needs one asks the new leaseholder for it."""
         self._counts.clear()
+        self._oldest.clear()
         while self._whole:
             self._whole.popitem()[1].snapshot.close()
 
@@ -149,4 +155,5 @@ class Protections:
 
     def limit(self, threshold: int) -> int:
         """``threshold``, or the oldest protected timestamp if that is older."""
-        return min(threshold, *self._counts) if self._counts else threshold
+        oldest = self._oldest.first()
+        return threshold if oldest is None else min(threshold, int(oldest))

@@ -7,16 +7,32 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from postroom.errors import Error
-from postroom.kv.engine import Reader
+from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.evaluation import Evaluation, View
 
 ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
 WriteEvaluator: TypeAlias = Callable[[Evaluation, Any], Any]
+
+CHECKS_LONG: Final = "what it has read takes long to check"
+
+
+class ChecksFirst(NamedTuple):
+    """A command whose check may take long, and is made beside the proposals then.
+
+    Attributes:
+        parts: checks what a request has read, in parts.
+        evaluate: evaluates it once it is checked.
+        conflict: makes the error for a key that has changed.
+    """
+
+    parts: Callable[[Any, Any], Generator[object, None, None]]
+    evaluate: WriteEvaluator
+    conflict: Callable[[bytes], Error]
 
 
 @dataclass(slots=True)
@@ -27,7 +43,10 @@ class Registry:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
         locking: those of the reads that take something for a time, counted from a clock that goes.
         commands: evaluated into a proposal of their own accord.
+        checks_first: those of the commands that yield ``CHECKS_LONG`` if their check takes long.
         writes: evaluated inside a transaction.
+        touches: the key that a write writes, or the span; ``None``: nothing now. For who has
+            locked that: what is not here waits for no lock.
         checks: those of the writes that write nothing, and only fail if something has changed.
         may_be_long: those writes whose evaluators are generators, which yield when the turn is used
             up; and whether one may take that long. Reads and commands may always be.
@@ -40,6 +59,9 @@ class Registry:
             requests do not suffer.
         finishers: called once a proposal holds all its requests, to write records that sum up. Who
             has more to do than a turn has room for answers a generator that does it.
+        on_applied: called with what a proposal has written when it is applied, memory knows of it,
+            and somebody stands in line; before anybody is answered.
+        on_written: called with what each proposal has written, once it is applied.
         on_lease: called when this replica has become the leaseholder; memory starts afresh from
             what is stored.
         on_lease_end: called when this replica serves no longer: what it kept in memory for clients
@@ -64,7 +86,11 @@ class Registry:
     reads: dict[type, ReadEvaluator] = field(default_factory=dict)
     locking: set[type] = field(default_factory=set)
     commands: dict[type, WriteEvaluator] = field(default_factory=dict)
+    checks_first: dict[type, ChecksFirst] = field(default_factory=dict)
     writes: dict[type, WriteEvaluator] = field(default_factory=dict)
+    touches: dict[type, Callable[[Any], bytes | tuple[bytes, bytes | None] | None]] = field(
+        default_factory=dict
+    )
     checks: set[type] = field(default_factory=set)
     may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
     companions: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
@@ -72,6 +98,8 @@ class Registry:
         default_factory=list
     )
     finishers: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
+    on_applied: list[Callable[[WriteSet], None]] = field(default_factory=list)
+    on_written: list[Callable[[WriteSet], None]] = field(default_factory=list)
     on_lease: list[Callable[[Reader], None]] = field(default_factory=list)
     on_lease_end: list[Callable[[], None]] = field(default_factory=list)
     on_release: list[Callable[[bytes], list[object]]] = field(default_factory=list)

@@ -27,28 +27,27 @@ Invariants:
 * It serves only while it leads and the lease is its own (:mod:`.lease_holder`), with fresh memory.
 * A command evaluated under one lease has no effect under another one.
 * A lease is asked for only when every entry of earlier leaders is applied: the last one is known.
-
-Left out here: several ranges (intents, splits), reads on followers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from postroom import limits
-from postroom.errors import Error, Unavailable
+from postroom.errors import Error
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import Engine
+from postroom.kv.engine import Engine, WriteSet
 from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import lease as leases
-from postroom.ranges.batch import Batcher
+from postroom.ranges.batch import Batcher, Refusal
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
-from postroom.ranges.fair_queue import FairQueue
-from postroom.ranges.feed import TOKEN
+from postroom.ranges.commit_waits import CommitWaits
+from postroom.ranges.deadlines import earlier
+from postroom.ranges.evaluation import MustWait
+from postroom.ranges.fair_calls import taken
 from postroom.ranges.fresh_memory import FreshMemory
 from postroom.ranges.holders import Holders
 from postroom.ranges.host import Host
@@ -81,24 +80,23 @@ class Replica:
         failed: what everybody is told, once the node has stopped.
         holders: the transactions that hold something in this leaseholder's memory.
         memory: what it keeps as leaseholder.
+        waiting: the requests that are in line for something.
         try_get: see :meth:`.LocalReads.try_get`.
-        is_used_up: whether reads have had their share of this turn; those that come wait for the
-            next.
-        wake, release_locks, release_client, release_expired, holds_for, clients_that_hold: see
-            :class:`.Releases`.
+        is_used_up, charge: see :class:`.LocalReads`.
+        wake, release_*, holds_for, clients_that_hold: see :class:`.Releases`.
+        commit_waits: the locks, and the commits that wait for them.
         complete: the third part of ``evaluate``, see :mod:`.together`.
         on_room: called with each turn: there is room for reads again.
     """
 
-    # More of them than instances share the layout of: as slots they are found at once, in each of
-    # a hundred replicas.
+    # Too many for instances to share their layout: as slots they are found at once.
     __slots__ = (
         "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
         "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
-        "_spent", "_stored", "_unwritten", "_upkeep", "_waiting", "clients_that_hold", "complete",
-        "failed", "group", "holders", "holds_for", "is_used_up", "memory", "node_id",
+        "_spent", "_stored", "_unwritten", "_upkeep", "charge", "clients_that_hold", "commit_waits",
+        "complete", "failed", "group", "holders", "holds_for", "is_used_up", "memory", "node_id",
         "on_room", "range_id", "registry", "release_client", "release_expired", "release_locks",
-        "state", "try_get", "wake",
+        "state", "try_get", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -121,13 +119,13 @@ class Replica:
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         lease = leases.decode(stored.get(self._lease_key))
         self._lease_holder = LeaseHolder(node_id, lease, clock, host.monotonic, host.lease_seconds)
-        self._cache = Cache(stored)
+        self._cache = Cache(stored, host.values_bytes)
         self._reads = LocalReads(stored, self._cache, clock, registry, self._lease_holder, host)
         self._refusals = Refusals(node_id, lambda: self.group.leader, host)
         self._reads.translate = self._refusals.elsewhere_if_damaged
         self.try_get = self._reads.try_get
-        self.is_used_up = self._reads.is_used_up
-        self._waiting = self._reads.waiting
+        self.is_used_up, self.charge = self._reads.is_used_up, self._reads.charge
+        self.waiting = self._reads.waiting
         self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
         self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
         self.complete = self._batcher.complete
@@ -135,18 +133,21 @@ class Replica:
         self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
         lease_holder = self._lease_holder
         self.memory = FreshMemory(registry, stored, self._cache, self.holders, host, lease_holder)
-        self._releases = Releases(registry, self.holders, self._waiting, self._committing)
+        self._releases = Releases(registry, self.holders, self.waiting, self._committing)
         self.wake = self._releases.wake
         self.release_locks = self._releases.release_locks
-        self.release_client = self._releases.release_client
         self.release_expired = self._releases.release_expired
+        self.release_client = self._releases.release_client
         self.holds_for = self._releases.holds_for
         self.clients_that_hold = self._releases.clients_that_hold
+        self.commit_waits = CommitWaits(
+            registry, self._reads, self.holders, host, self._queue, self.release_locks
+        )
         self._proposal: Proposal | None = None
         self._unwritten: Proposal | None = None
         self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
-        self.on_room: Callable[[], None] | None = None
+        self.on_room: Callable[[], None] = lambda: None
         registry.observers[self._lease_key] = self._observe_lease
         self.group: Group
 
@@ -184,25 +185,21 @@ class Replica:
             if type(call.request) is CommitTransaction
         }  # fmt: skip
 
-    def refuse(self, refusal: Unavailable | None) -> None:
-        """What those who want to write are told from now on; ``None``: they are served."""
+    def refuse(self, refusal: Refusal | None) -> None:
+        """Refuse some requests from now on; ``None``: none."""
         self._batcher.refusal = refusal
 
     @property
     def waiting_for(self) -> dict[object, Line]:
         """The requests that wait, by token, in the order in which they will be answered."""
-        return self._waiting.lines
+        return self.waiting.lines
 
     def sizes(self) -> dict[str, int]:
-        """How much is kept in memory for clients, by name. When they have ended it is nothing, but
-        for a few deadlines that were cancelled.
-        """
+        """How much is kept in memory for clients: in the end nothing, but cancelled deadlines."""
         sizes = {name: size() for name, size in self.registry.sizes.items()}
-        sizes["holders"] = len(self.holders)
-        sizes["deadlines"] = self.holders.entries
-        sizes["parked"] = len(self._waiting)
-        sizes["blocked"] = len(self._reads.blocked) + len(self._reads.without_lease)
-        return sizes
+        sizes |= {"holders": len(self.holders), "deadlines": self.holders.entries}
+        blocked = len(self._reads.blocked) + len(self._reads.without_lease)
+        return sizes | {"parked": len(self.waiting), "blocked": blocked}
 
     @property
     def last_commit(self) -> int:
@@ -243,22 +240,23 @@ class Replica:
         queue, upkeep, reads = self._queue, self._upkeep, self._reads
         return bool(
             queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
-            or reads.without_lease or self._acquisition.wanted or reads.long or self._batcher.before
+            or reads.without_lease.kept or self._acquisition.wanted or reads.long.kept
+            or self._batcher.before or self._batcher.is_behind
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
         """When a turn has something to do without being woken; ``None``: never."""
         first = self.holders.next_deadline()
+        if self.commit_waits.calls:
+            first = earlier(first, self.commit_waits.next_deadline())
         if self._lease_holder.has_lease:  # it is asked for, and given back, when woken
             return first
-        deadline = self._lease_deadline()
-        return deadline if first is None or (deadline is not None and deadline < first) else first
+        return earlier(first, self._lease_deadline())
 
     def _lease_deadline(self) -> float | None:
         """When this leader may ask for the lease."""
-        if self._proposal is not None or not self._has_work():
-            return None
-        return self._acquisition.deadline()
+        is_idle = self._proposal is not None or not self._has_work()
+        return None if is_idle else self._acquisition.deadline()
 
     def evaluate(self) -> None:
         """Turn what waits into one proposal, unless one is under way."""
@@ -269,34 +267,39 @@ class Replica:
 
         It may answer calls; nothing of the others does, up to ``conclude``.
         """
-        self._reads.begin_turn()
-        if self._spent.left:
-            self._free_spent()
-        if self.on_room is not None:
-            self.on_room()
+        reads = self._reads
+        reads.begin_turn()
+        if (reads.long.kept or reads.without_lease.kept) and self._may_read():
+            reads.go_on_first(self._submit_again)
+        self.on_room()
+        if self.commit_waits.calls or self._spent.left:
+            self._tidy_up()
         if not self.wants_turn():
             return False
         if not self.group.is_leader:
             self._turn_away()
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
-        elif not self._lease_holder.serves(self._clock.reading()) or (
-            self._lease_holder.resting and self._wants_to_write()
-        ):
+        elif not self._may_read():
             if not self._rest():
                 self._acquisition.ask()
         else:
-            reads = self._reads
             if reads.offers:
                 reads.take_offers()
-            if reads.without_lease or reads.long:
+            if reads.without_lease.kept or reads.long.kept:
                 reads.go_on(self._submit_again)
             queue, upkeep = self._queue, self._upkeep
             return bool(
                 queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
-                or self._batcher.before
+                or self._batcher.before or self._batcher.is_behind
             )  # fmt: skip
         return False
+
+    def _may_read(self) -> bool:
+        """Return whether reads that wait may go on. A store that rests has to write first."""
+        return self._lease_holder.serves(self._clock.reading()) and not (
+            self._lease_holder.resting and self._wants_to_write()
+        )
 
     def evaluate_requests(self) -> None:
         """The second part: what waits. The third one is ``complete``."""
@@ -324,7 +327,8 @@ class Replica:
         self._tell(proposal.results, proposal.after)
         self._go_on_after_proposal()
 
-    def _free_spent(self) -> None:
+    def _tidy_up(self) -> None:
+        self.commit_waits.expire()
         self._spent.go_on()
         if self._spent.left:
             self._host.wake(urgent=False)
@@ -334,10 +338,11 @@ class Replica:
 
     def _go_on_after_proposal(self) -> None:
         if self._reads.blocked:
-            self._submit_again(_taken(self._reads.blocked))
+            self._submit_again(taken(self._reads.blocked))
         if self.wants_turn():
             reads = self._reads
-            self._host.wake(urgent=bool(self._queue or reads.without_lease or reads.long))
+            is_urgent = self._queue or reads.without_lease or reads.long or self._batcher.is_behind
+            self._host.wake(urgent=bool(is_urgent))
 
     def _rest(self) -> bool:
         """Read under the lease of an earlier life, until there is something to write."""
@@ -367,7 +372,7 @@ class Replica:
 
     def serve_again(self) -> None:
         """Those that have waited for the lease have their turn."""
-        self._submit_again(_taken(self._reads.without_lease))
+        self._submit_again(taken(self._reads.without_lease))
 
     # --- serving no longer
 
@@ -385,13 +390,13 @@ class Replica:
             self._host.on_serving(False)
             self.memory.end()
         waited = dict.fromkeys(
-            (*self._waiting.clear(), *_taken(self._reads.blocked), *self._given_up())
+            (*self.waiting.clear(), *taken(self._reads.blocked), *self._given_up())
         )
         self._refusals.turn_away([call for call in waited if call not in self._reads.without_lease])
 
     def _given_up(self) -> list[Call]:
         """What goes over several turns: under another lease it would be something else."""
-        reading = _taken(self._reads.long)
+        reading = taken(self._reads.long)
         self._reads.before = 0
         return [*reading, *self._batcher.abandon()]
 
@@ -417,7 +422,8 @@ class Replica:
         applied = outcome is Outcome.APPLIED and not proposal.rejected
         if applied:
             # First of all: who reads beside us takes cached values once nothing is in flight.
-            self._cache.wrote(proposal.command.writes)
+            for hear in (self._cache.wrote, *self.registry.on_written):
+                hear(proposal.command.writes)
         self._proposal = None
         self._reads.proposal_ended()
         if len(proposal.command.writes) > limits.COMPLETED_AT_ONCE_MAX:
@@ -426,7 +432,7 @@ class Replica:
             self._reads.last_commit = proposal.last_commit
             if proposal.lease_until:
                 self._lease_holder.granted(proposal.lease_until)
-            self._tell(proposal.results, proposal.after, wrote=True)
+            self._tell(proposal.results, proposal.after, proposal.command.writes)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
             # below what a read would be served at: not under this lease.
@@ -436,31 +442,36 @@ class Replica:
         self._go_on_after_proposal()
 
     def _tell(
-        self, results: list[Result], after: list[Callable[[], None]], *, wrote: bool = False
+        self, results: list[Result], after: list[Callable[[], None]], wrote: WriteSet | None = None
     ) -> None:
         for act in after:
             act()
-        if wrote and self._waiting.lines:
-            self._waiting.wake_all(TOKEN)
+        if wrote and self.waiting.lines:
+            for look in self.registry.on_applied:
+                look(wrote)
+        waiting = self.commit_waits.calls
         for call, answer, error in results:
+            if type(error) is MustWait:
+                self.commit_waits.park(call)
+                continue
             if type(call.request) is CommitTransaction:
                 self.release_locks(call.request.transaction_id)
-            call.complete(
-                answer, None if error is None else self._refusals.elsewhere_if_damaged(error)
-            )
+            told = None if error is None else self._refusals.elsewhere_if_damaged(error)
+            call.complete(answer, told)
+            if waiting and type(call.request) is CommitTransaction:
+                self.commit_waits.answered(call)
 
     def _turn_away(self) -> None:
-        waiting = (*_taken(self._queue), *_taken(self._upkeep))
-        waiting = (*waiting, *_taken(self._reads.without_lease))
+        waiting = (*taken(self._queue), *taken(self._upkeep), *taken(self._reads.without_lease))
         self._refusals.turn_away(waiting)
 
     def fail_all(self, error: Error) -> None:
         """Answer everything that waits, or will come, with ``error``: the node stops."""
         self.failed = error
         self._reads.is_stopped = True
-        waited = dict.fromkeys(self._waiting.clear())
+        waited = dict.fromkeys(self.waiting.clear())
         for calls in (self._queue, self._upkeep, self._reads.without_lease, self._reads.blocked):
-            waited |= dict.fromkeys(_taken(calls))
+            waited |= dict.fromkeys(taken(calls))
         waited |= dict.fromkeys(self._given_up())
         self.memory.end()
         for call in waited:
@@ -482,10 +493,3 @@ class Replica:
         """A lease is applied. It may be another node's, or this one's next."""
         if not self._lease_holder.applied(stored):
             self.stop_serving()
-
-
-def _taken(calls: dict[Call, Any] | FairQueue) -> list[Call]:
-    """All of ``calls``, which is left empty."""
-    taken = list(calls)
-    calls.clear()
-    return taken

@@ -18,11 +18,11 @@ where they come in from elsewhere.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX
+from postroom.limits import KEY_BYTES_MAX, LOCKS_AT_ONCE_MAX, MESSAGE_BYTES_MAX
 
 TRANSACTION_ID_BYTES: Final = 16
 CLIENT_ID_BYTES: Final = 8
@@ -42,11 +42,18 @@ Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
-Write = TypeVar("Write")
+Write = TypeVar("Write", bound="Request")
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What all requests are."""
+    """What all requests are.
+
+    Attributes:
+        frees_room: whether it is taken though the device has hardly any room left. It frees some,
+            with the next collection of garbage at the latest, or needs next to none.
+    """
+
+    frees_room: ClassVar[bool] = False
 
 
 # --- reads ----------------------------------------------------------------------------------
@@ -65,12 +72,32 @@ class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", 
     """Locks ``key`` for the transaction in the leaseholder's memory, then reads the newest.
 
     The lock ends with the transaction, but after ``seconds_max`` at the latest.
+
+    Attributes:
+        began: when the transaction began, or began first if it is tried again: older ones win.
+        moves: all that it has read it has locked. Then it is answered at a later timestamp, instead
+            of being refused, if the key has changed since ``timestamp``.
     """
 
     key: Key
     timestamp: Moment
     transaction_id: TransactionId
     seconds_max: Seconds
+    began: Moment = 0
+    moves: bool = False
+
+
+class Lock(Request, frozen=True, array_like=True, tag="lock"):
+    """Locks keys and spans for the transaction, as ``GetForUpdate`` does, and reads nothing.
+
+    Answered when it has all of them.
+    """
+
+    keys: Annotated[list[Key], msgspec.Meta(max_length=LOCKS_AT_ONCE_MAX)]
+    spans: Annotated[list[tuple[Bound, Bound | None]], msgspec.Meta(max_length=LOCKS_AT_ONCE_MAX)]
+    transaction_id: TransactionId
+    seconds_max: Seconds
+    began: Moment = 0
 
 
 class GetMany(Request, frozen=True, array_like=True, tag="get_many"):
@@ -197,14 +224,27 @@ class Increment(
 class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
     """Removes ``key``, if it is there."""
 
+    frees_room: ClassVar[bool] = True
+
     key: Key
 
 
-class DeleteRange(Request, frozen=True, array_like=True, tag="delete_range", gc=False):
-    """Removes the keys in ``[start, end)``; ``end=None`` is unbounded. Answers how many."""
+class DeleteRange(
+    Request, frozen=True, array_like=True, tag="delete_range", gc=False, repr_omit_defaults=True
+):
+    """Removes the keys in ``[start, end)``; ``end=None`` is unbounded. Answers how many.
+
+    Attributes:
+        part_of: ``None``: all of them, in one transaction. Else a part of them, at most about
+            ``DELETED_TOGETHER_MAX``; that answers ``[how many, where the next part begins, when the
+            first part began]``. What is written after that (0: now) stays.
+    """
+
+    frees_room: ClassVar[bool] = True
 
     start: Bound
     end: Bound | None
+    part_of: Moment | None = None
 
 
 class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
@@ -245,11 +285,20 @@ class CommitTransaction(
     writes: list[Write]
 
 
+def frees_room(request: Request) -> bool:
+    """Return whether ``request`` does, or all that it commits; see :class:`Request`."""
+    if type(request) is CommitTransaction:
+        return all(write.frees_room for write in request.writes)
+    return request.frees_room
+
+
 # --- maintenance ----------------------------------------------------------------------------
 
 
 class CollectGarbage(Request, frozen=True, array_like=True, tag="collect_garbage", gc=False):
     """Removes versions overwritten before ``threshold``, at most about ``keys_max`` of them."""
+
+    frees_room: ClassVar[bool] = True
 
     threshold: int
     keys_max: int

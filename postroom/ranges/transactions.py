@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from itertools import islice
 from operator import itemgetter
 from types import GeneratorType
 from typing import Any, Final, TypeAlias
@@ -26,9 +28,15 @@ from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpir
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
-from postroom.limits import TRANSACTION_BYTES_MAX, TRANSACTION_SECONDS_MAX
-from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.registry import Registry
+from postroom.limits import (
+    LOCKS_AT_ONCE_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_SECONDS_MAX,
+)
+from postroom.ranges.commit_waits import CommitWaits
+from postroom.ranges.evaluation import Evaluation, MustWait, check_size
+from postroom.ranges.long_checks import Checking
+from postroom.ranges.registry import CHECKS_LONG, ChecksFirst, Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
 CLIENTS_REMEMBERED: Final = 10_000
@@ -56,20 +64,26 @@ class Committer:
     Args:
         registry: has the evaluators.
         now: about now, by the node's clock.
+        waits: knows for which locks of others a commit must wait.
     """
 
-    def __init__(self, registry: Registry, now: Callable[[], int]) -> None:
+    def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
         self._registry = registry
         self._writes = registry.writes
         self._may_be_long = registry.may_be_long
         self._checks = registry.checks
         self._now = now
+        self._held = waits.locks.held
+        self._blocker = waits.blocker
         self._remembers_from = 0
         self._latest: dict[bytes, bytes] = {}
 
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
         registry.commands[CommitTransaction] = self
+        registry.checks_first[CommitTransaction] = ChecksFirst(
+            _check_reads_in_parts, partial(self, is_checked=True), lambda key: _conflict([key])
+        )
         registry.on_lease.append(self._restart)
 
     def _restart(self, _: Reader) -> None:
@@ -91,27 +105,36 @@ class Committer:
         return request.began < self._remembers_from
 
     def __call__(
-        self, ctx: Evaluation, request: CommitTransaction[Any]
-    ) -> Committed | Generator[None, None, Committed]:
+        self, ctx: Evaluation, request: CommitTransaction[Any], *, is_checked: bool = False
+    ) -> Committed | Generator[object, None, Committed]:
         """The timestamp of the commit, and what each write answered; at once, or over several
         turns if there is much to be done.
+
+        Args:
+            ctx: the proposal.
+            request: the transaction.
+            is_checked: nothing that it has read has changed.
 
         Raises:
             TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
             CommitUnknown: it is too late to tell.
+            MustWait: another transaction has locked what it writes.
         """
         record = keys.transaction_key(request.anchor, request.transaction_id)
         if self._may_be_known(request):
             known = ctx.get(record)
             if known is not None:
                 return _from_record(known)
-        _check_age(ctx, request)
-        if 0 < request.read_timestamp < self._registry.replaced_at:
-            raise _replaced()
+        _check_age(ctx, request, self._registry.replaced_at)
+        if self._held:
+            ctx.steps += len(self._held) // _LOCKS_A_STEP
+            blocker = self._blocker(request)
+            if blocker is not None:
+                raise MustWait(blocker)
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
-        if self._is_long(request):
-            return self._evaluate_in_parts(ctx, request, record)
+        if is_checked or self._is_long(request):
+            return self._evaluate_in_parts(ctx, request, record, is_checked)
         _check_reads(ctx, request)
         size_before = ctx.bytes
         evaluators = self._writes
@@ -141,10 +164,11 @@ class Committer:
         return False
 
     def _evaluate_in_parts(
-        self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes
-    ) -> Generator[None, None, Committed]:
+        self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes, is_checked: bool
+    ) -> Generator[object, None, Committed]:
         """The same; yields whenever the turn is used up."""
-        yield from _check_reads_in_parts(ctx, request)
+        if not is_checked:
+            yield from _check_reads_in_parts(ctx, request)
         size_before = ctx.bytes
         evaluators = self._writes
         answers = []
@@ -155,7 +179,7 @@ class Committer:
             answers.append(answer)
             check_size(ctx.bytes - size_before)
             if ctx.is_used_up():
-                yield
+                yield None
         tells = any(answer is not None for answer in answers)
         return self._committed(ctx, request, record, answers if tells else [])
 
@@ -192,10 +216,12 @@ def _from_record(record: bytes) -> Committed:
     return Committed(int.from_bytes(record[:8], "big"), answers)
 
 
-def _check_age(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
+def _check_age(ctx: Evaluation, request: CommitTransaction[Any], replaced_at: int) -> None:
     age = ctx.timestamp - request.began
     seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
     if age <= from_seconds(seconds):
+        if 0 < request.read_timestamp < replaced_at:
+            raise _replaced()
         return
     if age > from_seconds(RECORD_SECONDS):
         raise CommitUnknown(
@@ -235,47 +261,51 @@ def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
     for key in request.reads:
         head = ctx.get(head_key(key))
         if head is not None and head[1:9] > stamp:
-            raise _conflict(key)
+            raise _conflict(_changed(ctx, key, request.reads, stamp))
     ctx.steps += len(request.reads)
 
 
 def _check_reads_in_parts(
-    ctx: Evaluation, request: CommitTransaction[Any]
-) -> Generator[None, None, None]:
+    ctx: Evaluation | Checking, request: CommitTransaction[Any]
+) -> Generator[object, None, None]:
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
         return
+    if len(request.reads) + len(request.spans) > limits.TURN_STEPS_MAX // 2:
+        yield CHECKS_LONG
     stamp = since.to_bytes(8, "big")
     for key in request.reads:
         ctx.steps += 1
+        ctx.sees_key(key)
         head = ctx.get(keys.head_key(key))
         if head is not None and head[1:9] > stamp:
-            raise _conflict(key)
+            raise _conflict(_changed(ctx, key, request.reads, stamp))
         if ctx.is_used_up():
-            yield
+            yield CHECKS_LONG
     yield from _check_spans(ctx, request, stamp)
 
 
 def _check_spans(
-    ctx: Evaluation, request: CommitTransaction[Any], stamp: bytes
-) -> Generator[None, None, None]:
+    ctx: Evaluation | Checking, request: CommitTransaction[Any], stamp: bytes
+) -> Generator[object, None, None]:
     for span in _merged(ctx, request.spans):
         if span is None:
-            yield
+            yield CHECKS_LONG
             continue
         start, end = span
         ctx.steps += 1
+        ctx.sees_span(start, end)
         for changed in versions.changed_since(ctx, start, end, stamp):
             ctx.steps += 1
             if changed is not None:
-                raise _conflict(changed)
+                raise _conflict([changed], (span,))
             if ctx.is_used_up():
-                yield
+                yield CHECKS_LONG
         if ctx.is_used_up():
-            yield
+            yield CHECKS_LONG
 
 
-def _merged(ctx: Evaluation, spans: list[Span]) -> Iterator[Span | None]:
+def _merged(ctx: Evaluation | Checking, spans: list[Span]) -> Iterator[Span | None]:
     """The same keys in fewer spans, in order: those of one scan's pages follow each other.
 
     A request has room for more than a million spans, so they are sorted in runs. ``None``: the turn
@@ -306,6 +336,7 @@ def _merged(ctx: Evaluation, spans: list[Span]) -> Iterator[Span | None]:
 
 _START: Final = itemgetter(0)
 _SPANS_A_STEP: Final = 4
+_LOCKS_A_STEP: Final = 64
 
 
 def _replaced() -> TransactionConflict:
@@ -315,8 +346,22 @@ def _replaced() -> TransactionConflict:
     )
 
 
-def _conflict(key: bytes) -> TransactionConflict:
+def _changed(ctx: Reader, first: bytes, reads: list[bytes], stamp: bytes) -> list[bytes]:
+    """``first``, and what else of ``reads`` has changed, of as many as a turn may look at."""
+    found = [first]
+    for key in islice(reads, limits.TURN_STEPS_MAX):
+        head = ctx.get(keys.head_key(key))
+        if head is not None and head[1:9] > stamp:
+            found.append(key)
+            if len(found) > LOCKS_AT_ONCE_MAX:
+                break
+    return found
+
+
+def _conflict(changed: list[bytes], spans: tuple[Span, ...] = ()) -> TransactionConflict:
     return TransactionConflict(
-        f"another transaction changed {shorten(key)} after this one had read it; nothing was "
-        "changed: try again (run() does)"
+        f"another transaction changed {shorten(changed[0])} after this one had read it; nothing "
+        "was changed: try again (run() does)",
+        tuple(dict.fromkeys(changed))[:LOCKS_AT_ONCE_MAX],
+        spans,
     )

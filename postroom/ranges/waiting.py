@@ -11,7 +11,8 @@ A token names what is waited for: a locked key, the arrival of a message at a ke
 Whoever frees something wakes its token. Most tokens are *exclusive*: what one takes the next cannot
 have. Then only the first in line is looked at, and the one behind it only when that one was
 answered. So a handover costs the same with ten in line and with ten thousand, and none is woken in
-vain but the last. A token that tells the same to everybody is *shared*: all are looked at.
+vain but the last. A token that tells the same to everybody is *shared*: all are looked at. A
+``Changed`` stands for changes in a span (:mod:`.feed`); a plain span is one that is locked.
 
 No wake-up is lost, because a call stays in line until it is answered or cancelled:
 
@@ -31,9 +32,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
+import msgspec
+
 from postroom.ranges.calls import Call
+from postroom.ranges.spans import Span, Spans
 
 Line: TypeAlias = dict[Call, None]
+
+
+class Changed(msgspec.Struct, frozen=True, gc=False):
+    """A change is committed in ``span``. It is no span: those that are locked have other lines."""
+
+    span: Span
 
 
 class Waiting:
@@ -44,14 +54,16 @@ class Waiting:
 
     Attributes:
         lines: who waits, by token, in order. Only to look at; no line is empty.
+        watched: the spans in which those in line wait for a change. Only to look at.
     """
 
-    __slots__ = ("_later", "_lines", "_look", "_waking", "lines")
+    __slots__ = ("_later", "_lines", "_look", "_waking", "lines", "watched")
 
     def __init__(self, look: Callable[[Call], object]) -> None:
         self._look = look
         lines: dict[object, Line] = {}
         self.lines = self._lines = lines
+        self.watched = Spans()
         self._later: dict[Call, None] = {}
         self._waking: dict[object, bool] = {}
 
@@ -74,7 +86,12 @@ class Waiting:
         if before is not None and before != token:
             self.leave(call)
         call.token = token
-        self._lines.setdefault(token, {})[call] = None
+        line = self._lines.get(token)
+        if line is None:
+            self._lines[token] = line = {}
+            if type(token) is Changed:
+                self.watched.add(token.span)
+        line[call] = None
         if before is not None and before != token:
             self.wake(before)
 
@@ -96,6 +113,8 @@ class Waiting:
         del line[call]
         if not line:
             del self._lines[token]
+            if type(token) is Changed:
+                self.watched.remove(token.span)
         return token
 
     def cancel(self, call: Call) -> bool:
@@ -107,11 +126,15 @@ class Waiting:
         return token is not None
 
     def clear(self) -> list[Call]:
-        """Nobody is in line any more; answers who was, in order."""
-        calls = [call for line in self._lines.values() for call in line]
-        for call in calls:
+        """Nobody is in line any more; answers who was, in order, without those that are looked at
+        later: they wait elsewhere, too.
+        """
+        in_line = [call for line in self._lines.values() for call in line]
+        calls = [call for call in in_line if call not in self._later]
+        for call in in_line:
             call.token = None
         self._lines.clear()
+        self.watched.clear()
         self._later.clear()
         return calls
 

@@ -1,1 +1,1 @@
-"""A node: wiring, drivers, opening a store, command line, demonstration."""
+"""A node: wiring, drivers, opening a store."""

@@ -1,6 +1,6 @@
-"""Puts the parts of a node together: what its range can do, and the services that run for it.
+"""The assembly of a node: the abilities of its range, and the services that run for it.
 
-The only place that knows all of them. The node itself (:mod:`.node`) drives what comes out of it.
+Only this module knows all of them. The node itself (:mod:`.node`) drives the parts made here.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from postroom.messaging.setup import Messaging
 from postroom.ranges import evaluators
 from postroom.ranges.bulk import Bulk
 from postroom.ranges.evaluators import Reads
-from postroom.ranges.feed import TOKEN, ChangeFeed
+from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.host import Host
-from postroom.ranges.locks import LockTable
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import nodes_key
+from postroom.ranges.position_records import Positions
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
@@ -42,14 +42,14 @@ RANGE_ID: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a node drives.
+    """The parts that a node drives.
 
     Attributes:
-        replica: of the range.
-        feed: what those who watch are told from.
+        replica: the replica of the range.
+        feed: the source of changes for watchers.
         rest: lets an embedded store write nothing while there is nothing to write.
-        services: of the range.
-        nodes_changed: set whenever the record of the nodes is another one.
+        services: the services of the range.
+        nodes_changed: set whenever the record of the nodes has changed.
     """
 
     replica: Replica
@@ -61,7 +61,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class RangeParts:
-    """What makes a range: its replica, with all that it can do registered.
+    """The parts of a range: its replica, with all of its abilities registered.
 
     Attributes:
         deliveries, executions, advances: set when a service of that name has work.
@@ -77,26 +77,27 @@ class RangeParts:
 
 
 def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> RangeParts:
-    """A range of ``node`` that has no consensus group yet, and no services.
+    """Assemble a range of ``node`` that has no consensus group yet, and no services.
 
     Args:
-        range_id: which.
-        node: which has its engine, clock and tasks already.
+        range_id: the id of the range.
+        node: the node, which has its engine, clock and tasks already.
         host: the node, as the replica sees it.
-        stored: what a range reads: it is all in the state.
+        stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
-    registry, locks, protections = Registry(), LockTable(), Protections(stored.snapshot)
+    registry, protections = Registry(), Protections(stored.snapshot)
     replica = Replica(range_id, options.node_id, stored, node.clock, registry, host)
     evaluators.register(registry)
-    reads = Reads(locks, protections, replica.holders)
+    waits = replica.commit_waits
+    reads = Reads(waits.locks, protections, replica.holders, waits.wound)
     reads.register(registry)
     Bulk(range_id, stored, protections, reads.check_age).register(registry)
-    Committer(registry, node.clock.reading).register(registry)
-    feed = ChangeFeed(
-        lambda: replica.last_commit, protections,
-        lambda: bool(replica.waiting_for.get(TOKEN)), Signal(tasks),
-    )  # fmt: skip
+    Committer(registry, node.clock.reading, waits).register(registry)
+    waits.register(registry)
+    positions = Positions(range_id, protections)
+    positions.register(registry)
+    feed = ChangeFeed(lambda: replica.last_commit, protections, replica.waiting, Signal(tasks))
     feed.register(registry)
     deliveries, executions = Signal(tasks), Signal(tasks)
     advances, notes = Signal(tasks), Signal(tasks)
@@ -104,7 +105,8 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
         chance=node.chance, check_age=reads.check_age, wake_tokens=replica.wake,
         holders=replica.holders,
-        protections=protections, kept=from_seconds(options.gc_ttl_seconds), signal=advances,
+        reader=protections.reader, may_purge=positions.limit,
+        kept=from_seconds(options.gc_ttl_seconds), signal=advances,
         forgets_strangers=options.rests_alone,
         rouse=lambda: replica.wake_up() if replica.rests else None,
     )  # fmt: skip
@@ -113,7 +115,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
         around,
     )  # fmt: skip
     messaging.register(registry)
-    GarbageLists(range_id, protections).register(registry)
+    GarbageLists(range_id, protections, positions).register(registry)
     Images(range_id, protections.reader).register(registry)
     Restoring(
         range_id, protections, node.clock.pass_over,
@@ -123,11 +125,11 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
 
 
 def assemble(node: Node, stored: Engine) -> Parts:
-    """The parts of ``node``.
+    """Assemble the parts of ``node``.
 
     Args:
-        node: which has its engine, clock, tasks and consensus already.
-        stored: what a range reads: it is all in the state.
+        node: the node, which has its engine, clock, tasks and consensus already.
+        stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
     nodes_changed = Signal(tasks)
@@ -158,5 +160,5 @@ def assemble(node: Node, stored: Engine) -> Parts:
         "collector": collector.run,
         "feed": lambda: feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(node, replica.group, nodes_changed).run,
-    }, {"queues": queues.trouble})  # fmt: skip
+    }, {"queues": queues.trouble}, {"queues": queues.note})  # fmt: skip
     return Parts(replica, feed, rest, services, nodes_changed)

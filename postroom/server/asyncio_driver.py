@@ -1,7 +1,7 @@
-"""Drives a node on the caller's event loop, and is the sender of the clients there.
+"""A driver of a node on the caller's event loop, and the sender of the clients there.
 
-A request wants a turn; the turn runs after everything that is ready on the loop, so all that was
-sent meanwhile shares one sync. A large write is made by a thread: until it is done the loop goes
+A request wants a turn. The turn runs after everything that is ready on the loop: all requests sent
+meanwhile share one sync. A large write is made by a thread: until it is done the loop goes
 on, reads are served, and requests queue up.
 """
 
@@ -21,17 +21,18 @@ from postroom.kv import forks
 from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES, Value
+from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get, Value
+from postroom.server.deferred_signals import DeferredSignals
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 WRITTEN_AT_ONCE_KEYS: Final = 4096
 WRITTEN_AT_ONCE_BYTES: Final = 2 * 1024 * 1024
-"""Larger turns are written by a thread. The hand-over takes a tenth of a millisecond."""
+"""The size above which a thread writes a turn. The hand-over takes a tenth of a millisecond."""
 
 
 class _AsyncioAnswer(Answer):
-    """Awaited on the event loop."""
+    """An answer that is awaited on the event loop."""
 
     __slots__ = ()
 
@@ -48,7 +49,7 @@ class _AsyncioAnswer(Answer):
         self.woken: asyncio.Future[None] | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """It is here; its task goes on."""
+        """Set the answer, and let its task go on."""
         self._result = result
         self._error = error
         self.done = True
@@ -83,7 +84,7 @@ class _AsyncioAnswer(Answer):
         return self._driver.node.replicas.cancel(self)
 
     def _take_back(self) -> None:
-        """The answer came, and nobody took it; or it is yet to come, and nobody will."""
+        """Return to the store an answer that no caller takes, such as a claim, if it has come."""
         if not self.done:
             return
         request = taken_back_by(self._driver, self.request, self._result)
@@ -96,8 +97,8 @@ class _Writing(threading.Thread):
     """The write of a large turn, beside the event loop.
 
     Attributes:
-        error: what went wrong.
-        raised: what must not happen, and is raised where the turn ends.
+        error: why the write failed.
+        raised: an exception that must not happen; it is raised where the turn ends.
     """
 
     def __init__(self, driver: AsyncioDriver, staged: WriteSet) -> None:
@@ -112,22 +113,27 @@ class _Writing(threading.Thread):
             self.error = self._driver.node.write(self._staged)
         except BaseException as error:
             self.raised = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits for anything
+        with suppress(RuntimeError):  # the loop is closed: no task waits for anything
             self._driver.loop.call_soon_threadsafe(self._driver.written, self)
 
 
+_INTERRUPTIBLE: Final = frozenset({CommitTransaction, Get})
+"""The requests whose submission an exception may interrupt: they are then queued, or not."""
+
+
 def _is_large(staged: WriteSet) -> bool:
-    """Whether writing it takes so long that the loop must not wait."""
+    """Return whether writing ``staged`` takes too long for the loop to wait."""
     if len(staged) > WRITTEN_AT_ONCE_KEYS:
         return True
     return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES
 
 
 class AsyncioDriver:
-    """Drives a node on the running event loop; a ``Sender`` for the clients on it."""
+    """A driver of a node on the running event loop; a ``Sender`` for the clients on it."""
 
-    def __init__(self, node: Node, randomness: random.Random) -> None:
+    def __init__(self, node: Node, randomness: random.Random, *, is_embedded: bool = True) -> None:
         self.node = node
+        self._is_embedded = is_embedded
         self.random = randomness
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
@@ -135,6 +141,7 @@ class AsyncioDriver:
         self.new_future: Callable[[], asyncio.Future[None]] = partial(
             asyncio.Future, loop=self.loop
         )
+        self._signals = DeferredSignals()
         self._turn_wanted = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0.0
@@ -154,18 +161,22 @@ class AsyncioDriver:
         self._turn()
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
+        """Send ``request``, and return its answer, to be awaited."""
         if self._closed:
             raise DatabaseClosed(self._refusal)
         answer = _AsyncioAnswer(self, request, timeout_seconds)
-        self._submit(answer)
+        if type(request) in _INTERRUPTIBLE:
+            self._submit(answer)
+        else:
+            with self._signals:
+                self._submit(answer)
         return answer
 
     def try_get(self, key: bytes) -> Value | None:
-        """The newest value of ``key``, if it is known.
+        """Return the newest value of ``key`` if it is known without asking.
 
-        So many times a turn: then it must be asked for, which waits for the next turn at last. So
-        a task that only reads does not keep the loop for itself.
+        This answers a limited number of times a turn. After that a caller has to ask, and thereby
+        waits for the next turn. A task that only reads does not keep the loop for itself.
         """
         self._reads_left -= 1
         if self._closed or self._reads_left < 0:
@@ -173,40 +184,44 @@ class AsyncioDriver:
         return self._try_get(key)
 
     async def sleep(self, seconds: float) -> None:
-        """Let a time pass."""
+        """Sleep for a number of seconds."""
         await asyncio.sleep(seconds)
 
     def now(self) -> int:
-        """A timestamp."""
+        """Return a new timestamp."""
         if self._closed:
             raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
 
     def reading(self) -> int:
-        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
+        """Return a cheap timestamp of about now, or a new one before the clock has begun.
+
+        It is below the clock's timestamps after a restart.
+        """
         return self.node.clock.lasting() or self.now()
 
     def forked(self) -> None:
-        """This is the child of a fork: node and folder are the parent's."""
+        """Refuse all requests in the child of a fork: node and folder are the parent's."""
         self._closed, self._refusal = True, FORKED
         forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
-        """Finish what is under way; idempotent."""
+        """Finish the requests under way, and close the node; idempotent."""
         if self._closed:
             return
         self._closed = True
-        if self._writing is not None:
-            self._writing.join()
-            with suppress(Exception):  # the node has stopped, and told why
-                self._finish(self._writing)
         try:
-            while self.node.wants_turn():
-                self.node.turn()
+            if self._writing is not None:
+                self._writing.join()
+                with suppress(Exception):  # the node has stopped, and told why
+                    self._finish(self._writing)
+            with self._signals:
+                while self.node.wants_turn():
+                    self.node.turn()
         finally:
             if self._timer is not None:
                 self._timer.cancel()
-            self.node.close()
+            self.node.close(DatabaseClosed(CLOSED) if self._is_embedded else None)
 
     def _on_wake(self, urgent: bool) -> None:
         if urgent or self.node.hurries():
@@ -223,18 +238,19 @@ class AsyncioDriver:
         self._reads_left = TURN_STEPS_MAX
         if self._closed:
             return
-        try:
-            staged = self.node.prepare()
-            if _is_large(staged) and self._write_beside(staged):
-                return
-            self.node.finish(self.node.write(staged))
-        except BaseException:
-            self._break_off()
-            raise
-        self._arm_next()
+        with self._signals:
+            try:
+                staged = self.node.prepare()
+                if _is_large(staged) and self._write_beside(staged):
+                    return
+                self.node.finish(self.node.write(staged))
+            except BaseException:
+                self._break_off()
+                raise
+            self._arm_next()
 
     def _write_beside(self, staged: WriteSet) -> bool:
-        """Have a thread write a turn; false if the system has none to give."""
+        """Have a thread write a turn; return false if the system has none to give."""
         writing = _Writing(self, staged)
         try:
             writing.start()
@@ -245,13 +261,18 @@ class AsyncioDriver:
         return True
 
     def written(self, writing: _Writing) -> None:
-        """What ``writing`` had to write is written."""
+        """Finish the turn that ``writing`` has written."""
         if self._writing is writing:
-            self._finish(writing)
-            self._turn()
+            with self._signals:  # a handler that raises comes out when the next turn is over
+                self._finish(writing)
+                self._turn()
 
     def _finish(self, writing: _Writing) -> None:
         self._writing = None
+        with self._signals:
+            self._end_of(writing)
+
+    def _end_of(self, writing: _Writing) -> None:
         try:
             if writing.raised is not None:
                 raise writing.raised
@@ -261,8 +282,10 @@ class AsyncioDriver:
             raise
 
     def _break_off(self) -> None:
-        """A turn has raised what must not happen. Nobody can go on with one that is left half-way:
-        then the node stops, and those who wait are told. Else there is another turn.
+        """Deal with an exception from a turn, which must not happen.
+
+        A turn that is left half-way cannot be continued: the node stops, and the callers are told.
+        Otherwise another turn follows.
         """
         if self.node.is_half_way:
             self.node.break_off()
@@ -275,7 +298,7 @@ class AsyncioDriver:
             self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
-        """A turn at ``deadline``, by the node's clock, which need not be the loop's."""
+        """Set the timer to ``deadline``, by the node's clock, which need not be the loop's."""
         now, timer = self.monotonic(), self._timer
         if timer is not None and not timer.cancelled() and now < self._armed_for <= deadline:
             return
@@ -285,6 +308,6 @@ class AsyncioDriver:
         self._timer = self.loop.call_later(deadline - now, self._ring)
 
     def _ring(self) -> None:
-        """The time of the timer has come; by another clock it may be a moment early, or not yet."""
+        """Take a turn when the timer rings, perhaps a moment early by the node's clock."""
         self._timer = None
         self._turn()

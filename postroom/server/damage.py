@@ -1,11 +1,11 @@
-"""What a node does when a part of its data cannot be read: it makes room for those that can.
+"""The damage of a node's data: blocks that cannot be read.
 
 A block of a table file that does not match its checksum stays as it is; the log and the other
-members have what was in it. So a member of a group hands over and never leads again: it votes,
-acknowledges and feeds its log, which is sound, until its disk is replaced like a lost one. That is
-written down, so that it does not lead after a restart either.
+members have its contents. A member of a group therefore hands over and never leads again. It votes,
+acknowledges and feeds its log, which is sound, until its disk is replaced like a lost one. A record
+of the damage keeps it from leading after a restart.
 
-A store with nobody else to ask goes on serving what it can read.
+A store without other members goes on serving the data that it can read.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _log = logging.getLogger(__name__)
 
 
 class Damage:
-    """What is known of the damage of a node's disk.
+    """The known damage of a node's disk.
 
     Args:
         engine: the disk.
 
     Attributes:
-        found: what cannot be read, for people; empty: nothing that is known of.
+        found: the data that cannot be read, for people; empty: no damage is known.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -37,10 +37,10 @@ class Damage:
         self.found = (engine.get(DAMAGE_KEY) or b"").decode(errors="replace")
 
     def note(self, error: Exception) -> bool:
-        """Remember ``error``, also after a restart; false if there was one already.
+        """Remember ``error``, also after a restart; return false if damage was known already.
 
         Raises:
-            EngineFailed: it cannot be written.
+            EngineFailed: the record cannot be written.
         """
         if self.found:
             return False

@@ -1,10 +1,12 @@
-"""What a node says of itself, without asking anybody: for ``status`` and for the health check."""
+"""The description of a node without asking others: for ``status`` and the health check."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from postroom.ranges.nodes import NodeStatus, PeerStatus
+from postroom import __version__
+from postroom.ranges.nodes import NodeStatus, PeerStatus, StorageStatus
+from postroom.server.process_memory import process_memory
 
 if TYPE_CHECKING:
     from postroom.server.node import Node
@@ -16,7 +18,7 @@ OUTSIDER: Final = "outsider"
 
 
 def describe(node: Node) -> NodeStatus:
-    """How ``node`` is now."""
+    """Return the present state of ``node``."""
     group, known = node.group, node.nodes
     mine = None if known is None else known.by_id(node.node_id)
     return NodeStatus(
@@ -34,7 +36,16 @@ def describe(node: Node) -> NodeStatus:
         node.clock_offset_seconds(),
         node.damage.found,
         node.services.status() if node.serves else (),
+        __version__,
+        storage_status(node),
+        node.certificate,
+        node.refused,
     )
+
+
+def storage_status(node: Node) -> StorageStatus:
+    """Return the sizes of the storage of ``node``."""
+    return StorageStatus(*node.engine.table_files(), node.options.memory_bytes, *process_memory())
 
 
 def _role(node: Node) -> str:
@@ -48,6 +59,12 @@ def _role(node: Node) -> str:
 
 def _peers(node: Node) -> tuple[PeerStatus, ...]:
     return tuple(
-        PeerStatus(int(peer), each.match_index, each.silent_seconds, each.snapshot_under_way)
+        PeerStatus(
+            int(peer),
+            each.match_index,
+            each.silent_seconds,
+            each.snapshot_under_way,
+            node.link_error(peer),
+        )
         for peer, each in sorted(node.group.progress().items())
     )

@@ -1,6 +1,7 @@
-"""Guards the disk of a node: hands over, and refuses writes, before it fills up or when it rots.
+"""The guard of a node's disk: it hands over, and refuses writes, when the disk fills up or rots.
 
-What is told of the free space is :mod:`.disk_reserve`, what is remembered of damage :mod:`.damage`.
+Messages about the free space are made by :mod:`.disk_reserve`; damage is remembered by
+:mod:`.damage`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.kv.engine import BlockDamaged, EngineFailed
 from postroom.server.damage import Damage
-from postroom.server.disk_reserve import DiskReserve
+from postroom.server.disk_reserve import DiskReserve, Space
 from postroom.server.store import stopped_by
 from postroom.server.turn_writer import TurnWriter
 
@@ -17,17 +18,45 @@ if TYPE_CHECKING:
     from postroom.server.node import Node
 
 ROOM_CHECK_SECONDS: Final = 0.05
-"""How often the device's free room is looked at: far less than the reserve is written meanwhile."""
+"""The time between looks at the free room: far less than the reserve is written meanwhile."""
+
+NEAR_BYTES: Final = 64 * 1024 * 1024
+"""The room, beside the reserve, below which each turn looks: a full device would stop the node."""
+
+MEASURE_SECONDS: Final = 1.0
+"""The time between measurements of the bytes that the engine needs to go on."""
+
+STEP_SHARE: Final = 8
+"""The part of the reserve whose loss since the last measurement causes another one at once."""
+
+TRY_SECONDS_FIRST: Final = 1.0
+TRY_SECONDS_LAST: Final = 60.0
+"""The longest pause before a full device is tried again, if it has half of the needed room."""
+
+HOLD_BYTES: Final = 2 * 1024 * 1024
+"""The room, or a part of the reserve, below which only the log is written, not the state."""
+HOLD_SHARE: Final = 16
+
+COMPACT_SECONDS: Final = 60.0
+"""The shortest time between compactions of deleted data while there is hardly any room."""
+
+HAND_OVER_SECONDS_FIRST: Final = 30.0
+HAND_OVER_SECONDS_LAST: Final = 900.0
+"""The longest pause before a leader without room hands over again: others may have none, either."""
 
 
 class DiskGuard:
-    """See the module.
+    """The guard of one node's disk; see the module.
 
     Args:
-        node: whose disk.
-        damage: what is known to be damaged.
+        node: the node.
+        damage: the known damage.
         writer: writes to the disk, perhaps in another thread.
         reserve_bytes: writes are refused when less is free.
+
+    Attributes:
+        refused: why writes are refused; empty: they are not.
+        look_at: when it looks next, on the monotonic clock.
     """
 
     def __init__(self, node: Node, damage: Damage, writer: TurnWriter, reserve_bytes: int) -> None:
@@ -35,27 +64,97 @@ class DiskGuard:
         self._writer = writer
         self._damage = damage
         self._reserve = DiskReserve(reserve_bytes)
-        self._look_at = node.monotonic()
+        self._hold_bytes = min(HOLD_BYTES, reserve_bytes // HOLD_SHARE)
+        self._step_bytes = reserve_bytes // STEP_SHARE
+        self._compacted_at = node.monotonic()
+        self.refused = ""
+        self.look_at = self._measure_at = self._hand_over_at = self._try_at = node.monotonic()
+        self._try_pause = TRY_SECONDS_FIRST
+        self._pause = HAND_OVER_SECONDS_FIRST
+        self._measured = Space(0)
 
     def look(self) -> None:
         """Refuse writes in time: a device that fills up in the middle of one stops the store."""
         node, now = self._node, self._node.monotonic()
-        if now < self._look_at:
+        if now < self.look_at:
             return
-        self._look_at = now + ROOM_CHECK_SECONDS
+        self.look_at = now + ROOM_CHECK_SECONDS
         try:
-            free = node.engine.free_bytes()
-        except OSError:  # its folder is not where it was, say: whoever writes finds out more
+            space = self._space(now)
+        except OSError:  # its folder is gone, say: the next write finds out more
             return
-        refusal = self._reserve.refusal(free)
+        if self._reserve.is_near(space, NEAR_BYTES):
+            self.look_at = now
+        refusal = self._reserve.refusal(space)
+        if refusal is not None and not self.refused and self._writer.storage is not None:
+            self._writer.storage.room.make_spare(space.free_bytes)
+        self.refused = "" if refusal is None else str(refusal.error)
         node.replicas.refuse(refusal)
-        if node.nodes is not None:  # of an embedded store, the callers are told
-            self._reserve.tell(free, now)
-        if refusal is not None and len(node.group.members) > 1:
-            node.hand_over()
+        self._reserve.tell_full(space.full)
+        if node.nodes is not None:  # the callers of an embedded store are told
+            self._reserve.tell(space, now)
+        self._compact(now)
+        self._hand_over(now)
+
+    def _space(self, now: float) -> Space:
+        """Return how much room there is. Write a full device again where there is enough."""
+        node, storage = self._node, self._writer.storage
+        free, before = node.engine.free_bytes(), self._measured
+        if storage is not None and free < self._hold_bytes:
+            storage.room.hold(free)
+        full = storage is not None and bool(storage.room.full)
+        if now >= self._measure_at or before.free_bytes - free > self._step_bytes:
+            self._measure_at = now + MEASURE_SECONDS
+            before = self._measured = Space(free, node.engine.working_bytes())
+        working = before.working_bytes
+        if storage is not None and full and now >= self._try_at and free > self._hold_bytes + max(
+            working // 2, 2 * storage.room.kept_bytes()
+        ):  # fmt: skip
+            self._try_at = now + self._try_pause
+            self._try_pause = min(2 * self._try_pause, TRY_SECONDS_LAST)
+            self._open_again()
+        space = Space(free, working)
+        if storage is None or not storage.room.full:
+            if not self.refused:
+                self._try_pause = TRY_SECONDS_FIRST
+            return space
+        return space._replace(
+            full=storage.room.full, takes_deletions=storage.room.takes_deletions()
+        )
+
+    def _open_again(self) -> None:
+        """Have the state written again. Clients lose their locks and claims, as with the lease."""
+        node, storage = self._node, self._writer.storage
+        assert storage is not None
+        if any(each.snapshot_under_way for each in node.group.progress().values()):
+            return  # the snapshot is read from the engine
+        node.replicas.start_anew()
+        try:
+            with self._writer.one_write_at_a_time:
+                storage.open_again()
+        except EngineFailed as failure:
+            self._writer.fails_with(stopped_by(failure))
+
+    def _compact(self, now: float) -> None:
+        """Have the engine free deleted data, now and then while room is scarce."""
+        storage = self._writer.storage
+        if storage is None or not self.refused:
+            self._compacted_at = now
+        elif now >= self._compacted_at + COMPACT_SECONDS:
+            self._compacted_at = now
+            storage.room.compact()
+
+    def _hand_over(self, now: float) -> None:
+        """Have another node lead if there is no room here; rarely, if no node has any."""
+        if not self.refused:
+            self._pause, self._hand_over_at = HAND_OVER_SECONDS_FIRST, now
+        elif now >= self._hand_over_at and len(self._node.group.members) > 1:
+            self._hand_over_at = now + self._pause
+            self._pause = min(2 * self._pause, HAND_OVER_SECONDS_LAST)
+            self._node.hand_over()
 
     def on_damage(self, error: BlockDamaged) -> bool:
-        """Some of the data cannot be read; whether another node is to serve instead."""
+        """Note that some data is unreadable; return whether another node is to serve instead."""
         node = self._node
         if len(node.group.members) < 2:
             return False

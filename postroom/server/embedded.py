@@ -1,7 +1,7 @@
-"""``open``: a store in this process, which is its only node.
+"""The embedded store: ``open`` opens a store in this process, which is its only node.
 
-The same node as in a cluster, with a group of one: consensus, leases and storage work exactly
-alike, there is just nobody else to ask.
+It is the same node as in a cluster, with a group of one: consensus, leases and storage work exactly
+alike.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.values import Status, service_infos
+from postroom.client.values import Status, position_infos, service_infos, storage_info
 from postroom.kv.clock import Clock, SystemClock, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
@@ -26,12 +26,16 @@ from postroom.limits import (
     DISK_RESERVE_BYTES,
     GC_TTL_SECONDS,
     LOG_SEGMENT_BYTES_MIN,
+    MEMORY_BYTES,
+    MEMORY_BYTES_MIN,
     SYNC_INTERVAL_SECONDS,
 )
 from postroom.messaging.requests import ReadCounters
 from postroom.raft.transport import NoPeers
+from postroom.ranges.positions import ReadPositions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
+from postroom.server.describe import storage_status
 from postroom.server.local_folder import check_no_local_cluster
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
@@ -41,7 +45,9 @@ MEMORY: Final = ":memory:"
 Durability = Literal["commit", "interval", "none"]
 
 
-def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> NodeOptions:
+def _options(
+    durability: Durability, gc_ttl: float, disk_reserve_bytes: int, memory_bytes: int
+) -> NodeOptions:
     if durability not in ("commit", "interval", "none"):
         raise ValueError(f'durability is "commit", "interval" or "none", not {durability!r}')
     if isinstance(gc_ttl, bool) or not isinstance(gc_ttl, int | float):
@@ -49,24 +55,28 @@ def _options(durability: Durability, gc_ttl: float, disk_reserve_bytes: int) -> 
     if not gc_ttl > 0:
         raise ValueError(f"gc_ttl is a number of seconds above 0, not {gc_ttl}")
     arguments.count(disk_reserve_bytes, "disk_reserve_bytes", 0)
+    arguments.count(memory_bytes, "memory_bytes", MEMORY_BYTES_MIN)
     return NodeOptions(
         sync=durability == "commit",
         sync_interval_seconds=SYNC_INTERVAL_SECONDS if durability == "interval" else None,
         gc_ttl_seconds=gc_ttl,
         disk_reserve_bytes=disk_reserve_bytes,
+        memory_bytes=memory_bytes,
         rests_alone=True,
     )
 
 
 class _Files(NamedTuple):
-    """How the folder is opened, or made."""
+    """The way in which the folder is opened, or made."""
 
     create: bool
     engine: EngineName | None
     log_segment_bytes: int | None
 
 
-def _open_engine(path: str | Path, randomness: random.Random, files: _Files) -> Engine:
+def _open_engine(
+    path: str | Path, randomness: random.Random, files: _Files, memory_bytes: int
+) -> Engine:
     check_engine_name(files.engine)
     if str(path) == MEMORY:
         return MemoryEngine()
@@ -77,6 +87,7 @@ def _open_engine(path: str | Path, randomness: random.Random, files: _Files) -> 
         create=files.create,
         engine_name=files.engine,
         segment_bytes=files.log_segment_bytes,
+        memory_bytes=memory_bytes,
     )
 
 
@@ -96,7 +107,7 @@ def _open_node(
         raise TypeError(f"path is a folder's name or a Path, not {type(path).__name__}")
     if path == "":
         raise ValueError(f'path is empty: give the name of a folder, or "{MEMORY}"')
-    engine = _open_engine(path, randomness, files)
+    engine = _open_engine(path, randomness, files, options.memory_bytes)
     try:
         node_id = node_alone(engine)
         if node_id is not None:
@@ -108,25 +119,30 @@ def _open_node(
 
 
 class _StatusReader:
-    """Reads the status of an embedded node."""
+    """A reader of the status of an embedded node."""
 
     def __init__(self, driver: AsyncioDriver | ThreadDriver, path: str | Path) -> None:
         self._driver = driver
         self._path = str(path)
 
     async def __call__(self) -> Status:
-        """How the store is now."""
+        """Return the present state of the store."""
         counters = await self._driver.send(ReadCounters())
+        positions = await self._driver.send(ReadPositions())
         node = self._driver.node
+        now = self._driver.now()
         return Status(
             self._path,
             node.options.node_id,
             node.group.term,
             node.applied_index(),
-            Timestamp(self._driver.now()),
+            Timestamp(now),
             node.engine.disk_bytes(),
             counters,
             services=service_infos(node.services.status()),
+            storage=storage_info(storage_status(node)),
+            refused=node.refused,
+            positions=position_infos(positions, now),
         )
 
 
@@ -140,8 +156,9 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     create: bool = True,
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> blocking.Database:
-    """Opens the store in the folder ``path``, creating it if it is missing.
+    """Open the store in the folder ``path``, creating it if it is missing.
 
     A folder that holds anything but a store is refused, and left as it is.
 
@@ -154,22 +171,28 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
             ``decode``.
         gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
-        engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, for a new
-            one the first of them that is installed.
+        engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, or for a
+            new
+        folder the first of them that is installed.
         create: whether a store is made if the folder is missing or empty.
-        log_segment_bytes: how long the segments of the log are that are made from now on: two as a
-            rule. ``None``: 64 MiB, or an eighth of what is free if that is less.
+        log_segment_bytes: the length of the log's new segments, of which there mostly are two.
+        ``None``: 64 MiB, or an eighth of the free space if that is less.
+        memory_bytes: the budget for the parts of the store that are kept in memory: memtables,
+            values and
+        blocks that were read last. At least 8 MiB. Files of the store that the system maps
+            into memory do not count.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
-        Invalid: the folder holds something else, or is that of a node of a cluster, which has
-            others; or there is no store in it, and ``create`` is false.
+        Invalid: the folder holds something else, or belongs to a node of a cluster with other
+            nodes.
+        Or there is no store in it, and ``create`` is false.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
         StoreCorrupted, AccessDenied, Unavailable: it cannot be opened.
     """
     randomness = _randomness()
     values = resolve(codec)
-    options = _options(durability, gc_ttl, disk_reserve_bytes)
+    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes)
     files = _Files(create, engine, log_segment_bytes)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = ThreadDriver(node, randomness)
@@ -188,11 +211,12 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     create: bool = True,
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> asynchronous.Database:
-    """The asyncio form of :func:`open`: the node runs on the calling event loop."""
+    """Open a store as :func:`open` does, for asyncio: the node runs on the calling event loop."""
     randomness = _randomness()
     values = resolve(codec)
-    options = _options(durability, gc_ttl, disk_reserve_bytes)
+    options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes)
     files = _Files(create, engine, log_segment_bytes)
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = AsyncioDriver(node, randomness)
@@ -203,7 +227,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
 def open_in_memory(
     clock: Clock, randomness: random.Random, codec: str | Codec | None
 ) -> blocking.Database:
-    """A store in memory by another clock than the system's, for tests of applications."""
+    """Open a store in memory with a clock other than the system's, for tests of applications."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
     driver = ThreadDriver(node, randomness)
     driver.start()
@@ -214,7 +238,7 @@ def open_in_memory(
 def open_in_memory_async(
     clock: Clock, randomness: random.Random, codec: str | Codec | None
 ) -> asynchronous.Database:
-    """The asyncio form of the same, on the running event loop."""
+    """Open a store in memory, for asyncio: the node runs on the running event loop."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
     driver = AsyncioDriver(node, randomness)
     driver.start()
@@ -222,12 +246,12 @@ def open_in_memory_async(
 
 
 def _node_in_memory(clock: Clock, randomness: random.Random) -> Node:
-    options = _options("none", GC_TTL_SECONDS, DISK_RESERVE_BYTES)
+    options = _options("none", GC_TTL_SECONDS, DISK_RESERVE_BYTES, MEMORY_BYTES)
     return _open_node(MEMORY, options, clock, randomness, _Files(True, None, None))
 
 
 def _randomness() -> random.Random:
-    """Seeded by the operating system: ids must differ between processes."""
+    """Return a generator seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
 
 

@@ -1,9 +1,9 @@
-"""Gives lease and lead of a node away: when it stops, or disk or clock are not to be trusted.
+"""The handing over of a node's lease and lead: when it stops, or its disk or clock is faulty.
 
 ::
 
     begin ─▶ lease given back ─▶ lead transferred ─▶ another one leads ─▶ done
-       └──────────── nobody has taken over in time ────────────────────▶ done: goes on serving,
+       └──────────── no successor in time ─────────────────────────────▶ done: goes on serving,
                                                         or steps down if it is damaged
 """
 
@@ -17,24 +17,24 @@ from postroom.ranges.replica import Replica
 from postroom.server.tasks import Pending, Tasks
 
 HAND_OVER_SECONDS: Final = 2.0
-"""How long a node that is to stop waits for a successor."""
+"""The time for which a node that is to stop waits for a successor."""
 
 
 class Health(Protocol):
-    """What this asks about the node's disk."""
+    """The question about the node's disk."""
 
     @property
     def found(self) -> str:
-        """What cannot be read; empty: nothing."""
+        """Return the data that cannot be read, or an empty text."""
 
 
 class HandingOver:
-    """See the module.
+    """The handing over of one node's lease and lead; see the module.
 
     Args:
-        replica: whose lease and lead.
+        replica: the replica with the lease and the lead.
         tasks: the node's, for the time-out.
-        damage: of the node's disk.
+        damage: the damage of the node's disk.
     """
 
     def __init__(self, replica: Replica, tasks: Tasks, damage: Health) -> None:
@@ -49,16 +49,16 @@ class HandingOver:
         return self._replica.group
 
     def begin(self, to: NodeId | None = None) -> Pending:
-        """Give lease and lead away, if they are here; completed when that is done, or hopeless.
+        """Give lease and lead away, if they are here; the result completes when that has ended.
 
         A node that is alone keeps them.
 
         Args:
-            to: who is to have the lead; ``None``: whoever has come farthest.
+            to: the node that is to lead; ``None``: the one that has most of the log.
         """
         if self._pending is None or self._pending.done:
             self._pending = Pending()
-            if len(self._group.members) == 1:  # nobody could take the lease
+            if len(self._group.members) == 1:  # no other node could take the lease
                 self._pending.complete(None)
                 return self._pending
             self._tasks.cancel_timer(self._time_out)
@@ -69,19 +69,19 @@ class HandingOver:
         return self._pending
 
     def lost_lead(self) -> None:
-        """This node does not lead any more: done."""
+        """Complete the handing over, since this node does not lead any more."""
         if self._pending is not None:
             self._pending.complete(None)
 
     def _transfer(self, to: NodeId | None) -> None:
-        """The lease is given back, or was not here; now the lead."""
+        """Transfer the lead, since the lease is given back, or was not here."""
         if self._group.is_leader and len(self._group.members) > 1:
             self._group.transfer_leadership(to)
         else:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Nobody has taken over in time: go on, or let the others elect somebody."""
+        """Go on, or let the others elect a leader, since no node has taken over in time."""
         if self._pending is None or self._pending.done:
             return
         self._pending.complete(None)

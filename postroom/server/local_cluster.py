@@ -1,9 +1,9 @@
 """A cluster on this machine, for trying: nodes as processes, on ports of the loopback device.
 
-Nodes that die stay dead until somebody asks for them: seeing what the others do then is what it is
-for. But none outlives the process that started it, however that ends. The nodes read from a pipe,
-the *lifeline*, whose other end only that process holds; nothing is ever written to it, and when
-nobody holds it any more, the system lets them read its end, and they stop.
+Nodes that die stay dead until the user starts them again: its purpose is to show what the others do
+then. But no node outlives the process that started it, however that ends. The nodes read from a
+pipe, the *lifeline*, whose other end only that process holds. Nothing is ever written to it. When
+that process ends, the system lets the nodes read the pipe's end, and they stop.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from postroom.server.local_folder import HOST, LocalFolder
 
 STOP_SECONDS: Final = 10.0
 REMOVED: Final = "has been removed from the cluster"
-"""What a node says last that 'postroom remove-node' has taken out, or that is started after it."""
+"""The last words of a node that 'postroom remove-node' has removed, or that is started after it."""
 
 
 @dataclass(slots=True)
 class LocalNode:
-    """One node.
+    """A node of the cluster on this machine.
 
     Attributes:
         number: from 1, in the order of ports; not its id.
-        address: where it serves.
-        log: the file with what it wrote.
-        process: while it has one.
-        reported: whether its end has been told.
-        log_bytes_before: what its log held when this process began.
+        address: the address at which it serves.
+        log: the file with its output.
+        process: its newest process.
+        reported: whether its end has been reported.
+        log_bytes_before: the length of its log when this process began.
     """
 
     number: int
@@ -44,25 +44,26 @@ class LocalNode:
     log_bytes_before: int = 0
 
     def how_it_ended(self) -> str:
-        """For people."""
+        """Return how the process ended, for people."""
         code = self.process.returncode
         return f"killed by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
 
     @property
     def serves(self) -> bool:
-        """Whether its process lives, and has said that it serves: who answers at the address could
-        be another one.
+        """Return whether its process lives, and has said that it serves.
+
+        Another process could answer at the address.
         """
         said = self._lines(self.log_bytes_before)
         return self.process.poll() is None and f"ready {self.address}" in said
 
     @property
     def is_removed(self) -> bool:
-        """Whether it has ended because it is no node of the cluster any more."""
+        """Return whether it has ended because it has been removed from the cluster."""
         return self.process.poll() is not None and REMOVED in self.last_line()
 
     def last_line(self) -> str:
-        """Of its log: the reason, if it could not start."""
+        """Return the last line of its log: the reason, if it could not start."""
         return (self._lines() or ["nothing"])[-1]
 
     def _lines(self, after_bytes: int = 0) -> list[str]:
@@ -70,10 +71,12 @@ class LocalNode:
 
 
 class LocalCluster:
-    """See the module. Its nodes run until :meth:`stop`, at most as long as this process.
+    """The nodes on this machine; see the module.
+
+    They run until :meth:`stop`, at most as long as this process.
 
     Args:
-        folder: where its data is; held by the caller, for longer than this.
+        folder: the folder of its data; held by the caller, for longer than this.
     """
 
     def __init__(self, folder: LocalFolder) -> None:
@@ -105,21 +108,21 @@ class LocalCluster:
                 stdout=subprocess.DEVNULL,
                 stderr=writes,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                start_new_session=True,  # Ctrl-C is for who started them, which stops them
+                start_new_session=True,  # Ctrl-C goes to their parent, which stops them
             )
 
     def kill(self, node: LocalNode) -> None:
-        """kill -9: as if the machine's plug was pulled, but for what the system has in memory."""
+        """Kill a node with SIGKILL: only the system's memory survives, unlike a loss of power."""
         node.process.kill()
         node.process.wait()
 
     def start_again(self, node: LocalNode) -> None:
-        """A node that has ended runs again, on the same data."""
+        """Start a node that has ended again, on the same data."""
         node.log_bytes_before = node.log.stat().st_size
         node.process, node.reported = self._start(node.number, node.address, node.log), False
 
     def newly_dead(self) -> list[LocalNode]:
-        """The nodes that have ended since this was asked last."""
+        """Return the nodes that have ended since the last call."""
         dead = [n for n in self.nodes if not n.reported and n.process.poll() is not None]
         for node in dead:
             node.reported = True
@@ -127,11 +130,11 @@ class LocalCluster:
 
     @property
     def running(self) -> list[LocalNode]:
-        """The nodes that have not ended."""
+        """Return the nodes that have not ended."""
         return [node for node in self.nodes if node.process.poll() is None]
 
     def stop(self) -> None:
-        """End all of them: in good order if they can, else at once."""
+        """End all nodes: in good order if they can, else at once."""
         for node in self.running:
             node.process.send_signal(signal.SIGTERM)
         for node in self.nodes:

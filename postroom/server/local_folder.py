@@ -5,11 +5,11 @@
     folder/owner          locked by the process that runs the cluster
     folder/ports          the nodes' ports, one a line: the same when it is started again
     folder/node-1/        a node's data
-    folder/node-1.log     what it wrote to standard error
+    folder/node-1.log     its standard error
 
-A node whose port somebody else has cannot start, and the others would take whoever answers there
-for it, and join a cluster of strangers. So all ports are tried before anything is written. What is
-refused leaves everything as it was.
+A node whose port another process has cannot start, and the others would take that process for the
+node, and join a cluster of strangers. All ports are therefore tried before anything is written. A
+refusal changes nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from postroom.counted import counted
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.folder import OWNER_FILE, FolderLock, sync_folder
 from postroom.server.opening import open_storage
@@ -36,17 +37,19 @@ PORTS_FILE: Final = "ports"
 
 _NEW_PORTS_FILE: Final = "ports.new"
 _OURS_BEFORE_PORTS: Final = frozenset({OWNER_FILE, _NEW_PORTS_FILE})
-"""What a start that was cut short may have left."""
+"""The files that a start that was cut short may have left."""
 
 
 class LocalFolder:
-    """See the module. It is held until the end of a ``with`` block; nobody else gets it meanwhile.
+    """The folder of a local cluster; see the module.
+
+    It is locked until the end of a ``with`` block; no other process gets it meanwhile.
 
     Args:
         path: the folder; it is made.
         nodes: how many; ``None``: as many as last time, or three.
         base_port: the first of a row of ports; ``None``: those of last time, or free ones.
-        otherwise: what a user can do who wants other nodes than the folder has.
+        otherwise: advice for a user who wants other nodes than the folder has.
 
     Attributes:
         path: as given.
@@ -57,7 +60,7 @@ class LocalFolder:
         Invalid: it holds something else, or another cluster than was asked for.
         StoreLocked: the cluster runs.
         AccessDenied: it cannot be made or read.
-        Error: somebody else has one of the ports.
+        Error: another process has one of the ports.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class LocalFolder:
         self._lock.release()
 
     def _look(self) -> bool:
-        """Whether it has to be made."""
+        """Return whether the folder has to be made."""
         if not self.path.exists():
             return True
         names = {entry.name for entry in self.path.iterdir()}
@@ -127,7 +130,8 @@ class LocalFolder:
         if _is_founded(self.path, len(ports)):
             first = "" if base_port is None else f" --base-port {ports[0]}"
             raise Invalid(
-                f"the cluster in {self.path} has {len(ports)} nodes, from port {ports[0]}; nothing "
+                f"the cluster in {self.path} has {counted(len(ports), 'node')}, from port "
+                f"{ports[0]}; nothing "
                 f"was changed: start it with --nodes {len(ports)}{first}, or {self._otherwise}"
             )
         ports = _choose(nodes or len(ports), base_port)
@@ -136,7 +140,7 @@ class LocalFolder:
 
 
 def lock(path: Path) -> FolderLock:
-    """Hold the folder at ``path``, as who runs its cluster does.
+    """Lock the folder at ``path``, for the process that runs its cluster.
 
     Raises:
         StoreLocked: the cluster runs.
@@ -152,13 +156,13 @@ def lock(path: Path) -> FolderLock:
 
 
 def check_no_local_cluster(path: Path) -> None:
-    """Make sure that no store is looked for, or made, in the folder of a local cluster.
+    """Check that ``path`` is not the folder of a local cluster, before a store is opened in it.
 
     Raises:
         Invalid: it is one.
     """
     found = False
-    with contextlib.suppress(OSError):  # whoever opens the store says more about it
+    with contextlib.suppress(OSError):  # opening the store says more about it
         begun = (path / "node-1").exists() or (path / "node-1.log").exists()
         found = begun and (path / PORTS_FILE).is_file()
     if found:
@@ -200,7 +204,7 @@ def _check_free(ports: Iterable[int], otherwise: str) -> None:
 
 def _try(port: int) -> None:
     with socket.socket() as probe:
-        # As the nodes do: connections of a cluster that has just ended are no hindrance.
+        # The nodes do the same: connections of a cluster that has just ended are no hindrance.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, port))
 
@@ -219,7 +223,7 @@ def _remembered(path: Path) -> list[int]:
 
 
 def _remember(path: Path, ports: Iterable[int]) -> None:
-    """A loss of power leaves the file as it was, or as it shall be."""
+    """Write the ports to a new file and rename it, which a loss of power does not tear."""
     new = path / _NEW_PORTS_FILE
     with new.open("w") as file:
         file.writelines(f"{port}\n" for port in ports)
@@ -230,7 +234,7 @@ def _remember(path: Path, ports: Iterable[int]) -> None:
 
 
 def _is_founded(path: Path, count: int) -> bool:
-    """Whether a node knows which cluster it is in. Until then nobody needs the ports of old."""
+    """Return whether a node knows its cluster. Until then no node needs the old ports."""
     return any(_has_place(path / f"node-{number}") for number in range(1, count + 1))
 
 
@@ -239,7 +243,7 @@ def _has_place(folder: Path) -> bool:
         return False
     try:
         engine = open_storage(folder, random.Random(), create=False)
-    except Error:  # it is damaged or still open, so there is something
+    except Error:  # it is damaged or still open: there is something
         return True
     try:
         return read_store(engine) is not None

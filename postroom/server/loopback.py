@@ -1,10 +1,9 @@
-"""A folder that this process opens, and serves to others on this machine.
+"""The serving of a folder that this process opens to others on this machine.
 
-An embedded store belongs to one process. Where a program has helpers in processes of their own, as
-Spark has, it opens the folder once and serves it here: the same node, the same sessions, and native
-streams on the loopback device. There is no cluster, and nothing of it is written down.
-
-Whoever can open a connection on this machine can use the store while it is served.
+An embedded store belongs to one process. A program that has helpers in processes of their own, such
+as Spark, opens the folder once and serves it here: the same node, the same sessions, and native
+streams on the loopback device. There is no cluster, and no record of serving. Every process that
+can open a connection on this machine can use the store while it is served.
 """
 
 from __future__ import annotations
@@ -39,24 +38,28 @@ T = TypeVar("T")
 
 LOOK_SECONDS: Final = 1.0
 OWN_HOST: Final = "127.80.79.83"
-"""Of the loopback device as well, where the system has all of its network (Linux). Helpers may
-outlive what is served, and call on its port, which may be another program's by then: one of Spark's
-own, say, which took their greeting for the length of a text, and had no memory for one so long."""
+"""An address of the loopback device, on systems that give it its whole network (Linux).
+
+Helpers may outlive the server, and connect to its port, which may be another program's by then.
+A program of Spark's own took such a greeting for the length of a text, and had no memory for it.
+"""
 
 
 class LoopbackServer:
-    """See the module. It serves from when it is made until it is closed.
+    """The server of a folder; see the module.
+
+    It serves from its creation until it is closed.
 
     Args:
-        path: the folder of a store, which nobody has open.
+        path: the folder of a store, which no process has open.
         create: whether a store is made if there is none.
-        gc_ttl: seconds that overwritten versions, and what left inboxes, stay readable.
+        gc_ttl: seconds that overwritten versions, and messages that left inboxes, stay readable.
 
     Attributes:
-        address: where it is served, ``host:port``.
+        address: the address of the server, ``host:port``.
 
     Raises:
-        StoreLocked: somebody has it open.
+        StoreLocked: a process has it open.
         Invalid: there is no store, or one of a cluster with other nodes.
         StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be opened.
     """

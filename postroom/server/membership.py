@@ -1,23 +1,23 @@
-"""Membership: makes the consensus group what the record of the nodes says, one change at a time.
+"""The membership service: one change at a time, the group gets the members that the record names.
 
 ::
 
     admitted ──▶ learner ── has caught up ─┬─▶ voter, in the place of one that is to leave
-                                           └─▶ voter, if nobody is to leave
+                                           └─▶ voter, if no node is to leave
     retired ──▶ replaced, or removed ──▶ forgotten
 
-A node that joins is fed first and counted afterwards, so that it holds nobody up (Raft
-dissertation, section 4.2.1). If another one is retired it takes its place in one change (joint
-consensus, section 4.3): at no moment must more nodes live than before and after. So a retired node
-stays until those that join have caught up, unless nobody joins. Nobody leaves if those that keep up
-would be no majority then: it would be the last thing that the group agrees on, or not even that
-(etcd's strict reconfiguration check). When it is the leader that is to go, it hands over first, to
-one that is to stay, and its successor does the rest.
+A node that joins is fed first and counted afterwards, and thereby delays no commit (Raft
+dissertation, section 4.2.1). If another node is retired, the new one takes its place in one change
+(joint consensus, section 4.3): at no moment must more nodes live than before and after. A retired
+node therefore stays until the joining ones have caught up, unless none joins.
 
-While a member of the group is of a version that cannot read joint members, those that join are
-counted first, and who leaves is removed afterwards; one that is gone is removed first.
+No node leaves if those that keep up would be no majority then: the group could agree on nothing
+more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to
+leave hands over first, to a node that is to stay, and its successor does the rest.
 
-Runs on the leaseholder only, and sleeps while there is nothing to change.
+While a member of the group is of a version that cannot read joint members, joining nodes are
+counted first, and leaving ones removed afterwards; a leaving node that is silent is removed first.
+The service runs on the leaseholder only, and sleeps while there is nothing to change.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ _log = logging.getLogger(__name__)
 
 
 class Signal(Protocol):
-    """Set when the record has changed."""
+    """A signal, set when the record has changed."""
 
     async def wait(self, timeout_seconds: float) -> None:
-        """Until it is set, or for a time."""
+        """Wait until it is set, or for a time."""
 
 
 class MembershipHost(Protocol):
-    """What the service asks of its node."""
+    """The parts of its node that the service uses."""
 
     nodes: Nodes | None
 
     @property
     def node_id(self) -> int:
-        """Which node this is."""
+        """Return this node's id."""
 
     def change_members(self, change: Change) -> Awaitable[Outcome]:
-        """Has the range's group change; answers how that ended."""
+        """Have the range's group change, and answer how that ended."""
 
     def upkeep(self, request: Any) -> Awaitable[Any]:
-        """Sends a request to the range."""
+        """Send a request to the range."""
 
     def hand_over(self, to: NodeId | None = None) -> object:
-        """Gives the lease and the lead away."""
+        """Give the lease and the lead away."""
 
 
 class MembershipService:
-    """See the module.
+    """The membership service of one range; see the module.
 
     Args:
         node: this node.
         group: the range's.
-        changed: set whenever the record of the nodes is another one.
+        changed: set whenever the record of the nodes has changed.
     """
 
     def __init__(self, node: MembershipHost, group: Group, changed: Signal) -> None:
@@ -83,13 +83,13 @@ class MembershipService:
         self._told: set[NodeId] = set()
 
     async def run(self) -> None:
-        """For ever."""
+        """Make changes, for ever."""
         while True:
             settled = await self.step()
             await self._changed.wait(3600.0 if settled else LOOK_SECONDS)
 
     async def step(self) -> bool:
-        """One change, if one is due; whether everything is as it should be."""
+        """Make one change, if one is due; return whether nothing is left to change."""
         nodes = self._node.nodes
         if nodes is None:
             return True
@@ -122,7 +122,7 @@ class MembershipService:
         voters, learners = set(group.members), set(group.learners)
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
-        # Of four voters three must live, of three two: without one that is gone it is easier.
+        # Three of four voters must live, two of three: without a silent one that is easier.
         is_easier = len(voters) % 2 == 0 or not group.may_replace
         if is_easier and (removal := self._removal(self._silent(leaving))):
             return removal
@@ -136,7 +136,7 @@ class MembershipService:
         return None if self._is_feeding(nodes) else self._removal(leaving)
 
     def _count(self, joining: NodeId, leaving: set[NodeId], nodes: Nodes) -> Change | None:
-        """How ``joining`` becomes a voter: in whose place, if somebody is to leave."""
+        """Return the change that makes ``joining`` a voter, perhaps in a leaving one's place."""
         others = leaving - {self._node.node_id}
         if others and self._group.may_replace:
             silent = self._silent(others)
@@ -146,14 +146,14 @@ class MembershipService:
         return Promote(joining) if len(self._group.members) < VOTERS_MAX else None
 
     def _replacement(self, leaving: NodeId, joining: NodeId) -> Change | None:
-        """If those that keep up are a majority of the voters before, and of those after."""
+        """Return the replacement, if members that keep up are a majority before and after it."""
         before, able = set(self._group.members), self._able()
         after = before - {leaving} | {joining}
         enough = 2 * len(able & before) > len(before) and 2 * len(able & after) > len(after)
         return Replace(leaving, joining) if enough else None
 
     def _removal(self, leaving: set[NodeId]) -> Change | None:
-        """Of one of ``leaving`` without whom those that keep up are a majority."""
+        """Return the removal of a leaving member that leaves a majority which keeps up."""
         voters, able = set(self._group.members), self._able()
         silent = self._silent(leaving)
         for member in (*sorted(silent), *sorted(leaving - silent - {self._node.node_id})):
@@ -163,7 +163,7 @@ class MembershipService:
         return None
 
     def _able(self) -> set[NodeId]:
-        """The members that keep up, this one included."""
+        """Return the members that keep up, this one included."""
         members = {*self._group.members, *self._group.learners}
         return {each for each in members if each == self._node.node_id or self._has_caught_up(each)}
 
@@ -171,12 +171,12 @@ class MembershipService:
         return {member for member in members if not self._answers(member)}
 
     def _successor(self, nodes: Nodes) -> NodeId | None:
-        """Who can lead instead of this node, and is to stay."""
+        """Return a member that can lead instead of this node, and is to stay."""
         staying = set(self._group.members) & set(_wanted(nodes)) - {self._node.node_id}
         return next(filter(self._has_caught_up, sorted(staying)), None)
 
     def _is_feeding(self, nodes: Nodes) -> bool:
-        """Whether somebody who answers is catching up, to be counted then."""
+        """Return whether a member that answers is catching up, to be counted then."""
         wanted, voters = set(_wanted(nodes)), set(self._group.members)
         joining = set(self._group.learners) & wanted
         has_place = len(voters & wanted) < VOTERS_MAX
@@ -205,7 +205,11 @@ class MembershipService:
         return (mine is None or mine.retired) and len(self._group.members) > 1
 
     async def _forget(self, nodes: Nodes) -> bool:
-        """Descriptors of retired nodes that have left the group go; whether none is left."""
+        """Remove the descriptors of retired nodes that have left the group.
+
+        Returns:
+            Whether no retired node is left.
+        """
         members = {*self._group.members, *self._group.learners}
         gone = [n for n in nodes.nodes if n.retired and n.node_id not in members]
         for node in gone:
@@ -217,9 +221,10 @@ class MembershipService:
 
 
 def has_joined(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
-    """Whether a node has become in the group what it is to be, as far as it knows.
+    """Return whether a node has its intended place in the group, as far as it knows.
 
-    A voter, and nobody else's replacement any more; or a learner, if enough others vote.
+    That is the place of a voter, when no replacement is under way; or of a learner, if enough
+    others vote.
     """
     mine = next((node for node in nodes.nodes if node.node_id == node_id), None)
     if mine is None or mine.retired:

@@ -9,15 +9,15 @@
 
 A node is plain synchronous code without threads, tasks or sleeps of its own. A *driver*
 (:mod:`.asyncio_driver`, :mod:`.thread_driver`) calls it: on an event loop, from many threads, or in
-a simulation. It says through ``on_wake`` when it wants a turn, and through ``next_deadline`` by
-when at the latest.
+a simulation. Through ``on_wake`` the node says that it wants a turn, and through ``next_deadline``
+when it needs one at the latest.
 
 :mod:`.assembly` puts its parts together, :mod:`.turn_writer` makes a turn durable,
 :mod:`.disk_guard` guards its disk, :mod:`.handing_over` has another node serve in its place.
 
 In a cluster the services run where the lease is (:mod:`.services`). An entry counts once a majority
-has it in a synced log; what it does to the state needs no sync of its own, as it can be applied
-again.
+has it in a synced log. Its effects on the state need no sync of their own, because it can be
+applied again.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
+from postroom.kv.budget import Budget
 from postroom.kv.clock import Clock, HybridLogicalClock
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
+from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import Group
 from postroom.raft.membership import Change
@@ -60,7 +61,7 @@ from postroom.server.turn_writer import TurnWriter
 T = TypeVar("T")
 
 UPKEEP_SECONDS: Final = 0.001
-"""How long upkeep waits for a client's request to share a write with."""
+"""The time for which upkeep waits for a client's request to share a write with."""
 
 
 CLOCK_CHECK_SECONDS: Final = 1.0
@@ -69,14 +70,15 @@ _log = logging.getLogger(__name__)
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be set when a node starts.
+    """The options of a node when it starts.
 
     Attributes:
-        members: of a new group; none if this node is to be added to one.
+        members: the members of a new group; none if this node is to be added to one.
         sync: whether writes are synced before they count.
         lease_seconds: how long the others wait for a leaseholder that has gone.
-        rests_alone: whether a node that is alone writes nothing, its lease included, until there is
-            something to write.
+        memory_bytes: the budget of memory that its storage has too (:mod:`postroom.kv.budget`).
+        rests_alone: whether a node that is alone writes nothing, its lease included, before the
+            first write of a client or a service.
     """
 
     node_id: int = 1
@@ -89,11 +91,12 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     gc_interval_seconds: float = 5.0
     poll_seconds: float = 5.0
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
 
 
 class _Upkeep(Call):
-    """A request of a service, which waits for it as a task does."""
+    """A request of a service, whose task waits for it."""
 
     __slots__ = ("pending",)
 
@@ -106,14 +109,16 @@ class _Upkeep(Call):
 
 
 class Node:
-    """See the module.
+    """A node; see the module.
 
     Attributes:
         failed: why it does nothing any more.
-        feed: what those who watch are told from.
-        nodes: who is in the cluster, as applied here; ``None``: this store is not part of one.
+        feed: the source of changes for watchers.
+        nodes: the nodes of the cluster, as applied here; ``None``: this store is not part of one.
         on_wake: called when a turn is wanted; with whether it is urgent.
-        on_nodes: called when ``nodes`` is another one.
+        on_nodes: called when ``nodes`` has changed.
+        certificate: the fault of its certificates; empty: none.
+        link_error: returns why there is no connection to a node, for people; empty: there is one.
         on_malformed: called with the sender of a frame that was dropped because it is malformed.
     """
 
@@ -130,9 +135,12 @@ class Node:
         self.failed: Error | None = None
         self.on_wake: Callable[[bool], None] = lambda _: None
         self.on_nodes: Callable[[], None] = lambda: None
+        self.certificate = ""
+        self.link_error: Callable[[NodeId], str] = lambda _: ""
         self.on_malformed: Callable[[NodeId], None] = lambda _: None
         self.monotonic = clock.monotonic
         self.lease_seconds = options.lease_seconds
+        self.values_bytes = Budget(options.memory_bytes).values_bytes
         self.chance = randomness.random
         self.store = open_store(engine, randomness, options.node_id)
         self._writer = TurnWriter(
@@ -140,8 +148,9 @@ class Node:
             monotonic=clock.monotonic, on_failing=lambda: self.wake(urgent=False),
         )  # fmt: skip
         self.clock = HybridLogicalClock(
-            clock.wall_milliseconds, self._writer.stored_ceiling(), self._store_ceiling
-        )
+            clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
+            self._store_ceiling,
+        )  # fmt: skip
         self.tasks = Tasks(clock.monotonic, lambda: self.wake(urgent=False))
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
@@ -149,12 +158,13 @@ class Node:
             wall_milliseconds=clock.wall_milliseconds, on_peer_clock=self._on_peer_clock,
             on_malformed=self._on_malformed,
         )  # fmt: skip
-        self._wall_milliseconds = clock.wall_milliseconds
-        self._peer_clocks = PeerClocks()
+        self._peer_clocks = PeerClocks(clock)
+        self.clock.judge = self._peer_clocks.judge
         self._look_at_clocks_at = 0.0
         self.nodes = decode_nodes(engine.get(nodes_key(RANGE_ID)))
         self.damage = Damage(engine)
         storage = self._writer.storage
+        self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         parts = assemble(self, engine if storage is None else storage.applied)
         self.feed, self.services, self._rest = parts.feed, parts.services, parts.rest
         self._nodes_changed = parts.nodes_changed
@@ -167,22 +177,22 @@ class Node:
 
     @property
     def replica(self) -> Replica:
-        """The range's, for who looks into a node: tests, and the rules of simulations."""
+        """Return the range's replica, for tests and for the rules of simulations."""
         return self.replicas.by_id(RANGE_ID)
 
     @property
     def group(self) -> Group:
-        """The consensus group that this node is, or is to be, a member of."""
+        """Return the consensus group that this node is, or is to be, a member of."""
         return self.replicas.by_id(RANGE_ID).group
 
-    # --- what drivers call
+    # --- calls of drivers
 
     def start(self) -> None:
-        """The first turns: a group of one elects itself, takes the lease, and its services begin.
+        """Take the first turns: a group of one elects itself and takes the lease; services start.
 
         Raises:
             Unavailable: a write failed. The node is closed again.
-            StoreCorrupted: what it must know cannot be read. Likewise.
+            StoreCorrupted: a record that it needs cannot be read. The node is closed again.
         """
         try:
             error = self.write(self.consensus.stage())
@@ -204,52 +214,52 @@ class Node:
         return self.replicas.cancel(call)
 
     def upkeep(self, request: Any) -> Pending:
-        """A request of a service: evaluated with the next turn, which is not hurried for it."""
+        """Submit a service's request, evaluated with the next turn, which is not hurried for it."""
         call = _Upkeep(request)
         self.replicas.submit(call)
         return call.pending
 
     def wake(self, *, urgent: bool) -> None:
-        """A turn is wanted: now, or within ``UPKEEP_SECONDS``."""
+        """Ask for a turn: now, or within ``UPKEEP_SECONDS``."""
         self.on_wake(urgent)
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
-        """``act`` is called in a turn, after a time."""
+        """Call ``act`` in a turn, after a time."""
         pending = Pending()
         pending.callback = act
         self.tasks.at(seconds, pending)
         self.on_wake(False)
 
     def sizes(self) -> dict[str, int]:
-        """How much is kept in memory for clients, and how many timers there are, by name."""
+        """Return how much is kept in memory for clients, and how many timers there are, by name."""
         return {**self.replicas.sizes(), "timers": self.tasks.timers}
 
-    # --- what a cluster needs
+    # --- calls of a cluster
 
     @property
     def node_id(self) -> int:
-        """Which node this is."""
+        """Return this node's id."""
         return self.options.node_id
 
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this node knows."""
+        """Return the leader, as far as this node knows."""
         return self.group.leader
 
     @property
     def serves(self) -> bool:
-        """Whether it holds the lease, and answers clients."""
+        """Return whether it holds the lease, and answers clients."""
         return self.replica.serves
 
     def applied_index(self) -> int:
-        """How many entries of the log are in its data."""
+        """Return the index of the last log entry that is applied to its data."""
         return self.replica.state.applied_index()
 
     def describe(self) -> NodeStatus:
-        """What this node can say of itself without asking anybody."""
+        """Return the node's description of itself, without asking others."""
         return describe(self)
 
     async def change_members(self, change: Change) -> Outcome:
-        """Have the range's group change by one member; answers how that ended."""
+        """Change the range's group by one member, and answer how that ended."""
         ended = Pending()
         self.group.change_members(change, ended.complete)
         self.wake(urgent=True)
@@ -257,28 +267,33 @@ class Node:
         return outcome
 
     def hand_over(self, to: NodeId | None = None) -> Pending:
-        """Give lease and lead away, if they are here; completed when that is done, or hopeless.
+        """Give lease and lead away, if they are here; the result completes when that has ended.
 
         Args:
-            to: who is to have the lead; ``None``: whoever has come farthest.
+            to: the node that is to lead; ``None``: the one that has most of the log.
         """
         return self._handing_over.begin(to)
 
     def on_damage(self, error: BlockDamaged) -> bool:
-        """Some of the data cannot be read; whether another node is to serve instead."""
+        """Note that some data is unreadable; return whether another node is to serve instead."""
         return self._guard.on_damage(error)
 
+    @property
+    def refused(self) -> str:
+        """Return why writes are refused (the device has hardly any room), or an empty text."""
+        return self._guard.refused
+
     def clock_offset_seconds(self) -> float:
-        """How far this node's wall clock is ahead of those of most others."""
-        return self._peer_clocks.offset_seconds(self.monotonic())
+        """Return how far this node's wall clock is ahead of those of most others."""
+        return self._peer_clocks.offset_seconds()
 
     def _on_peer_clock(self, peer: NodeId, wall_milliseconds: int) -> None:
+        if self._peer_clocks.heard(peer, wall_milliseconds):
+            self.clock.look_again()
         now = self.monotonic()
-        ahead = (wall_milliseconds - self._wall_milliseconds()) / 1000
-        self._peer_clocks.heard(peer, ahead, now)
         if now >= self._look_at_clocks_at:
             self._look_at_clocks_at = now + CLOCK_CHECK_SECONDS
-            if self.group.is_leader and self._peer_clocks.is_alone(now):
+            if self.group.is_leader and self._peer_clocks.is_alone():
                 _log.error(
                     "this clock is %+.1f s away from those of all other nodes: it hands over",
                     self.clock_offset_seconds(),
@@ -289,14 +304,14 @@ class Node:
         self.on_malformed(peer)
 
     def on_leadership(self, leads: bool, term: int) -> None:
-        """This node has begun or ceased to lead."""
+        """Note that this node has begun or ceased to lead."""
         _log.info("node %d %s in term %d", self.node_id, "leads" if leads else "follows", term)
         self.replica.on_leadership(leads, term)
         if not leads:
             self._handing_over.lost_lead()
 
     def on_serving(self, serves: bool) -> None:
-        """The lease has come here, or is not used any more."""
+        """Start or stop the services, since the lease has come here, or is not used any more."""
         _log.info("node %d %s", self.node_id, "serves" if serves else "serves no longer")
         if not serves:
             self.services.stop()
@@ -306,11 +321,11 @@ class Node:
             self.services.start()
 
     def may_rest(self) -> bool:
-        """Whether a replica that is alone may only read, and write nothing before it must."""
+        """Return whether a replica that is alone may only read, without a lease."""
         return self.options.rests_alone and self._rest.is_possible()
 
     def observe_nodes(self, stored: bytes | None) -> None:
-        """The record of the nodes is another one."""
+        """Take the new record of the nodes."""
         self.nodes = decode_nodes(stored)
         self._nodes_changed.set()
         self.on_nodes()
@@ -318,20 +333,21 @@ class Node:
     # --- turns
 
     def hurries(self) -> bool:
-        """Whether somebody waits for what upkeep will bring: it must not wait for company then."""
+        """Return whether a request waits for the result of upkeep, which must hurry then."""
         return self.replicas.hurries()
 
     def wants_turn(self) -> bool:
-        """Whether requests wait to be evaluated."""
+        """Return whether requests wait to be evaluated."""
         return self.failed is None and self.replicas.wants_turn()
 
     def prepare(self) -> WriteSet:
-        """The first part of a turn: everything up to what must be written."""
+        """Do the first part of a turn, and return the writes that it has staged."""
         if self.failed is not None or self._writer.failing is not None:
             return {}
+        if self.monotonic() >= self._guard.look_at:
+            self._look_around()
         self.tasks.run()
         self.replicas.release_expired()
-        self._guard.look()
         self.replicas.evaluate()
         staged = self.consensus.stage()
         if staged:
@@ -339,12 +355,22 @@ class Node:
             self.consensus.send_early()
         return staged
 
+    def _look_around(self) -> None:
+        """Check clock, disk and compaction: each turn near the reserve, else each 50 ms."""
+        self.clock.look_now_and_then()
+        self._guard.look()
+        if self._compaction is not None:
+            self._compaction.look()
+
     def write(self, staged: WriteSet) -> Error | None:
-        """The second part: makes it durable. May run without the lock; returns what went wrong."""
+        """Make the turn durable, its second part, and return the error if that failed.
+
+        This may run without the lock.
+        """
         return self._writer.write(staged, needs_sync=self.consensus.needs_sync)
 
     def finish(self, error: Error | None) -> None:
-        """The last part: what was prepared is durable, or the node has failed."""
+        """Do the last part of a turn: release it if it is durable, or fail with ``error``."""
         if self.failed is not None:
             return
         if error is not None:
@@ -355,11 +381,11 @@ class Node:
         self.tasks.run()
 
     def turn(self) -> None:
-        """All of it, for drivers without threads."""
+        """Take a whole turn, for drivers without threads."""
         self.finish(self.write(self.prepare()))
 
     def next_deadline(self) -> float | None:
-        """When a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
+        """Return when a turn is due at the latest, on the monotonic clock; ``None``: when woken."""
         first = self.tasks.next_deadline()
         for deadline in (
             self.consensus.next_deadline(), self._writer.sync_due(), self.replicas.next_deadline()
@@ -368,33 +394,43 @@ class Node:
                 first = deadline
         return first
 
-    def close(self) -> None:
-        """Let go of everything. What has not been answered by now gets an error."""
+    def close(self, why: Error | None = None) -> None:
+        """Release everything. Requests without an answer get an error.
+
+        Args:
+            why: the error; ``None``: that this node cannot be reached any more.
+        """
         self.services.stop()
         self.tasks.stop()
+        if self._compaction is not None:
+            self._compaction.stop()
         error = self.failed
         if error is None and not (self.clock.rests and self._writer.is_synced):
             error = self._writer.write_ceiling(self.clock.last())
-        self.replicas.fail_all(Unavailable("the store was closed; nothing was changed"))
+        self.replicas.fail_all(why or Unavailable("the store was closed; nothing was changed"))
         try:
             self.engine.close()
         except EngineFailed as failure:
             _log.warning("the store could not be closed in good order: %s", failure)
             error = error or stopped_by(failure)
         if error is not None and self.failed is None and not self.options.sync:
-            raise error  # what was not synced yet may be lost
+            raise error  # writes that were not synced yet may be lost
 
     # --- failing
 
     @property
     def is_half_way(self) -> bool:
-        """Whether a turn has been staged and not finished: no other one can be begun."""
+        """Return whether a turn has been staged and not finished: no other one can be begun."""
         return self.consensus.is_half_way
 
     def break_off(self) -> Error:
-        """A turn was left half-way, by an exception that belongs to its caller (an interrupt), or
-        that must not happen. What it has done is unknown, so this node stops, and writes nothing
-        more; answers what to tell.
+        """Stop the node after a turn that an exception has left half-way.
+
+        The exception belongs to the caller (an interrupt), or must not happen. The effect of the
+        turn is unknown: this node stops, and writes nothing more.
+
+        Returns:
+            The error for callers.
         """
         error = interrupted()
         if self._writer.storage is not None:
@@ -411,7 +447,7 @@ class Node:
         self.tasks.stop()
 
     def _store_ceiling(self, ceiling: int) -> bool:
-        """Called by the clock, wherever somebody reads it."""
+        """Store the clock's ceiling. The clock calls this, wherever it is read."""
         return self.failed is None and self._writer.store_ceiling(ceiling)
 
 

@@ -1,4 +1,4 @@
-"""Opening the folder of a node: the engine that holds its state, and beside it the log.
+"""The opening of a node's folder: the engine that holds its state, and beside it the log.
 
 ::
 
@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Final
 
 from postroom.kv.beside import StateThread
+from postroom.kv.budget import Budget
 from postroom.kv.engine import Engine, EngineFailed
 from postroom.kv.engine_file import EngineName
 from postroom.kv.folder import explain
 from postroom.kv.log.device import FolderDevice
 from postroom.kv.log.format import LOG_ID_BYTES
-from postroom.kv.opening import open_engine
+from postroom.kv.opening import open_engine, open_to_read
+from postroom.kv.reopening import Reopening
 from postroom.kv.storage import Storage
-from postroom.limits import LOG_SEGMENT_BYTES
+from postroom.limits import LOG_SEGMENT_BYTES, MEMORY_BYTES
 from postroom.server.store import stopped_by
 
 LOG_FOLDER: Final = "log"
 
 _SEGMENT_BYTES_MIN: Final = 1024 * 1024
 _DEVICE_SHARE: Final = 8
-"""On a small device, no segment takes more than this part of what is free."""
+"""The part of the free space that a segment takes at most, as on a small device."""
 
 
 def open_storage(
@@ -37,22 +39,31 @@ def open_storage(
     create: bool = True,
     engine_name: EngineName | None = None,
     segment_bytes: int | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> Storage:
-    """The storage in ``folder``, made if there is none; one of an earlier format is converted.
+    """Open the storage in ``folder``, or make it if there is none.
+
+    A storage of an earlier format is converted.
 
     Args:
-        folder: where it lies.
+        folder: the folder of the node.
         randomness: for the id of a new log.
         create: whether it may be missing.
-        engine_name: which engine holds the state; ``None``: the one that wrote the folder, for a
-            new one the first of them that is installed.
-        segment_bytes: of the log, from now on; ``None``: as usual, less on a small device.
+        engine_name: the engine of the state; ``None``: the one that wrote the folder, or for a
+            new folder the first of them that is installed.
+        segment_bytes: the length of the log's new segments; ``None``: the default, or less on a
+            small device.
+        memory_bytes: the budget of memory (:mod:`postroom.kv.budget`).
 
     Raises:
         StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be
             opened.
     """
-    engine = open_engine(folder, engine_name, create=create, replays=True)
+    budget = Budget(memory_bytes)
+    engine = Reopening(
+        lambda: open_engine(folder, engine_name, create=create, replays=True, budget=budget),
+        lambda: open_to_read(folder, budget),
+    )
     device: FolderDevice | None = None
     try:
         device = FolderDevice(folder / LOG_FOLDER)

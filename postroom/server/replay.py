@@ -1,4 +1,4 @@
-"""Bringing a state up to date when a node is opened: the log has what it lacks."""
+"""The replay of a log when a node is opened: its state gets the entries that it lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from postroom.server.store import stopped_by
 
 
 def bring_up_to_date(storage: Storage, consensus: Consensus) -> None:
-    """Apply what is known to be committed, once all groups are open, a piece at a time.
+    """Apply the entries that are known to be committed, once all groups are open, piece by piece.
 
     Raises:
         Unavailable: a write failed.

@@ -1,34 +1,35 @@
-"""The replicas of a node: which there are, and the one door for requests to them.
+"""The replicas of a node, and the one door for requests to them.
 
 ::
 
     drivers, sessions, services ── submit, cancel, release ──▶ Replicas ──▶ the replica of the range
     the node's turn ─────────── evaluate, deadlines, fail ──────▶ └───────▶ all of them
 
-Nobody outside asks which replica answers. There is one range yet, whose replica holds every key: so
-the door for requests is that replica's own, and costs nothing. What comes with more ranges comes
-here: a request goes to the range of its keys.
+The callers do not ask which replica answers. There is one range yet, whose replica holds every key:
+the door for requests is that replica's own, and costs nothing. With more ranges, this is where a
+request will be sent to the range of its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from postroom.errors import Error, Unavailable
+from postroom.errors import Error
+from postroom.ranges.batch import Refusal
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import Value
 
 
 class Replicas:
-    """See the module.
+    """The replicas of one node; see the module.
 
     Attributes:
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
-        try_get: the newest value of a key, from any thread; ``None``: a ``Get`` must be submitted.
+        try_get: returns the newest value of a key, from any thread; ``None``: submit a ``Get``.
         wants_turn: whether ``evaluate`` would have something to do.
-        evaluate: turns what waits into proposals.
-        release_expired: nothing is held any more for transactions whose time is over.
+        evaluate: turns waiting requests into proposals.
+        release_expired: releases everything held for transactions whose time is over.
     """
 
     submit: Callable[[Call], None]
@@ -39,10 +40,10 @@ class Replicas:
 
     def __init__(self) -> None:
         self._by_id: dict[int, Replica] = {}
-        self._holder: Replica  # of every key
+        self._holder: Replica  # that of every key
 
     def add(self, replica: Replica) -> None:
-        """The node has a replica of one more range; of the first one, which holds every key."""
+        """Add the replica of a range; only of the first one yet, which holds every key."""
         assert not self._by_id
         self._by_id[replica.range_id] = self._holder = replica
         self.submit, self.try_get = replica.submit, replica.try_get
@@ -50,11 +51,11 @@ class Replicas:
         self.release_expired = replica.release_expired
 
     def by_id(self, range_id: int) -> Replica:
-        """The replica of a range."""
+        """Return the replica of a range."""
         return self._by_id[range_id]
 
     def by_key(self, key: bytes) -> Replica:
-        """The replica of the range that holds ``key``."""
+        """Return the replica of the range that holds ``key``."""
         del key
         return self._holder
 
@@ -66,31 +67,38 @@ class Replicas:
 
     @property
     def failed(self) -> Error | None:
-        """What everybody is told, once the node has stopped."""
+        """Return the error that every request gets once the node has stopped, or ``None``."""
         return self._holder.failed
 
     @property
     def is_used_up(self) -> bool:
-        """Whether reads have had their share of this turn; those that come wait for the next."""
+        """Return whether requests of clients have to wait for the next turn."""
         return self._holder.is_used_up()
 
+    def charge(self, steps: int) -> None:
+        """Charge this turn for the steps that were spent on taking requests in."""
+        self._holder.charge(steps)
+
     def on_room(self, act: Callable[[], None]) -> None:
-        """Have ``act`` called with each turn: there is room for reads again."""
+        """Have ``act`` called with each turn, which has room for reads again."""
         self._holder.on_room = act
 
-    # --- what clients hold
+    # --- locks, claims and leases of clients
 
     @property
     def lease_sequence(self) -> int:
-        """Of the lease here. What is in memory for clients is gone under another one."""
+        """Return the sequence number of the lease here.
+
+        Everything in memory for clients is gone under another one.
+        """
         return self._holder.lease.sequence
 
     def holds_for(self, client: bytes) -> bool:
-        """Whether a client, or its transactions, hold something."""
+        """Return whether a client, or its transactions, hold something."""
         return self._holder.holds_for(client)
 
     def clients_that_hold(self) -> set[bytes]:
-        """The clients that hold something by what is stored, whether they are there or not."""
+        """Return the clients that hold something in the stored state, connected or not."""
         return self._holder.clients_that_hold()
 
     def on_lease(self, act: Callable[[], None]) -> None:
@@ -98,27 +106,33 @@ class Replicas:
         self._holder.registry.on_lease.append(lambda _: act())
 
     def release_client(self, client: bytes) -> None:
-        """A client has gone: nothing is held for its transactions any more."""
+        """Release everything that is held for the transactions of a client that has gone."""
         self._holder.release_client(client)
 
     def sizes(self) -> dict[str, int]:
-        """How much is kept in memory for clients, by name."""
+        """Return how much is kept in memory for clients, by name."""
         return self._holder.sizes()
 
     # --- a turn
 
     def hurries(self) -> bool:
-        """Whether somebody waits for what upkeep will bring."""
+        """Return whether a request waits for the result of upkeep."""
         return bool(self._holder.waiting_for)
 
-    def refuse(self, refusal: Unavailable | None) -> None:
-        """What those who want to write are told from now on; ``None``: they are served."""
+    def refuse(self, refusal: Refusal | None) -> None:
+        """Refuse some requests from now on; ``None``: none."""
         self._holder.refuse(refusal)
 
+    def start_anew(self) -> None:
+        """Drop all memory kept for clients, as after a change of leader, and serve again."""
+        self._holder.stop_serving()
+        if self._holder.group.is_leader:
+            self._holder.wake_up()
+
     def next_deadline(self) -> float | None:
-        """When a turn has something to do without being woken; ``None``: never."""
+        """Return when a turn has something to do without being woken, or ``None`` for never."""
         return self._holder.next_deadline()
 
     def fail_all(self, error: Error) -> None:
-        """Answer everything that waits, or will come, with ``error``: the node stops."""
+        """Answer every waiting or later request with ``error``, because the node stops."""
         self._holder.fail_all(error)

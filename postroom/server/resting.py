@@ -1,7 +1,8 @@
-"""An embedded store that nobody writes to rests: it has no services, and writes nothing.
+"""The rest of an embedded store without writes: it has no services, and writes nothing.
 
-But the work of the services must not wait for the first write: what a transaction scheduled
-falls due by itself. So a store rests only while nothing is due, and is woken when something is::
+But the work of the services must not wait for the first write: messages that a transaction
+scheduled fall due by themselves. A store therefore rests only while nothing is due, and is woken
+when something is::
 
     opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin
        └───── something due ────────┴─ an entry of an outbox is due ──▶
@@ -19,10 +20,10 @@ from postroom.server.tasks import Pending, Tasks
 
 
 class Rest:
-    """See the module.
+    """The rest of one store; see the module.
 
     Args:
-        first_due: when the first entry of an outbox is due; 0: there is none.
+        first_due: returns when the first entry of an outbox is due; 0: there is none.
         clock: the node's.
         tasks: the node's, which wake it.
         look_seconds: how often the wall clock is looked at: it may have been set.
@@ -39,15 +40,16 @@ class Rest:
         self._clock = clock
         self._tasks = tasks
         self._look_seconds = look_seconds
+        self._due = 0
 
     def is_possible(self) -> bool:
-        """Whether nothing is due that the services would have to do."""
-        due = self._first_due()
+        """Return whether nothing is due that the services would have to do."""
+        due = self._due = self._first_due()
         return not due or due > self._clock.reading()
 
     def watch_over(self, replica: Replica) -> None:
         """Wake ``replica``, which rests, when something is due."""
-        due = self._first_due() if replica.rests else 0
+        due = self._due if replica.rests else 0  # nothing has changed since it came to rest
         if not due:
             return
         milliseconds = (due - self._clock.reading() >> LOGICAL_BITS) + 1

@@ -1,4 +1,4 @@
-"""Who a store is: the first record in its folder, which says whose it is and how it is written.
+"""The identity of a store: the first record in its folder, with its ids and its format.
 
 A folder is a store from the moment that this record is durable. A database without it, or in
 another format, is left alone.
@@ -16,18 +16,20 @@ from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed
 
 FORMAT_VERSION: Final = 2
-"""Version 1 had no log of its own (:mod:`postroom.kv.storage`), and what ``Increment`` wrote was no
-kind of its own.
+"""The number of the format.
+
+Version 1 had no log of its own (:mod:`postroom.kv.storage`), and no kind of its own for the value
+that ``Increment`` writes.
 """
 FORMAT_VERSIONS_READ: Final = (1, 2)
-"""A store of format 1 becomes one of format 2 when it is opened; what it holds stays as it is."""
+"""The formats that can be opened. A store of format 1 becomes one of format 2; its data stays."""
 STORE_KEY: Final = keys.store_key("store")
 
 T = TypeVar("T")
 
 
 class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
-    """Who this store is, and how it is written."""
+    """The identity of a store, and its format."""
 
     format_version: int
     cluster_id: bytes
@@ -35,7 +37,7 @@ class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 def open_store(engine: Engine, randomness: random.Random, node_id: int) -> StoreRecord:
-    """The record of the store in ``engine``, made if that is empty.
+    """Return the record of the store in ``engine``, made if the engine is empty.
 
     Raises:
         StoreCorrupted, VersionMismatch, Unavailable: it cannot be opened.
@@ -56,7 +58,7 @@ def open_store(engine: Engine, randomness: random.Random, node_id: int) -> Store
 
 
 def read_store(engine: Engine) -> StoreRecord | None:
-    """The record of the store in ``engine``; ``None``: it is none yet.
+    """Return the record of the store in ``engine``, or ``None`` if it is no store yet.
 
     Raises:
         StoreCorrupted, VersionMismatch: it cannot be opened.
@@ -84,10 +86,10 @@ def _decoded(stored: bytes, kind: type[T]) -> T:
 
 
 def check_empty(engine: Engine) -> None:
-    """Make sure that nothing is there yet.
+    """Check that ``engine`` is empty.
 
     Raises:
-        StoreCorrupted: something is.
+        StoreCorrupted: it is not.
     """
     for key, _ in engine.iterate(b"", b"\xff"):
         raise StoreCorrupted(
@@ -97,7 +99,7 @@ def check_empty(engine: Engine) -> None:
 
 
 def interrupted() -> Unavailable:
-    """What callers are told after an interrupt, or what must not happen, has left a turn."""
+    """Return the error for callers after an exception has left a turn half-way."""
     return Unavailable(
         "the store has stopped because an exception (an interrupt, as a rule) in the thread that "
         "wrote has ended a write half-way; whether that took place is unknown, and nothing more is "
@@ -107,7 +109,7 @@ def interrupted() -> Unavailable:
 
 
 def stopped_by(failure: EngineFailed) -> Unavailable:
-    """What callers are told after a write has failed."""
+    """Return the error for callers after a write has failed."""
     return Unavailable(
         f"the store has stopped because a write failed ({failure}); nothing more is "
         "written: make sure that the device has room and works, then open it again",

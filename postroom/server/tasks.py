@@ -1,8 +1,8 @@
-"""Cooperative tasks: the services of a node, run by whoever drives its turns.
+"""The cooperative tasks: the services of a node, run by the driver of its turns.
 
 Services (dispatcher, executor, garbage collector) are coroutines. They are stepped inside the
 node's turns, one at a time, in the order in which they became ready: under asyncio, by threads, or
-in a simulation, always alike. No service ever sees another thread.
+in a simulation, always in the same way. No service ever sees another thread.
 
 ::
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Pending:
-    """Something to wait for: completed once, with a result or an error."""
+    """An event to wait for: completed once, with a result or an error."""
 
     __slots__ = ("callback", "done", "error", "result")
 
@@ -33,7 +33,7 @@ class Pending:
         self.callback: Callable[[], None] | None = None
 
     def complete(self, result: Any, error: BaseException | None = None) -> None:
-        """It has happened. Later completions are ignored."""
+        """Complete it with a result or an error. Later completions are ignored."""
         if self.done:
             return
         self.done = True
@@ -51,7 +51,7 @@ class Pending:
 
 
 class Signal:
-    """Set by one side, waited for by the other; forgets how often it was set."""
+    """A signal, set by one side and awaited by the other. It forgets how often it was set."""
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
@@ -59,13 +59,13 @@ class Signal:
         self._waiting: Pending | None = None
 
     def set(self) -> None:
-        """There may be something to do."""
+        """Set the signal: there may be something to do."""
         self._set = True
         if self._waiting is not None:
             self._waiting.complete(None)
 
     async def wait(self, timeout_seconds: float) -> None:
-        """Until it is set, or for a time; then it is not set any more."""
+        """Wait until it is set, or for a time; then reset it."""
         if not self._set:
             self._waiting = pending = Pending()
             self._tasks.at(timeout_seconds, pending)
@@ -107,20 +107,20 @@ class Tasks:
         coroutine.close()
 
     def at(self, seconds: float, pending: Pending) -> None:
-        """Complete ``pending`` after a time, unless it is by then, or the timer is cancelled."""
+        """Complete ``pending`` after a time, unless it is complete, or the timer is cancelled."""
         self._timers.set(pending, self.monotonic() + seconds)
 
     def cancel_timer(self, pending: Pending) -> None:
-        """Nobody waits for ``pending`` any more."""
+        """Cancel the timer of ``pending``, for which no task waits any more."""
         self._timers.cancel(pending)
 
     @property
     def timers(self) -> int:
-        """How many timers there are, those included that were cancelled and not removed yet."""
+        """Return how many timers there are, with those that were cancelled and not removed yet."""
         return self._timers.entries
 
     async def sleep(self, seconds: float) -> None:
-        """Let a time pass."""
+        """Sleep for a number of seconds."""
         pending = Pending()
         self.at(seconds, pending)
         try:
@@ -136,11 +136,11 @@ class Tasks:
             self._step(self._ready.popleft())
 
     def next_deadline(self) -> float | None:
-        """When ``run`` has something to do at the latest, on the monotonic clock."""
+        """Return when ``run`` has something to do at the latest, on the monotonic clock."""
         return self._timers.first()
 
     def stop(self) -> None:
-        """No task is stepped any more."""
+        """End all tasks where they are."""
         self._stopped = True
         self._timers.clear()
         self._ready.clear()
@@ -155,7 +155,7 @@ class Tasks:
             self._alive.pop(coroutine, None)
             return
         except Exception:
-            # Services begin again by themselves; whatever else runs here should not have failed.
+            # Services begin again by themselves; no other task here should fail.
             self._alive.pop(coroutine, None)
             _log.critical("a task of the node has stopped", exc_info=True)
             return

@@ -1,14 +1,16 @@
-"""Drives a node for many threads, by *flat combining* (Hendler et al., SPAA 2010; LevelDB's writers
-do the same).
+"""A driver of a node for many threads, by *flat combining*.
 
-The thread that finds nobody driving drives, for itself and for all who have queued up; when its own
-answer is there it hands over to one of those who wait. So a single thread never waits for another
-one, and sixteen share syncs. One background thread drives only what nobody waits for.
+The method is from Hendler et al. (SPAA 2010); LevelDB's writers use it, too.
+
+A thread that finds no other one driving drives, for itself and for all that have queued up. When
+its own answer is there it hands over to a waiting thread. A single thread thereby never waits for
+another one, and sixteen share syncs. One background thread drives only work for which no thread
+waits.
 
 ::
 
     threads ──submit──▶ [lock] queue ──prepare──▶ [no lock] write + sync ──▶ [lock] finish ──▶
-                                                  answers others run and queue up
+                                                  other threads run and queue up
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.run_blocking import run_blocking
+from postroom.client.run_blocking import Sleep, run_blocking
 from postroom.client.sender import TransactionIds, post, raise_error, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
@@ -27,6 +29,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
+from postroom.server.deferred_signals import DeferredSignals
 from postroom.server.driver_answers import CLOSED, FORKED, Answer
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -34,11 +37,11 @@ T = TypeVar("T")
 
 IDLE_SECONDS: Final = 3600.0
 CHAINS: Final = 6
-"""How many of those that have their answers are woken at once; each wakes the next."""
+"""The number of threads with answers that are woken at once; each wakes the next."""
 
 
 class _ThreadAnswer(Answer):
-    """Waited for by one thread, which may have to drive meanwhile."""
+    """An answer for which one thread waits, which may have to drive meanwhile."""
 
     __slots__ = ("drive",)
 
@@ -56,7 +59,9 @@ class _ThreadAnswer(Answer):
         self.woken: threading.Lock | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """It is here. Called under the driver's lock."""
+        """Set the answer. Called under the driver's lock."""
+        if self.done:  # its wait was ended just before
+            return
         self._result = result
         self._error = error
         self.done = True
@@ -64,14 +69,18 @@ class _ThreadAnswer(Answer):
             self._driver.will_wake(self, self.woken)
 
     def wait(self) -> None:
-        """Block until it is there."""
+        """Block until the answer is there."""
         self._driver.wait_for(self)
+
+    def end_wait(self, error: BaseException) -> None:
+        """Raise ``error`` in the thread that waits, unless the answer is about to come."""
+        self._driver.end_wait(self, error)
 
     def __await__(self) -> Generator[_ThreadAnswer, None, Any]:
         if not self.done:
             try:
-                yield self  # whoever runs the coroutine waits
-            except BaseException:  # an interrupt, wherever in ``wait``, before or behind it
+                yield self  # the runner of the coroutine waits
+            except BaseException:  # an interrupt: in ``wait``, before it or after it
                 self._driver.give_up(self)
                 raise
         if self._error is not None:
@@ -79,22 +88,8 @@ class _ThreadAnswer(Answer):
         return self._result
 
 
-class _Sleep:
-    """A pause of the calling thread, that closing the store ends."""
-
-    def __init__(self, stopped: threading.Event, seconds: float) -> None:
-        self._stopped = stopped
-        self._seconds = seconds
-
-    def wait(self) -> None:
-        self._stopped.wait(self._seconds)
-
-    def __await__(self) -> Generator[_Sleep, None, None]:
-        yield self
-
-
 class ThreadDriver:
-    """Drives a node for any number of threads; a ``BlockingSender`` for their clients."""
+    """A driver of a node for any number of threads; a ``BlockingSender`` for their clients."""
 
     def __init__(self, node: Node, randomness: random.Random) -> None:
         self.node = node
@@ -102,6 +97,7 @@ class ThreadDriver:
         self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
         self.patience_seconds = REQUEST_SECONDS
         self._lock = threading.Lock()
+        self._signals = DeferredSignals()
         self._driving = False
         self._prepared: WriteSet | None = None
         self._driven_by: _ThreadAnswer | None = None
@@ -132,14 +128,14 @@ class ThreadDriver:
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``. Commits do without the lock, which others may hold."""
+        """Send ``request``, and return its answer. Commits do without the lock."""
         if self._closed:
             raise DatabaseClosed(self._refusal)
         answer = _ThreadAnswer(self, request, timeout_seconds)
         if type(request) is CommitTransaction:
             self._submit(answer)
         else:
-            with self._lock:
+            with self._signals, self._lock:
                 self._submit(answer)
                 self.wake_next()  # it may have freed what others wait for
                 if answer.done and self.node.wants_turn():
@@ -147,87 +143,115 @@ class ThreadDriver:
         return answer
 
     def try_get(self, key: bytes) -> Value | None:
-        """The newest value of ``key``, if it is known without the lock."""
+        """Return the newest value of ``key``, if it is known without the lock."""
         return None if self._closed else self._try_get(key)
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let a time pass."""
-        return _Sleep(self._stopped, seconds)
+        """Sleep for a number of seconds."""
+        return Sleep(self._stopped, seconds)
 
     def now(self) -> int:
-        """A timestamp."""
-        with self._lock:
+        """Return a new timestamp."""
+        with self._signals, self._lock:
             if self._closed:
                 raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
 
     def reading(self) -> int:
-        """About now: cheap, and below what the clock answers after a restart, if it has begun."""
+        """Return a cheap timestamp of about now, or a new one before the clock has begun.
+
+        It is below the clock's timestamps after a restart.
+        """
         return self.node.clock.lasting() or self.now()
 
     run = staticmethod(run_blocking)
 
     def forked(self) -> None:
-        """This is the child of a fork: node and folder are the parent's, and so is whichever thread
-        may have held the lock.
+        """Refuse all requests in the child of a fork: node and folder are the parent's.
+
+        The lock is replaced: a thread of the parent may have held it.
         """
         self._lock = threading.Lock()
-        self._closed, self._refusal = True, FORKED
+        self._closed, self._let_go, self._refusal = True, True, FORKED
         forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
-        """Finish what is under way; idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._attention.notify()
-        self._stopped.set()
+        """Finish the requests under way, and close the node; idempotent.
+
+        After an interrupt another call goes on where it was.
+        """
+        if self._let_go:
+            return
         try:
+            with self._lock:
+                self._closed = True
+                self._attention.notify()
+            self._stopped.set()
             self._background.join()
             self._drive_until_quiet()
         finally:
             self._let_node_go()
 
     def _let_node_go(self) -> None:
-        """Also after an interrupt; but no turn loses its node that another thread has begun."""
+        """Close the node, also after an interrupt, when no thread is within a turn."""
         self._background.join()
-        with self._lock:
+        with self._signals, self._lock:
             self._await_driver()
-            self.node.close()
-            self._let_go = True
+            if not self._let_go:
+                self._let_go = True
+                self.node.close(DatabaseClosed(CLOSED))
             self.wake_next()
 
     # --- waiting and driving
 
     def wait_for(self, answer: _ThreadAnswer) -> None:
-        """Block until ``answer`` is there, driving the node if nobody else does. Whoever is
-        interrupted gives it up.
+        """Block until ``answer`` is there, driving the node if no other thread does.
+
+        A thread that is interrupted gives the answer up.
         """
         deadline = None
         if answer.timeout_seconds is not None:
             deadline = self.monotonic() + answer.timeout_seconds
         if not self._driving and self._take_over(answer):
-            self._drive(answer)  # as mostly: so nothing need be prepared for being woken
+            self._drive(answer)  # the usual case: no lock to be woken by is needed
             if answer.done:
                 return
         while self._sleep_or_drive(answer, deadline):
             self._drive(answer)
 
     def give_up(self, answer: _ThreadAnswer) -> None:
-        """An interrupt has ended the wait for ``answer``: it is not wanted any more, and what came
-        is taken back.
-        """
+        """Give up ``answer`` after an interrupt of its wait, and undo it if it has come."""
+        with self._signals:
+            self._take_back(answer)
+
+    def _take_back(self, answer: _ThreadAnswer) -> None:
         self._leave(answer)
         request = taken_back_by(self, answer.request, answer._result)
         if request is not None:
             post(self, request)
             with self._lock:
-                self._call_background(0.0)  # nobody waits for it, and drives
+                self._call_background(0.0)  # no thread waits for it, and drives
+
+    def end_wait(self, answer: _ThreadAnswer, error: BaseException) -> None:
+        """End the wait for ``answer`` from another thread.
+
+        The wait for a commit is not ended: it is answered soon, and its outcome would be unknown
+        otherwise.
+        """
+        with self._lock:
+            if answer.done or type(answer.request) is CommitTransaction:
+                return
+            self.node.replicas.cancel(answer)
+            if answer.drive:  # it is awake, and about to drive
+                answer.woken = None
+            answer.complete(None, error)
+            self.wake_next()
 
     def _leave(self, answer: _ThreadAnswer) -> None:
-        """An interrupt ends the wait for ``answer``. If its thread drives, or is to, somebody else
-        must; but nobody can go on with a turn that is left half-way: then the node stops.
+        """End the wait for ``answer`` after an interrupt.
+
+        If its thread drives, or is to, another one must. A turn that is left half-way cannot be
+        continued: the node stops.
         """
         with self._lock:
             self._wake_no_more(answer)
@@ -237,8 +261,9 @@ class ThreadDriver:
                 self.node.replicas.cancel(answer)
 
     def _wake_no_more(self, answer: _ThreadAnswer) -> None:
-        """Called under the lock: its thread does not sleep any more, and is not to be handed
-        anything. If it was woken, it is its turn to wake the next one.
+        """Forget a waiting thread that does not sleep any more. Called under the lock.
+
+        If it was woken, it now wakes the next one.
         """
         woken, answer.woken = answer.woken, None
         self.forget(answer)
@@ -248,7 +273,7 @@ class ThreadDriver:
             self.wake_next()
 
     def _break_off(self) -> None:
-        """Called under the lock by who drives, and will not go on."""
+        """Stop driving for good, as the thread that drives. Called under the lock."""
         self._prepared = None
         if self._in_turn:
             self._in_turn = False
@@ -259,7 +284,7 @@ class ThreadDriver:
         self._wake_some()
 
     def _break(self, answer: _ThreadAnswer) -> None:
-        """The node has stopped half-way, and may not know of ``answer``."""
+        """End ``answer``, if the node has stopped half-way: it may not know of it."""
         error: Error | None = self._broken
         if answer.done or error is None:
             return
@@ -268,19 +293,20 @@ class ThreadDriver:
         answer.complete(None, error)
 
     def will_wake(self, answer: _ThreadAnswer, woken: threading.Lock) -> None:
-        """The thread that sleeps on ``woken`` has its answer. Called under the lock."""
+        """Queue the thread that sleeps on ``woken``, and has its answer. Called under the lock."""
         self.forget(answer)
         self._to_wake.append(woken)
 
     def wake_next(self) -> None:
         """Wake one of the threads that have their answers; it wakes the next one.
 
-        Woken all at once they would only queue up for the interpreter's lock, at a price for each.
+        Threads woken all at once would only queue up for the interpreter's lock, at a price for
+        each.
         """
         try:
             self._to_wake.popleft().release()
         except IndexError:
-            return  # nobody has, or another thread was quicker
+            return  # there is none, or another thread was quicker
 
     def _wake_some(self) -> None:
         for _ in range(CHAINS):
@@ -289,15 +315,18 @@ class ThreadDriver:
             self.wake_next()
 
     def forget(self, answer: _ThreadAnswer) -> None:
-        """It needs no waking any more. Called under the lock."""
+        """Forget ``answer``, which needs no waking any more. Called under the lock."""
         self._waiting.pop(answer, None)
 
     def _sleep_or_drive(self, answer: _ThreadAnswer, deadline: float | None) -> bool:
-        """True: this thread must drive. False: the answer is there, or its time is over.
+        """Sleep until ``answer`` is there, its time is over, or this thread must drive.
 
-        It says that it is about to sleep before it looks whether anybody drives; who stops driving
-        says so before looking whether anybody sleeps. So one of them always sees the other, and
-        the lock is needed only where nobody drives.
+        This thread announces its sleep before it checks whether a thread drives. A thread that
+        stops driving announces that before it checks whether a thread sleeps. One of them therefore
+        always sees the other, and the lock is needed only when no thread drives.
+
+        Returns:
+            Whether this thread must drive.
         """
         answer.drive = False
         answer.woken = woken = threading.Lock()
@@ -307,7 +336,7 @@ class ThreadDriver:
             return True
         if answer.done:
             self.forget(answer)
-            # It may have been told between the two, and then it is its turn to wake the next one.
+            # The answer may have come between the two; then this thread must wake the next one.
             self.wake_next()
             return False
         in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
@@ -317,7 +346,7 @@ class ThreadDriver:
         return answer.drive
 
     def _take_over(self, answer: _ThreadAnswer) -> bool:
-        """Nobody seemed to drive: whether this thread must; its first turn is prepared then."""
+        """Return whether this thread must drive, as no thread seemed to."""
         with self._lock:
             if self._let_go and not answer.done:
                 answer.complete(None, DatabaseClosed(self._refusal))
@@ -327,15 +356,14 @@ class ThreadDriver:
             self.forget(answer)
             self._driven_by = answer
             self._driving = True
-            self._prepare()
             return True
 
     def _left(self, deadline: float) -> float:
         return min(max(deadline - self.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
     def _withdraw(self, answer: _ThreadAnswer) -> None:
-        """It did not come in time."""
-        with self._lock:
+        """Withdraw a request whose answer did not come in time."""
+        with self._signals, self._lock:
             self._wake_no_more(answer)
             if answer.drive:
                 self._hand_over(wanted=self.node.wants_turn())
@@ -344,28 +372,31 @@ class ThreadDriver:
                 answer.complete(None, DeadlineExceeded())
 
     def _drive(self, answer: _ThreadAnswer) -> None:
-        """Turns, until ``answer`` is there or nothing wants one; then somebody else's turn.
+        """Take turns until ``answer`` is there or nothing wants one, then hand over.
 
-        The lock is taken once a turn: what ends one, and what begins the next, is done under it.
+        The lock is taken once a turn: it covers the end of one and the beginning of the next.
         """
         answer.woken = None
-        if self._prepared is None:
+        with self._signals:
             with self._lock:
                 self._prepare()
-        while not self._write_and_finish(answer):
-            pass
+            while not self._write_and_finish(answer):
+                pass
 
     def _prepare(self) -> None:
-        """The first part of a turn. Called under the lock by who drives."""
+        """Do the first part of a turn, as the thread that drives. Called under the lock."""
         self._deadline = None
         self._in_turn = True
         self._prepared = self.node.prepare()
 
     def _write_and_finish(self, answer: _ThreadAnswer | None) -> bool:
-        """The rest of the turn that is prepared; whether this thread has done its part.
+        """Do the rest of the turn that is prepared.
 
-        It has if ``answer`` is there, or nothing wants another turn: then somebody else drives, or
-        nobody. If not, the next turn is prepared.
+        If ``answer`` is there, or nothing wants another turn, this hands over. Otherwise it
+        prepares the next turn.
+
+        Returns:
+            Whether this thread has handed over.
         """
         staged, self._prepared = self._prepared, None
         assert staged is not None
@@ -383,15 +414,15 @@ class ThreadDriver:
             return False
 
     def _hand_over(self, *, wanted: bool) -> None:
-        """Called under the lock by who drove: one of those who wait drives next, or nobody.
+        """Let a waiting thread drive next, or none. Called under the lock by the thread that drove.
 
         Args:
-            wanted: whether a turn is.
+            wanted: whether another turn is wanted.
         """
         self._driving = False
         self._driven_by = None
-        # Commits come without the lock: one may have come since it was asked what is wanted, and
-        # have gone to sleep, as somebody drove.
+        # Commits come without the lock. One may have come since ``wanted`` was computed, and its
+        # thread may have gone to sleep because another one drove.
         if wanted or (self._waiting and self.node.wants_turn()):
             for following in list(self._waiting):
                 if following.woken is not None and not following.done:
@@ -404,8 +435,9 @@ class ThreadDriver:
         self._shorten_sleep()
 
     def _shorten_sleep(self) -> None:
-        """Nobody drives any more: the background thread does by the deadline that the last turn has
-        left, if it sleeps for longer. Called under the lock.
+        """Wake the background thread in time for the next deadline, since no thread drives.
+
+        It is woken only if it sleeps for longer. Called under the lock.
         """
         until = self._asleep_until
         if until:
@@ -420,25 +452,29 @@ class ThreadDriver:
                 return
             self._driving = True
         try:
-            while self.node.wants_turn():
-                self.node.turn()
+            with self._signals:
+                while self.node.wants_turn():
+                    self.node.turn()
         finally:
             self._driving = False
 
     def _await_driver(self) -> None:
-        """Under the lock: until nobody drives."""
+        """Wait until no thread drives. Called under the lock."""
         while self._driving:
             self._attention.wait(UPKEEP_SECONDS)
 
-    # --- what nobody waits for
+    # --- work for which no thread waits
 
     def _on_wake(self, urgent: bool) -> None:
-        """For a client's request: its sender will wait, and drive. Else called under the lock."""
+        """Have a turn taken: by the sender of an urgent request, which waits, or in the background.
+
+        Called under the lock if it is not urgent.
+        """
         if not urgent:
             self._call_background(0.0 if self.node.hurries() else UPKEEP_SECONDS)
 
     def _call_background(self, seconds: float) -> None:
-        """Called under the lock: the background thread is to drive after a time at the latest."""
+        """Have the background thread drive after a time at the latest. Called under the lock."""
         now, until = self.monotonic(), self._asleep_until
         due = now + seconds
         if self._deadline is None or due < self._deadline:
@@ -447,8 +483,10 @@ class ThreadDriver:
                 self._attention.notify()
 
     def _upkeep(self) -> None:
-        """The background thread: turns for timers and services. One that raises what must not
-        happen is left half-way, as by an interrupt; nobody waits for ever for its end.
+        """Take turns for timers and services, as the background thread.
+
+        A turn that raises what must not happen is left half-way, as by an interrupt. The node then
+        stops, and no thread waits for ever for the end of the turn.
         """
         drives = False
         try:
@@ -467,7 +505,10 @@ class ThreadDriver:
             raise
 
     def _await_work(self) -> bool:
-        """Under the lock: wait until a turn is due that nobody drives; false when closed."""
+        """Wait until a turn is due that no thread drives; return false when closed.
+
+        Called under the lock.
+        """
         while not self._closed:
             now, due = self.monotonic(), self._next_due()
             if due is not None and due <= now and not self._driving:

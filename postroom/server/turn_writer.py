@@ -1,7 +1,7 @@
-"""Writes what turns have staged, and keeps what the clock and the chosen durability need with it.
+"""The writing of staged turns, with the clock's ceiling and the syncs of the chosen durability.
 
-* *The clock's ceiling*: a timestamp counts only below a stored one. It goes along with a turn, as a
-  rule, and by itself when somebody reads the clock above it.
+* *The clock's ceiling*: a timestamp counts only below a stored one. It is mostly
+  written with a turn, and by itself when the clock is read above it.
 * *Syncs*: with each turn that needs one, or at intervals, as the node was started.
 
 A turn may write without the node's lock while another thread reads the clock: one write at a time.
@@ -24,18 +24,18 @@ _CEILING_KEY: Final = keys.store_key("clock ceiling")
 
 
 class TurnWriter:
-    """See the module.
+    """The writer of a node's turns; see the module.
 
     Args:
-        engine: what is written to.
+        engine: the engine that is written.
         sync: whether writes are synced before they count.
-        sync_interval_seconds: else, after how long at the latest; ``None``: never.
+        sync_interval_seconds: without ``sync``, after how long at the latest; ``None``: never.
         monotonic: seconds that never go back.
-        on_failing: called when a write beside a turn has failed: the next turn is to tell.
+        on_failing: called when a write beside a turn has failed: the next turn is to report it.
 
     Attributes:
-        failing: what the next turn is to tell; ``None``: nothing.
-        one_write_at_a_time: held by who writes beside a turn.
+        failing: the error that the next turn is to report; ``None``: none.
+        one_write_at_a_time: the lock of a thread that writes beside a turn.
         storage: the engine, if it has a log of its own; ``None``: it has none.
     """
 
@@ -63,10 +63,13 @@ class TurnWriter:
     # --- a turn
 
     def write(self, staged: WriteSet, *, needs_sync: bool) -> Error | None:
-        """Make a turn durable; what went wrong. May run without the node's lock."""
+        """Make a turn durable, and return the error if that failed.
+
+        This may run without the node's lock.
+        """
         if self.failing is not None:
             return self.failing
-        # A ceiling counts only once it is durable: it takes a sync along, whatever the durability.
+        # A ceiling counts only once it is durable: it needs a sync, whatever the durability.
         ceiling = self._storing_ceiling is not None
         sync = (self._sync and needs_sync) or ceiling or self._sync_is_due()
         if not staged and (not sync or self._unsynced_since is None):
@@ -82,7 +85,7 @@ class TurnWriter:
         return None
 
     def _write_turn(self, writes: WriteSet, *, sync: bool) -> None:
-        """A new ceiling may be written by another thread: after this, or since it was prepared."""
+        """Write a turn, with the ceiling that another thread has written if that is higher."""
         with self.one_write_at_a_time:
             if self._storing_ceiling is not None and self._storing_ceiling < self._ceiling_beside:
                 writes[_CEILING_KEY] = keys.u64(self._ceiling_beside)
@@ -93,11 +96,11 @@ class TurnWriter:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that was written is durable."""
+        """Return whether all writes are durable."""
         return self._unsynced_since is None
 
     def sync_due(self) -> float | None:
-        """When what was written is to be synced, on the monotonic clock; ``None``: no more."""
+        """Return when the writes are to be synced, on the monotonic clock, or ``None``."""
         if self._sync_interval_seconds is None or self._unsynced_since is None:
             return None
         return self._unsynced_since + self._sync_interval_seconds
@@ -109,37 +112,37 @@ class TurnWriter:
     # --- the clock's ceiling
 
     def stored_ceiling(self) -> int:
-        """That of an earlier life; 0: there was none."""
+        """Return the ceiling that the engine holds; 0: there is none."""
         return int.from_bytes(self._engine.get(_CEILING_KEY) or b"", "big")
 
     def stage_ceiling(self, clock: HybridLogicalClock, staged: WriteSet) -> None:
-        """If the clock wants a higher one, it goes along with a turn."""
+        """Stage a higher ceiling with a turn, if the clock wants one."""
         ceiling = clock.wanted_ceiling()
         if ceiling is not None:
             staged[_CEILING_KEY] = keys.u64(ceiling)
             self._storing_ceiling = ceiling
 
     def turn_is_durable(self, clock: HybridLogicalClock) -> None:
-        """The ceiling that went along counts."""
+        """Make the ceiling count that was written with the turn."""
         if self._storing_ceiling is not None:
             clock.ceiling_stored(self._storing_ceiling)
             self._storing_ceiling = None
 
     def store_ceiling(self, ceiling: int) -> bool:
-        """Called by the clock, wherever somebody reads it: if it fails, the next turn tells."""
+        """Store a ceiling for the clock. If that fails, the next turn reports it."""
         error = self.write_ceiling(ceiling)
         if error is not None:
             self.fails_with(error)
         return error is None
 
     def fails_with(self, error: Error) -> None:
-        """A write beside a turn has failed: the next turn tells."""
+        """Have the next turn report that a write beside a turn has failed."""
         if self.failing is None:
             self.failing = error
             self._on_failing()
 
     def write_ceiling(self, ceiling: int) -> Error | None:
-        """Durably; what went wrong."""
+        """Write a ceiling durably, and return the error if that failed."""
         try:
             with self.one_write_at_a_time:
                 self._engine.write({_CEILING_KEY: keys.u64(ceiling)}, sync=True)

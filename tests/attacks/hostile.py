@@ -42,6 +42,7 @@ class Attacker:
         self._numbers = 0
         self._clock = 0
         self.say(0, frames.PROTOCOL_VERSION, name.ljust(8), 1)
+        target.until(lambda: bool(self.session.client) or self.session.ended)
         self.read()
 
     def say(self, *message: Any) -> None:
@@ -185,6 +186,7 @@ class Target:
         replica = self.store.node.replica
         assert not replica._queue
         assert not replica._upkeep
+        assert not replica._batcher.is_behind
         assert not replica._reads.long
         assert not replica._reads.without_lease
         assert not replica._reads.blocked
@@ -192,7 +194,6 @@ class Target:
         admission = self.sessions.admission
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)
         assert not self.sessions._with_backlog
-        assert not self.sessions.large_frames
         assert self.sessions.large_frames.bytes == 0
         self.store.counters()
         self.check_disk()

@@ -43,18 +43,17 @@ class NodeProcess:
 
     Attributes:
         address: where it listens.
+        tls: what a client of it shows; ``None``: it speaks none.
     """
 
     def __init__(self, address: str, process: subprocess.Popen[bytes], tls: postroom.TLS | None):
         self.address = address
         self._process = psutil.Process(process.pid)
-        self._tls = tls
+        self.tls = tls
 
     def connect(self) -> postroom.Database:
         """As somebody who may. It waits as long as a busy machine may need."""
-        return postroom.connect(
-            self.address, tls=self._tls, insecure=self._tls is None, timeout=120
-        )
+        return postroom.connect(self.address, tls=self.tls, insecure=self.tls is None, timeout=120)
 
     def descriptors(self) -> int:
         return self._process.num_fds()

@@ -35,6 +35,7 @@ from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.protocol import frames, identities, streams
 from postroom.raft.messages import Append, Vote, encode_frame
 from postroom.ranges.nodes import AdmitNode, RebindNode, RetireNode
+from postroom.ranges.positions import KeepPosition
 from postroom.ranges.requests import (
     Accounting,
     CommitTransaction,
@@ -89,6 +90,16 @@ ROWS: Final = {
     ),
     "a key that is too long": Row(
         commit(Put(bytes(limits.KEY_BYTES_MAX + 1), b"v")), "goodbye"
+    ),
+    "keeping a position for a year": Row(
+        # Packed as it is: no client of ours makes such a one.
+        commit(("keep_position", "reader", 1, 365 * 86_400.0)), "goodbye"
+    ),
+    "keeping a position of a long name": Row(
+        commit(("keep_position", "n" * 129, 1, 60.0)), "goodbye"
+    ),
+    "keeping a position of the future": Row(
+        commit(KeepPosition("reader", 2**63, 60.0)), "Invalid"
     ),
     "removing a node": Row(RetireNode(1), "AccessDenied"),
     "binding a node to another key": Row(RebindNode(1, b"f" * 32), "AccessDenied"),
@@ -154,6 +165,7 @@ class Target:
     def check_unharmed(self) -> None:
         assert [key for key, _ in self.db.scan()] == [b"before"]
         assert not self.db.inboxes()
+        assert not self.db.status().positions
         counters = self.db.status().counters
         assert (counters.enqueued, counters.pending, counters.dead) == (0, 0, 0)
 

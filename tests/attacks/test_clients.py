@@ -26,7 +26,7 @@ from postroom.messaging.requests import (
 )
 from postroom.protocol import frames
 from postroom.protocol.requests import DescribeNode
-from postroom.ranges.nodes import ServiceStatus
+from postroom.ranges.nodes import NodeStatus
 from postroom.ranges.requests import (
     Accounting,
     ConditionalPut,
@@ -213,10 +213,10 @@ def test_one_client_protects_only_so_many_moments(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
     now = attacker.result(Now())
     attacker.ask(*[Protect(now)] * 1500)
-    attacker.read()
+    target.until(lambda: attacker.read() >= 0 and attacker.session.reading)
     assert len(attacker.failures) == 500
     attacker.ask(*[Unprotect(now)] * 2000)
-    attacker.read()
+    target.until(lambda: attacker.read() >= 0 and attacker.session.reading)
     attacker.result(Protect(now))
     target.check_alive()
 
@@ -408,8 +408,7 @@ def test_whatever_authorised_clients_ask_for_the_store_goes_on(target: Target, s
 
 def test_a_status_tells_of_services_that_fail(target: Target) -> None:
     attacker = Attacker(target, b"attacker")
-    *_, told = attacker.result(DescribeNode())
-    services = msgspec.convert(told, tuple[ServiceStatus, ...])
+    services = msgspec.convert(attacker.result(DescribeNode()), NodeStatus).services
     names = ["dispatcher", "executor", "attempts", "queues", "collector", "feed", "membership"]
     assert [each.name for each in services] == names
     assert all(each.running and not each.failures for each in services)

@@ -17,7 +17,7 @@ from postroom.messaging.image_requests import (
     RestoreEntries,
     ScanImage,
 )
-from postroom.server.cluster.access import Role
+from postroom.server.cluster.access import Access, Role
 from tests.attacks.hostile import Attacker, Target, memory_below
 
 MIB = 1024 * 1024
@@ -30,7 +30,7 @@ def administrator(target: Target, attacker: Attacker) -> Attacker:
     open_session = target.sessions.open
 
     def as_administrator(peer: str, on_output: object) -> object:
-        return open_session(peer, on_output, Role.ADMIN)  # type: ignore[arg-type]
+        return open_session(peer, on_output, Access(Role.ADMIN))  # type: ignore[arg-type]
 
     target.sessions.open = as_administrator  # type: ignore[assignment,method-assign]
     del attacker

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom import errors, limits
+from postroom import Transaction, errors, limits
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import (
@@ -51,14 +51,20 @@ def test_delete_range_takes_time_in_proportion_to_its_keys() -> None:
     assert taken[1] < 5 * 16_000
 
 
+def delete_all(tx: Transaction) -> None:
+    tx.delete_range(b"", None)
+    tx.commit()
+
+
 def test_a_deletion_of_too_much_is_refused_in_bounded_turns_and_goes_on_when_it_is_deferred(
     target: Target,
 ) -> None:
     count = 30_000
     target.fill(count, prefix=b"k" * 250)
     turns = target.turns
+    tx = target.store.db.begin()
     with pytest.raises(errors.TransactionTooLarge, match=r"enqueue_update\(DeleteRange"):
-        target.store.db.delete_range(b"", None)
+        delete_all(tx)
     assert target.turns - turns > 1, "it was evaluated over several turns"
     assert len(list(target.store.db.scan())) == count
     with target.store.db.begin() as tx:
@@ -362,7 +368,7 @@ def test_a_transaction_that_takes_more_steps_than_any_may_is_refused(
     target.fill(20_000)
     at = int(target.store.db.now())
     target.store.db.put(b"elsewhere", b"v")
-    monkeypatch.setattr("postroom.ranges.batch.TRANSACTION_STEPS_MAX", 15_000)
+    monkeypatch.setattr(limits, "TRANSACTION_STEPS_MAX", 15_000)
     request = attacker.commit(Put(b"k", b"v"), at=at, spans=[(b"key/", None)])
     name, message, _ = attacker.failure(request)
     assert name == "TransactionTooLarge"

@@ -316,6 +316,8 @@ def test_a_key_nobody_was_told_of_is_refused_until_an_administrator_says_so(
         stranger = machines.node(2, new)
         await until(lambda: "node 2 has the key" in caplog.text)
         assert not stranger.ready.is_set()
+        settled = await machines.settled()
+        await until(lambda: "key" in settled.served.node.link_error(2))  # so status says why
         with pytest.raises(AccessDenied, match="role"):
             await machines.rebind(2, key, WRITER)
         assert (await machines.settled()).keys()[2] == old_key

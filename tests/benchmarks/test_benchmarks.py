@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__  # noqa: F401 - importing registers them
+from benchmarks import growth
+from benchmarks.growth_subjects import SUBJECTS
 from benchmarks.harness import REGISTRY, run_child, summarize
 
 ROOT = Path(__file__).parents[2]
@@ -53,6 +55,40 @@ def test_those_that_were_chosen_are_written(tmp_path: Path) -> None:
     for row in rows:
         assert row["min"] <= row["median"] <= row["max"], row
         assert row["name"] in done.stdout
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_each_subject_is_measured_at_four_sizes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name != "keys":  # processes of their own take longer to start than there is to measure
+        monkeypatch.setattr(growth, "measure", growth.measure_here)
+    results = tmp_path / "results.json"
+    asked = ["--only", name, "--scale", "0.0003", "--seconds", "0.02", "--json", str(results)]
+    assert growth.main(asked) == 0
+    rows = [row for row in json.loads(results.read_text())["results"] if row["subject"] == name]
+    assert rows
+    for row in rows:
+        assert len(row["sizes"]) == len(row["values"]) == 4
+        assert row["sizes"] == sorted(row["sizes"])
+        assert row["measure"].endswith("]") or row["last_to_first"] > 0
+    assert name != "keys" or {"get", "scan", "transaction", "fill"} <= {
+        row["measure"] for row in rows if row["to_sqlite"]
+    }
+
+
+def test_growth_prints_a_table_of_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--only", "delete_range", "--scale", "0.0001", "--seconds", "0.02", "--markdown"]
+    assert growth.main(asked) == 0
+    head, line, *rows = capsys.readouterr().out.splitlines()
+    assert rows[0].startswith("| delete_range (40): ")
+    assert {row.count(" | ") for row in (head, line, *rows)} == {6}
+
+
+def test_growth_is_a_command_of_its_own() -> None:
+    listed = run("growth", "--list").stdout.splitlines()
+    assert [line.partition(": ")[0] for line in listed if ": " in line][:1] == ["keys"]
+    assert run("growth", "--only", "no such subject").returncode == 1
 
 
 def test_all_are_listed() -> None:

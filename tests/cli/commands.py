@@ -56,7 +56,7 @@ def status_once(address: str, holds: Callable[[Facts, dict[str, Any]], bool]) ->
     def look() -> Facts | None:
         """the status is as it should be"""
         result = invoke("status", "--connect", address, "--insecure", "--json")
-        if result.exit_code != 0:
+        if not result.stdout:
             return None
         *nodes, totals = map(json.loads, result.stdout.splitlines())
         return nodes if holds(nodes, totals) else None

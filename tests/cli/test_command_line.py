@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,12 +18,13 @@ import postroom
 from postroom.cli import main as command_line
 from postroom.cli.application import app
 from postroom.kv.folder import OWNER_FILE
+from postroom.limits import VALUE_BYTES_MAX
 
 COMMANDS = {
     "demo", "serve", "cluster", "status", "remove-node", "rebind-node", "get", "put", "delete",
     "increment", "scan", "watch", "accounting", "send", "peek", "reap", "bury", "inboxes",
     "scheduled", "search",
-    "cancel", "dead-letters", "worker", "bench",
+    "cancel", "dead-letters", "worker", "bench", "forget-position",
 }  # fmt: skip
 
 
@@ -95,6 +97,22 @@ def test_the_status_of_a_folder_is_that_of_no_cluster(shell: Shell) -> None:
     assert "None" not in told
 
 
+def test_status_shows_positions_of_readers_and_one_can_be_forgotten(shell: Shell) -> None:
+    with postroom.open(str(shell.path)) as db:
+        at = db.now()
+        db.keep_position("orders", at)
+        db.keep_position("mails\n", at, seconds=60)
+    told = shell.lines("status")
+    assert [line for line in told if re.fullmatch(r"position orders: .* s behind, .*T.*", line)]
+    assert [line for line in told if line.startswith(r"position mails\n: ")]
+    (record,) = shell.records("status")
+    assert [each["name"] for each in record["positions"]] == ["mails\n", "orders"]
+    assert [each["position"] for each in record["positions"]] == [at, at]
+    assert shell.lines("forget-position", "orders") == ["the position 'orders' is forgotten"]
+    assert failed_with(shell("forget-position", "orders"), 1, "no position 'orders'")
+    assert not [line for line in shell.lines("status") if "orders" in line]
+
+
 def test_values(shell: Shell) -> None:
     assert shell.lines("put", "colour", "grün") == []
     assert shell.lines("get", "colour") == ["grün"]
@@ -137,7 +155,7 @@ def test_messages(shell: Shell) -> None:
 
     (inbox,) = shell.records("inboxes")
     assert (inbox["key"], inbox["messages"], inbox["oldest"]) == ("inbox", 2, first["sent_at"])
-    assert shell.lines("reap", "inbox", "--max", "1") == ["one"]
+    assert shell.lines("reap", "inbox", "--limit", "1") == ["one"]
     assert shell.lines("reap", "inbox") == ["two"]
     assert shell.lines("reap", "inbox") == []
     assert shell.lines("inboxes") == []
@@ -173,7 +191,7 @@ def test_inboxes_of_a_prefix(shell: Shell) -> None:
 
 
 def test_a_later_message_is_not_there_yet(shell: Shell) -> None:
-    shell.lines("send", "inbox", "later", "--after", "3600")
+    shell.lines("send", "inbox", "later", "--delay", "3600")
     assert shell.lines("peek", "inbox") == []
     (status,) = shell.records("status")
     assert status["counters"]["pending_messages"] == 1
@@ -210,6 +228,18 @@ def test_status(shell: Shell) -> None:
     assert record["path"] == str(shell.path)
     assert record["counters"]["delivered"] == 1
     assert any("delivered" in line for line in shell.lines("status"))
+
+
+@pytest.mark.parametrize(
+    ("written", "memory_bytes"),
+    [("16MiB", 16 << 20), ("1 GiB", 1 << 30), ("20MB", 20_000_000), ("9000000", 9_000_000)],
+)
+def test_a_budget_of_memory_is_given_as_a_size(
+    shell: Shell, written: str, memory_bytes: int
+) -> None:
+    shell.lines("put", "a", "1")
+    (record,) = shell.records("status", "--memory", written)
+    assert record["storage"]["memory_bytes"] == memory_bytes
 
 
 @pytest.mark.parametrize(
@@ -323,3 +353,46 @@ def test_an_interrupt_while_it_loads_ends_it_quietly(monkeypatch: pytest.MonkeyP
     with pytest.raises(SystemExit) as stop:
         command_line.main()
     assert stop.value.code == 130
+
+
+def test_put_reads_a_dash_from_standard_input_byte_for_byte(shell: Shell) -> None:
+    given = b"\x00\xff\n" * 100_000
+    arguments = ["put", "--path", str(shell.path), "k", "-"]
+    assert CliRunner().invoke(app, arguments, input=given).exit_code == 0
+    with postroom.open(shell.path) as db:
+        assert db.get(b"k") == given
+    assert CliRunner().invoke(app, [*arguments, "--hex-value"], input="00ff\n").exit_code == 0
+    assert CliRunner().invoke(app, [*arguments[:3], "n", "-", "--int"], input="7\n").exit_code == 0
+    with postroom.open(shell.path) as db:
+        assert (db.get(b"k"), postroom.integer(db.get(b"n") or b"")) == (b"\x00\xff", 7)
+
+
+def test_more_on_standard_input_than_a_value_has_room_for_is_refused(shell: Shell) -> None:
+    arguments = ["put", "--path", str(shell.path), "k", "-"]
+    result = CliRunner().invoke(app, arguments, input=b"x" * (VALUE_BYTES_MAX + 1))
+    assert result.exit_code == 1
+    assert "value" in result.stderr
+
+
+def test_status_of_a_folder_tells_the_version_and_the_queues(shell: Shell) -> None:
+    shell.lines("put", "k", "v")
+    with postroom.open(shell.path) as db:
+        db.create_queue("emails")
+        with db.begin() as tx:
+            tx.enqueue("emails", b"payload")
+    (record,) = shell.records("status")
+    assert record["version"] == postroom.__version__
+    assert [(each["name"], each["ready"]) for each in record["queues"]] == [("emails", 1)]
+    lines = shell.lines("status")
+    assert "emails\t1\t0\t0\t0\t" in lines
+    assert not any("refused" in line for line in lines), "nothing is refused"
+
+
+def test_status_shows_twenty_queues_and_says_how_many_more_there_are(shell: Shell) -> None:
+    with postroom.open(shell.path) as db:
+        for number in range(23):
+            db.create_queue(f"queue-{number:02}")
+    shown = shell.lines("status")
+    assert "queue-19\t0\t0\t0\t0\t" in shown
+    assert not any(line.startswith("queue-20") for line in shown)
+    assert "3 more queues: 'postroom queue list' shows them" in shown

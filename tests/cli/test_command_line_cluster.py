@@ -12,6 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import postroom
+from postroom.cli import state
 from postroom.cli.application import app
 from postroom.cli.options import Store
 from postroom.cli.state import nodes_table
@@ -19,7 +20,7 @@ from postroom.client.remote.survey import NodeReport, Survey
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.pipeline.driver_service import Line
 from postroom.pipeline.options import Store as StoreOfSpark
-from postroom.ranges.nodes import NodeStatus
+from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.server.cluster.node_keys import fingerprint_of_file
 from tests.cli.commands import (
     NOBODY,
@@ -90,8 +91,11 @@ def test_status_of_all_nodes(three: ClusterProcesses) -> None:
     nodes = status_once(three.addresses, all_well)
     assert [node["node_id"] for node in nodes] == [1, 2, 3]
     assert all(node["answers"] for node in nodes)
+    assert {node["version"] for node in nodes} == {postroom.__version__}
+    invoke("queue", "create", "emails", "--connect", three.addresses, "--insecure")
     shown = lines("status", "--connect", three.addresses, "--insecure")
     assert any("leader" in line for line in shown)
+    assert any(line.startswith("emails\t0") for line in shown), shown
     assert any("delivered" in line for line in shown)
 
 
@@ -110,6 +114,25 @@ def test_status_fits_a_terminal_of_80_columns(address: str) -> None:
     for told in ("applied", "behind", "123,456", "1,234.0", "123.4", "-3,600.00", "no answer"):
         assert told in shown, shown
     assert address in shown or address[:12] in shown, shown
+
+
+def test_status_tells_why_the_leader_cannot_reach_a_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = (PeerStatus(2, 16, 0.1, False, "its key is another one"), PeerStatus(3, 17, 0.1, False))
+    leader = NodeStatus(
+        node_id=1, address=NOBODY, role="leader", leader=1, term=1, applied_index=17,
+        last_index=17, serves=True, peers=peers, disk_bytes=0, free_bytes=0,
+        clock_offset_seconds=0.0,
+    )  # fmt: skip
+    found = Survey([NodeReport(NOBODY, 1, leader), NodeReport("elsewhere:1", 2)])
+    monkeypatch.setattr(state, "_survey", lambda store: found)
+    monkeypatch.setattr(state, "_ask_leader", lambda store: state._Led())
+    shown = lines("status", "--connect", NOBODY, "--insecure")
+    assert "node 2 cannot be reached by the leader: its key is another one" in shown
+    assert not any("node 3 cannot" in line for line in shown)
+    (_, second, _) = records("status", "--connect", NOBODY, "--insecure")
+    assert second["link_error"] == "its key is another one"
 
 
 SERVE = ("serve", "--data", "unused", "--listen", NOBODY, "--insecure")
@@ -132,6 +155,9 @@ USAGE = [
     ((*SERVE, "--join", "::1:7400"), "[::1]:7400"),
     ((*SERVE, "--join", ", "), "give at least one HOST:PORT"),
     ((*SERVE, "--join", NOBODY, "--engine", "lmdb"), "none of leveldb, rocksdb"),
+    ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "much"), "write 128MiB"),
+    ((*SERVE, "--join", NOBODY, "--insecure", "--memory", "1MiB"), "8388608 at least (8MiB)"),
+    (("get", "k", "--connect", NOBODY, "--insecure", "--memory", "1GiB"), "goes with --path"),
 ]
 
 
@@ -214,9 +240,9 @@ def test_remove_a_node_and_see_a_minority(tmp_path: Path) -> None:
             return totals["leader"] is None and [n["answers"] for n in nodes] == [True, False]
 
         status_once(first, alone)
-        shown = "\n".join(lines("status", "--connect", first, "--insecure"))
-        assert "no node leads" in shown
-        assert "no answer" in shown
+        shown = invoke("status", "--connect", first, "--insecure")
+        assert failed_with(shown, 1, "no node leads")
+        assert "no answer" in shown.stdout
 
 
 @pytest.mark.parametrize("asked", ENGINES)

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import postroom
 from postroom.cli.application import app
 from postroom.cli.output import Notation, json_headers
+from postroom.server.loopback import LoopbackServer
 from tests.cli.test_command_line import END_SECONDS, Shell, failed_with, start
 
 AS_JSON = Notation(as_json=True)
@@ -138,8 +139,8 @@ def test_accounting(shell: Shell) -> None:
 
 
 def test_scheduled_and_cancel(shell: Shell) -> None:
-    shell.lines("send", "box/1", "late", "--after", "200", "--header", "a=b")
-    shell.lines("send", "box/2", "soon", "--after", "100")
+    shell.lines("send", "box/1", "late", "--delay", "200", "--header", "a=b")
+    shell.lines("send", "box/2", "soon", "--delay", "100")
     with postroom.open(shell.path) as db, db.begin() as tx:
         tx.put(b"source", b"")
         tx.enqueue_update(postroom.Put(b"k", b"\xff"), execute_at=300)
@@ -199,16 +200,31 @@ def test_watch_tells_what_was_changed(shell: Shell) -> None:
     assert shell("watch").exit_code == 2
 
 
-def test_watch_prints_at_once_and_ends_with_control_c(shell: Shell) -> None:
+def test_watch_prints_at_once_and_ends_with_control_c(tmp_path: Path) -> None:
+    server = LoopbackServer(tmp_path / "store", create=True)
+    try:
+        with postroom.connect(server.address, insecure=True) as db:
+            before = db.now()
+            db.put(b"a", b"1")
+            reached = ("--connect", server.address, "--insecure")
+            process = start("watch", "a", "--after", str(int(before)), *reached)
+            assert process.stdout is not None
+            assert process.stdout.readline().endswith("put\ta\t1\n")
+            process.send_signal(signal.SIGINT)
+            _, noise = process.communicate(timeout=END_SECONDS)
+            assert (process.returncode, noise) == (130, "")
+    finally:
+        server.close()
+
+
+def test_watch_of_a_folder_prints_what_was_changed_and_exits(shell: Shell) -> None:
     with postroom.open(shell.path) as db:
         before = db.now()
         db.put(b"a", b"1")
-    process = start("watch", "a", "--after", str(int(before)), "--path", str(shell.path))
-    assert process.stdout is not None
-    assert process.stdout.readline().endswith("put\ta\t1\n")
-    process.send_signal(signal.SIGINT)
-    _, noise = process.communicate(timeout=END_SECONDS)
-    assert (process.returncode, noise) == (130, "")
+        db.put(b"a", b"2")
+    told = shell.lines("watch", "a", "--after", str(int(before)))
+    assert [line.split("\t")[1:] for line in told] == [["put", "a", "1"], ["put", "a", "2"]]
+    assert shell.lines("watch", "a") == []
 
 
 def test_version_and_module(tmp_path: Path) -> None:

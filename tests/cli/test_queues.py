@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from typer.testing import CliRunner, Result
 
 import postroom
 from postroom.cli.application import app
+from postroom.cli.queues import ended_messages
 
 COMMANDS = {
     "list", "create", "update", "pause", "resume", "drop", "show", "tail", "enqueue", "cancel",
-    "retry",
+    "replay", "reschedule", "schedule", "schedules", "unschedule",
 }  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def test_what_is_refused_is_told_in_commands(shell: Shell) -> None:
 def test_messages(shell: Shell) -> None:
     (made,) = shell.lines("enqueue", "emails", "hello")
     assert len(made) == 32
-    assert shell.lines("enqueue", "emails", "later", "--id", "i", "--after", "60") == ["i"]
+    assert shell.lines("enqueue", "emails", "later", "--id", "i", "--delay", "60") == ["i"]
     assert shell("enqueue", "emails", "twice", "--id", "i").exit_code == 1
     assert shell("enqueue", "emails", "x", "--priority", "500").exit_code == 2
     by_state = {
@@ -108,9 +110,9 @@ def test_messages(shell: Shell) -> None:
     gone = shell("cancel", "emails", "i")
     assert gone.exit_code == 1
     assert "0 cancelled" in gone.stderr
-    living = shell("retry", "emails", made)
+    living = shell("replay", "emails", made)
     assert living.exit_code == 1
-    assert "0 retried; 1 not dead, or not there" in living.stderr
+    assert "0 replayed; 1 not dead, or not there" in living.stderr
 
 
 def test_dead_letters_and_what_has_ended(shell: Shell) -> None:
@@ -121,15 +123,15 @@ def test_dead_letters_and_what_has_ended(shell: Shell) -> None:
         a.acknowledge()
         b.reject(dead=True, reason="no\tuse")
         c.reject(dead=True)
-    ended = shell.lines("tail", "emails", "--since", "600", "--max", "3")
+    ended = shell.lines("tail", "emails", "--since", "600", "--limit", "3")
     assert [line.split("\t")[:3] for line in ended] == [
         ["a", "k", "done"], ["b", "k", "dead"], ["c", "k", "dead"]
     ]  # fmt: skip
     assert ended[1].endswith("no\\tuse")
     assert [each["id"] for each in shell.records("show", "emails", "--state", "dead")] == ["b", "c"]
-    assert shell.records("retry", "emails", "b") == [{"retried": 1, "gone": 0}]
-    assert shell.records("retry", "emails", "all") == [{"retried": 1, "gone": 0}]
-    assert shell("retry", "emails", "b").exit_code == 1
+    assert shell.records("replay", "emails", "b") == [{"replayed": 1, "gone": 0}]
+    assert shell.records("replay", "emails", "all") == [{"replayed": 1, "gone": 0}]
+    assert shell("replay", "emails", "b").exit_code == 1
     assert len(shell.lines("show", "emails", "--state", "ready")) == 2
 
 
@@ -158,8 +160,54 @@ def test_tail_misses_nothing_that_ends_while_it_looks(
         shell.lines("enqueue", "emails", name, "--id", name)
     monkeypatch.setattr(postroom.Queue, "scan", scan)
     monkeypatch.setattr("postroom.cli.queues.time.sleep", pause)
-    ended = shell("tail", "emails", "--max", "2").stdout.splitlines()
-    assert [line.split("\t")[0] for line in ended] == ["a", "b"]
+    with postroom.open(shell.path) as db:
+        ended = islice(ended_messages(db, db.queue("emails"), 60.0, follow=True), 2)
+        assert [message.id for message in ended] == ["a", "b"]
+
+
+def test_tail_of_a_folder_prints_what_has_ended_and_exits(shell: Shell) -> None:
+    shell.lines("enqueue", "emails", "payload", "--id", "a")
+    assert shell.lines("tail", "emails") == []
+    with postroom.open(shell.path) as db:
+        (message,) = db.queue("emails").claim(1)
+        message.acknowledge()
+    assert [line.split("\t")[0] for line in shell.lines("tail", "emails")] == ["a"]
+
+
+def test_a_schedule_is_made_listed_replaced_and_removed(shell: Shell) -> None:
+    shell.lines(
+        "schedule", "emails", "nightly", "0 3 * * *", "report", "--timezone", "Europe/Berlin"
+    )
+    assert shell.lines("schedules", "emails") == ["nightly\t0 3 * * *\tEurope/Berlin\t\treport"]
+    shell.lines("schedule", "emails", "nightly", "5 * * * *", "hourly", "--kind", "k")
+    (record,) = shell.records("schedules", "emails")
+    assert (record["cron"], record["kind"], record["payload"]) == ("5 * * * *", "k", "hourly")
+    wrong = shell("schedule", "emails", "bad", "every hour", "x")
+    assert wrong.exit_code == 1
+    assert "every hour" in wrong.stderr
+    shell.lines("unschedule", "emails", "nightly")
+    gone = shell("unschedule", "emails", "nightly")
+    assert gone.exit_code == 1
+    assert "no schedule 'nightly'" in gone.stderr
+    assert shell.lines("schedules", "emails") == []
+
+
+def test_a_message_is_rescheduled_by_its_id(shell: Shell) -> None:
+    shell.lines("enqueue", "emails", "payload", "--id", "a", "--delay", "3600")
+    assert shell.records("reschedule", "emails", "a") == [{"rescheduled": 1, "gone": 0}]
+    assert len(shell.lines("show", "emails", "--state", "ready")) == 1
+    shell.lines("reschedule", "emails", "a", "--delay", "60")
+    assert len(shell.lines("show", "emails", "--state", "scheduled")) == 1
+    missing = shell("reschedule", "emails", "b")
+    assert missing.exit_code == 1
+    assert "0 rescheduled; 1 held, done, or not there" in missing.stderr
+
+
+def test_a_payload_of_two_hundred_kilobytes_comes_from_standard_input(shell: Shell) -> None:
+    shell.lines("create", "large")
+    assert shell("enqueue", "large", "-", "--id", "a", input="x" * 200_000).exit_code == 0
+    (message,) = shell.records("show", "large", "--id", "a")
+    assert message["payload"] == "x" * 200_000
 
 
 @pytest.mark.parametrize(

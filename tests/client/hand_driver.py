@@ -127,7 +127,8 @@ class HandDriver:
     def monotonic(self) -> float:
         return self._clock.monotonic()
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], waiter: Any = None) -> T:
+        del waiter  # nobody else runs meanwhile
         running = self.start(coroutine)
         give_up = self.monotonic() + PATIENCE_SECONDS
         while not running.done:

@@ -157,6 +157,7 @@ def test_what_is_staged_is_published_in_the_copy() -> None:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_what_was_leased_has_failed_as_after_a_restart(alone: bool) -> None:
+    """One that is alone knows that the consumer has gone: its message is fired again at once."""
     why = "the consumer has gone" if alone else "it was not acknowledged in time"
     store = Store()
     queue = store.db.create_queue("q", max_attempts=5)
@@ -166,8 +167,9 @@ def test_what_was_leased_has_failed_as_after_a_restart(alone: bool) -> None:
     at, found = read(store.db)
     other = empty_like(store, rests_alone=alone)
     restore(other.db, at, found)
-    assert not other.db.queue("q").claim(1)
-    other.advance(120)
+    if not alone:
+        assert not other.db.queue("q").claim(1)
+        other.advance(120)
     (again,) = other.db.queue("q").claim(1)
     assert (again.id, again.epoch, again.last_error) == ("one", 1, why)
 

@@ -160,7 +160,7 @@ def test_closing_that_is_interrupted_does_not_close_the_files_of_a_turn_under_wa
         events.append("written")
         return real_write(staged)
 
-    def close() -> None:
+    def close(*_: Any) -> None:
         events.append("closed")
         real_close()
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from postroom import Transaction
 from postroom.errors import (
     TransactionConflict,
     TransactionExpired,
+    TransactionTooLarge,
 )
+from postroom.ranges import lock_memory
 from tests.client.stores import Store
 
 
@@ -85,11 +88,26 @@ def test_a_lock_does_not_hide_that_the_key_has_changed(store: Store) -> None:
         tx.get_for_update(b"a")
 
 
-def test_locks_do_not_keep_others_from_reading_or_writing(store: Store) -> None:
+def test_locks_do_not_keep_others_from_reading(store: Store) -> None:
+    store.db.put(b"a", b"1")
     holder = store.db.begin()
     holder.get_for_update(b"a")
-    store.db.put(b"a", b"new")
-    assert store.db.get(b"a") == b"new"
-    holder.put(b"b", b"1")
-    with pytest.raises(TransactionConflict):
-        holder.commit()
+    assert store.db.get(b"a") == b"1"
+    with store.db.begin() as tx:
+        assert tx.get(b"a") == b"1"
+
+
+def test_a_transaction_that_locks_too_much_is_told_and_frees_all_of_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_memory, "LOCKS_MAX", 3)
+
+    def lock_four(tx: Transaction) -> None:
+        for number in range(4):
+            tx.get_for_update(b"%d" % number)
+
+    with pytest.raises(TransactionTooLarge, match="locks at most 3"):
+        store.db.run(lock_four)
+    for number in range(4):
+        store.db.put(b"%d" % number, b"free")
+    assert not store.node.sizes()["locks"]

@@ -186,6 +186,21 @@ def test_competing_reapers_do_not_step_over_each_other(store: Store) -> None:
 # --- what a claim proves
 
 
+def test_a_reap_after_a_commit_does_not_step_over_what_others_hold(store: Store) -> None:
+    send(store.db, b"k", *(b"%d" % number for number in range(300)))
+    held = [store.db.begin() for _ in range(200)]
+    for tx in held:
+        tx.reap_queue(b"k", 1)
+    store.engine.steps = 0
+    for tx in held[:10]:
+        tx.commit()
+        held.append(store.db.begin())
+        held[-1].reap_queue(b"k", 1)
+    assert store.engine.steps < 100
+    for tx in held[10:]:
+        tx.rollback()
+
+
 def test_the_commit_does_not_read_again_what_the_reap_has_found(store: Store) -> None:
     send(store.db, b"k", *(b"%d" % number for number in range(60)))
     with store.db.snapshot() as before:

@@ -107,7 +107,7 @@ def test_a_snapshot_or_a_watch_of_before_a_restore_ends_with_it() -> None:
         restore(other.db, at, found)
         with pytest.raises(SnapshotTooOld, match="restored"):
             snapshot.get(b"a")
-    with pytest.raises(Unavailable, match="being restored"):
+    with pytest.raises(SnapshotTooOld, match="restored"):
         waiting.result()
 
 

@@ -199,7 +199,6 @@ CHANGES: dict[str, Callable[[postroom.Database], Any]] = {
 READS: dict[str, Callable[[postroom.Transaction], Any]] = {
     "get": lambda tx: tx.get(b"c"),
     "get_many": lambda tx: tx.get_many([b"a", b"c"]),
-    "get_for_update": lambda tx: tx.get_for_update(b"c"),
     "scan": lambda tx: list(tx.scan(b"b", b"d")),
     "reverse scan": lambda tx: list(tx.scan(b"b", b"d", reverse=True)),
     "conditional_put": lambda tx: tx.conditional_put(b"c", b"x", b"C"),

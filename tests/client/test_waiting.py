@@ -161,7 +161,7 @@ def test_a_message_of_one_that_was_cancelled_while_it_was_woken_goes_to_the_next
     def meanwhile(_: Any) -> None:
         store.engine.before_write = lambda _: None
         ask(store, ReleaseLocks(id_of(0)))  # it wakes the first, which is blocked
-        assert store.node.replica._waiting.is_looked_at_later(first)
+        assert store.node.replica.waiting.is_looked_at_later(first)
         assert store.node.cancel(first)
 
     store.engine.before_write = meanwhile

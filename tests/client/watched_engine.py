@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from postroom.kv import keys
-from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, WriteSet
+from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, TableFiles, WriteSet
 from postroom.kv.memory import WriteFault
 
 CEILING_KEY: Final = keys.store_key("clock ceiling")
@@ -78,11 +78,17 @@ class WatchedEngine:
     def disk_bytes(self) -> int:
         return self.inner.disk_bytes()
 
+    def table_files(self) -> TableFiles:
+        return self.inner.table_files()
+
     def compact(self, lower: bytes, upper: bytes) -> None:
         self.inner.compact(lower, upper)
 
     def free_bytes(self) -> int:
         return self.inner.free_bytes()
+
+    def working_bytes(self) -> int:
+        return self.inner.working_bytes()
 
     def close(self) -> None:
         self.inner.close()

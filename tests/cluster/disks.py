@@ -56,15 +56,19 @@ class SmallDisk:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def fill(self, left_bytes: int) -> None:
-        """No more than ``left_bytes`` are left."""
+        """Leave ``left_bytes``, or less if the node writes meanwhile."""
+        with self._ballast.open("ab") as ballast:
+            while (amount := self._free_bytes() - left_bytes) > 0:
+                size = os.fstat(ballast.fileno()).st_size
+                try:
+                    os.posix_fallocate(ballast.fileno(), size, amount)
+                except OSError as error:  # the node has taken some of it
+                    if error.errno != errno.ENOSPC:
+                        raise
+
+    def _free_bytes(self) -> int:
         free = os.statvfs(self._mount)
-        amount = max(free.f_bavail * free.f_bsize - left_bytes, 0)
-        with self._ballast.open("wb") as ballast:
-            try:
-                os.posix_fallocate(ballast.fileno(), 0, max(amount, 1))
-            except OSError as error:  # the node has written meanwhile
-                if error.errno != errno.ENOSPC:
-                    raise
+        return free.f_bavail * free.f_bsize
 
     def free(self) -> None:
         """The ballast is gone."""

@@ -80,7 +80,9 @@ class QueueWork(Jobs):
 
     async def setup(self, db: Database) -> None:
         """Four queues."""
-        settings: dict[str, Any] = {"ack_wait": ACK_WAIT, "max_backoff": 0.5, "purge_after": 5.0}
+        settings: dict[str, Any] = {
+            "ack_wait": ACK_WAIT, "max_backoff": 0.5, "max_attempts": None, "purge_after": 5.0
+        }  # fmt: skip
         await db.create_queue(PLAIN, **settings)
         await db.create_queue(LANES, order="group", **settings)
         await db.create_queue(RATED, max_rate=MAX_RATE, **settings)

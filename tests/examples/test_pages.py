@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import threading
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +54,38 @@ def test_queues(db: postroom.Database) -> None:
     run("queues.md", db)
     assert db.get(b"mailed/alice@example.org") == b"yes"
     assert db.queue("emails").stats().dead == 0
+
+
+def test_web_applications() -> None:
+    """But for the programs that need a framework."""
+    names: dict[str, Any] = {"postroom": postroom}
+    programs = PROGRAM.findall((DOCS / "web-applications.md").read_text())
+    own = [each for each in programs if "fastapi" not in each and "django" not in each]
+    assert len(own) == 2
+    for program in own:
+        exec(compile(program, "web-applications.md", "exec"), names)
+
+
+def test_two_threads_of_a_web_application_that_come_first_share_one_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (DOCS / "web-applications.md").read_text()
+    (program,) = [each for each in PROGRAM.findall(text) if "django" in each]
+    names: dict[str, Any] = {}
+    exec(program.partition("# shop/views.py")[0], names)
+    both = threading.Barrier(2)
+    opened: list[object] = []
+
+    def connect(*_: object, **__: object) -> object:
+        with contextlib.suppress(threading.BrokenBarrierError):  # one alone waits in vain
+            both.wait(0.2)
+        opened.append(object())
+        return opened[-1]
+
+    monkeypatch.setattr(postroom, "connect", connect)
+    with ThreadPoolExecutor(2) as pool:
+        found = [each.result() for each in [pool.submit(names["db"]) for _ in range(2)]]
+    assert found == opened * 2
 
 
 def test_short_work(db: postroom.Database) -> None:

@@ -8,9 +8,10 @@ from random import Random  # noqa: TID251 - made from a seed
 from postroom.kv import keys
 from postroom.kv.beside import Beside, InOrder
 from postroom.kv.engine import WriteSet
+from postroom.kv.held import Held
 from postroom.kv.log.device import Device
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.storage import Held, Storage
+from postroom.kv.storage import Storage
 
 SEGMENT_BYTES = 64 * 1024
 NOTE = keys.store_key("note")

@@ -8,10 +8,14 @@ from typing import NoReturn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.kv.cache import ENTRIES_A_GENERATION, ENTRY_BYTES, Cache
+from postroom.kv.budget import Budget
+from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
-from postroom.limits import CACHE_BYTES_MAX, KEY_BYTES_MAX
+from postroom.limits import KEY_BYTES_MAX
+
+CACHE_BYTES = Budget().values_bytes
+ENTRIES_A_GENERATION = CACHE_BYTES // ENTRY_BYTES
 
 
 def test_small_values_that_become_large_are_not_kept() -> None:
@@ -38,7 +42,7 @@ def test_long_keys_are_bounded_in_bytes() -> None:
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 2 * CACHE_BYTES_MAX * 1.5
+    assert held < CACHE_BYTES * 1.5
 
 
 class _Key(bytes):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
@@ -26,7 +27,6 @@ from postroom.raft.outcome import Outcome
 from postroom.ranges import evaluators
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.evaluators import Reads
-from postroom.ranges.locks import LockTable
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
@@ -112,24 +112,27 @@ class OneRange:
     """The replica, its clocks and its group. Also its host."""
 
     lease_seconds = LEASE_SECONDS
+    values_bytes = Budget().values_bytes
 
     def __init__(self) -> None:
         self._service: Coroutine[None, None, None] | None = None
         self.seconds = 0.0
         self.engine = MemoryEngine(MemoryDisk())
-        clock = HybridLogicalClock(self._wall_milliseconds, 0, lambda _: True)
+        clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
         registry, protections = Registry(), Protections()
         self.clock = clock
         self.replica = Replica(RANGE_ID, 1, self.engine, clock, registry, self)
         evaluators.register(registry)
-        reads = Reads(LockTable(), protections, self.replica.holders)
+        waits = self.replica.commit_waits
+        reads = Reads(waits.locks, protections, self.replica.holders, waits.wound)
         reads.register(registry)
-        Committer(registry, clock.reading).register(registry)
+        Committer(registry, clock.reading, waits).register(registry)
+        waits.register(registry)
         holders, wake = self.replica.holders, self.replica.wake
         around = Surroundings(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
             chance=lambda: 0.5, check_age=reads.check_age, wake_tokens=wake, holders=holders,
-            protections=protections,
+            reader=protections.reader, may_purge=lambda _, threshold: protections.limit(threshold),
             kept=0, signal=_Signal(), forgets_strangers=False, rouse=lambda: None,
         )  # fmt: skip
         signals = _Signal(), _Signal(), _Notice()

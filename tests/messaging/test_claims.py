@@ -8,6 +8,7 @@ import pytest
 
 from postroom.limits import CLAIMED_BYTES_MAX
 from postroom.messaging.claims import Claims
+from tests.work import lines_of
 
 KEY = b"inbox"
 ONE, OTHER = b"one", b"other"
@@ -109,7 +110,7 @@ def test_what_comes_after_the_found_ones_is_known_until_it_changes() -> None:
 
     assert following(lambda claims: None) == after
     assert following(lambda claims: claims.gone(KEY, ids(9, 11))) == b""
-    assert following(lambda claims: claims.gone(KEY, ids(8, 10))) == b""  # it may be among them
+    assert following(lambda claims: claims.gone(KEY, ids(8, 10))) == after
     assert following(lambda claims: claims.gone(KEY, ids(11))) == after
     assert following(lambda claims: claims.arriving({KEY: ids(7)[0]})) == b""
     assert following(lambda claims: claims.arrived({KEY: ids(7)[0]})) == b""
@@ -137,3 +138,43 @@ def test_what_was_read_ahead_is_told_the_same(what: Callable[[Claims], object], 
     assert len(claims.ahead) == 2
     what(claims)
     assert len(claims.ahead) == left
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda claims: claims.gone(KEY, ids(0)),
+        lambda claims: claims.taken(KEY, ids(0)),
+        lambda claims: claims.arriving({KEY: ids(5000)[0]}),
+        lambda claims: claims.arrived({KEY: ids(5000)[0]}),
+        lambda claims: [claims.arrived({KEY: ids(5)[0]}) for _ in range(1000)],
+    ],
+    ids=["gone", "taken", "arriving", "arrived", "arrived among them"],
+)
+def test_a_change_of_an_inbox_costs_the_same_however_many_reap_it(
+    act: Callable[[Claims], object],
+) -> None:
+    lines = []
+    for reapers in (100, 1000):
+        claims = Claims()
+        for number in range(reapers):
+            claims.claim(KEY, b"%d" % number, messages(number), ids(number + 1)[0])
+        lines.append(lines_of(act, claims))
+    assert lines[1] <= lines[0] + 2 * 900
+
+
+def test_what_was_taken_is_held_by_nobody_and_not_stepped_over() -> None:
+    claims = Claims()
+    for number in range(1, 10):
+        claims.claim(KEY, b"%d" % number, messages(number))
+    claims.taken(KEY, ids(1, 2))
+    assert (claims.holder(KEY, ids(1)[0]), len(claims)) == (None, 7)
+    claims.release(b"1")
+    assert claims.free(KEY, ids(2)[0]).start > ids(9)[0]
+    claims.release(b"2")
+    claims.release(b"3")
+    assert claims.free(KEY, ids(2)[0]).start == ids(3)[0]
+    claims.taken(KEY, ids(*range(4, 10)))
+    for number in range(4, 10):
+        claims.release(b"%d" % number)
+    assert (len(claims), claims._inboxes, claims._found_bytes) == (0, {}, 0)

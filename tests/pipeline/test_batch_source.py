@@ -20,15 +20,20 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
+    DataType,
+    DayTimeIntervalType,
     DoubleType,
     LongType,
     StringType,
     StructField,
     StructType,
+    VariantType,
 )
 
 import postroom
+from postroom.client.bulk import Bulk
 from postroom.errors import Error, Invalid, SnapshotTooOld, WrongType
 from postroom.limits import KEY_BYTES_MAX
 from postroom.pipeline import batch_source
@@ -183,7 +188,7 @@ def test_values_are_decoded_where_they_are_read(
     with pytest.raises(WrongType, match="broken"):
         rows(source(connect=served, insecure="true", format=format_), schema=numbers)
     db.put(b"broken", pack("text"))
-    with pytest.raises(WrongType, match="do not fit"):
+    with pytest.raises(WrongType, match="does not fit"):
         rows(source(connect=served, insecure="true", format=format_), schema=numbers)
 
 
@@ -393,23 +398,58 @@ def test_a_large_table_is_read_in_parts(
                 tx.put(key, bytes(2000))
     made = source(connect=served, insecure="true", part_bytes=100_000)
     reader = made.reader(made.schema())
-    assert len(reader.partitions()) >= 1
+    assert len(reader.partitions()) > 20, "though little of it is flushed"
     assert set(keys(rows(made, "key"))) == wanted
     monkeypatch.setattr(batch_source, "KEYS_PER_PART", 7)
     few = ordered[::100]
     assert keys(rows(made, "key", filters=[In(KEY, tuple(few))])) == few
 
 
+def test_one_percent_of_the_keys_costs_one_task_and_one_page(
+    served: str, db: postroom.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    ahead: Any = Bulk._ahead
+
+    def counting(bulk: Bulk, first: object, following: Any) -> Any:
+        asked.append(first)
+
+        def noted(page: object) -> object:
+            further = following(page)
+            asked.extend([further] if further is not None else [])
+            return further
+
+        return ahead(bulk, first, noted)
+
+    monkeypatch.setattr(Bulk, "_ahead", counting)
+    ordered = [b"%06d" % number for number in range(60_000)]
+    for start in range(0, len(ordered), 2000):
+        with db.begin() as tx:
+            for key in ordered[start : start + 2000]:
+                tx.put(key, bytes(80))
+    made = source(connect=served, insecure="true", part_bytes=500_000)
+    reader = made.reader(made.schema())
+    assert len(reader.partitions()) >= 10, "all of it, though it is fresh"
+    few: list[Filter] = [GreaterThanOrEqual(KEY, ordered[30_000]), LessThan(KEY, ordered[30_600])]
+    assert list(reader.pushFilters(few)) == few
+    assert len(reader.partitions()) == 1
+    assert keys(rows(made, "key", filters=few)) == ordered[30_000:30_600]
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "connect"),
+        ({}, "options of a table"),
         ({"connect": "a:1", "path": "b"}, "one of connect"),
         ({"connect": "127.0.0.1:1"}, "tls_ca"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "tabel": "data"}, "tabel"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "table": "nothing"}, "table is one of"),
         ({"connect": "127.0.0.1:1", "insecure": "perhaps"}, "true or false"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "-1"}, "whole number"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "at": "1795491160"}, "no timestamp: give"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "at": "yesterday"}, "or text in ISO 8601"),
+        ({"connect": "127.0.0.1:1", "insecure": "true", "start": "1.5"}, "an aware datetime"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "part_bytes": "0"}, "from 1 on"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "format": "xml"}, "json, msgpack"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "start": "then"}, "start"),
@@ -431,3 +471,36 @@ def test_impossible_schemas_are_refused(served: str) -> None:
         made.reader(StructType([StructField("timestamp", StringType())]))
     with pytest.raises(Invalid, match="table=changes"):
         made.streamReader(made.schema())
+
+
+def test_permissive_reading_keeps_what_cannot_be_decoded_in_a_column_of_its_own(
+    db: postroom.Database, served: str
+) -> None:
+    db.put(b"a", b"7")
+    db.put(b"b", b'"text"')
+    db.put(b"c", b"{broken")
+    db.put(b"d", b"99999999999999999999")
+    schema = StructType([
+        StructField("key", BinaryType()), StructField("value", LongType()),
+        StructField("_corrupt_record", BinaryType()),
+    ])  # fmt: skip
+    made = source(connect=served, insecure="true", format="json", mode="permissive")
+    assert rows(made, schema=schema) == [
+        {"key": b"a", "value": 7, "_corrupt_record": None},
+        {"key": b"b", "value": None, "_corrupt_record": b'"text"'},
+        {"key": b"c", "value": None, "_corrupt_record": b"{broken"},
+        {"key": b"d", "value": None, "_corrupt_record": b"99999999999999999999"},
+    ]
+    with pytest.raises(Invalid, match="give format="):
+        source(connect=served, insecure="true", mode="permissive")
+    with pytest.raises(Invalid, match="no column '_corrupt_record'"):
+        rows(source(connect=served, insecure="true", format="json"), schema=schema)
+
+
+@pytest.mark.parametrize("kind", [VariantType(), DayTimeIntervalType(), ArrayType(VariantType())])
+def test_a_type_without_a_form_is_refused_before_anything_is_read(
+    served: str, kind: DataType
+) -> None:
+    made = source(connect=served, insecure="true", format="json")
+    with pytest.raises(Invalid, match="'value' is of the type"):
+        made.reader(StructType([StructField("value", kind)]))

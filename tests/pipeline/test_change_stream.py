@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from postroom.errors import SnapshotTooOld
+from postroom.errors import AccessDenied, Invalid, SnapshotTooOld
 from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
+from postroom.pipeline.offsets import position_of
 from postroom.pipeline.options import parse
 from postroom.pipeline.tables import schema_of
 from postroom.ranges import feed
 from tests.client.stores import Store
-from tests.pipeline.readers import batches
+from tests.pipeline.readers import batches, source
 
 Offset = dict[str, Any]
 SCHEMA = schema_of("changes")
@@ -267,6 +268,96 @@ def test_what_a_batch_needs_is_kept_while_the_reader_lives(store: Store) -> None
         rows(reader(), start, end)
     of.stop()
     assert store.node.replicas.sizes()["protections"] == 0
+
+
+def restart(store: Store, options: dict[str, object]) -> list[tuple[bytes, bytes | None]]:
+    """What a stream reads after it was stopped while everything that may go was collected."""
+    of = reader(**options)
+    start = of.initialOffset()
+    store.db.put(b"a", b"1")
+    of.stop()
+    collect_all(store)
+    store.restart(after_seconds=3.0)
+    collect_all(store)
+    again = reader(**options)
+    return rows(again, start, again.latestOffset(start, ALL))
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "orders", "protect_for": 0}])
+def test_a_stream_without_a_protected_position_fails_after_the_history_was_collected(
+    store: Store, options: dict[str, object]
+) -> None:
+    with pytest.raises(SnapshotTooOld, match="fail_on_data_loss"):
+        restart(store, options)
+
+
+def test_a_named_stream_goes_on_where_it_was_however_much_was_collected(store: Store) -> None:
+    written = [(b"a", b"1"), *[(b"a", b"more")] * 6]
+    assert restart(store, {"name": "orders"}) == written
+
+
+def test_a_named_stream_protects_its_position_for_as_long_as_it_was_told(store: Store) -> None:
+    with pytest.raises(SnapshotTooOld, match="fail_on_data_loss"):
+        restart(store, {"name": "orders", "protect_for": 500})
+    assert restart(store, {"name": "orders", "protect_for": 5000})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"name": "n" * 129}, "128 characters"),
+        ({"name": "orders", "protect_for": 604_801}, "a week"),
+        ({"name": "orders", "protect_for": "long"}, "protect_for is a whole number"),
+    ],
+)
+def test_an_impossible_name_or_protection_is_refused_with_a_word(
+    options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(Invalid, match=said):
+        reader(**options)
+
+
+def test_a_name_is_for_streams() -> None:
+    named = source(connect="127.0.0.1:1", insecure="true", name="orders", at=1)
+    with pytest.raises(Invalid, match="is for a stream"):
+        named.reader(named.schema())
+
+
+def test_a_stream_that_may_only_read_is_told_what_to_do(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise AccessDenied("this client has the role 'read'")
+
+    monkeypatch.setattr(type(store.db), "keep_position", denied)
+    with pytest.raises(AccessDenied, match="protect_for=0"):
+        reader(name="orders").initialOffset()
+    assert reader().initialOffset()
+
+
+def test_the_position_of_a_named_stream_moves_with_each_batch(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[int] = []
+    keep = type(store.db).keep_position
+
+    def counted(db: Any, name: str, at: int, **more: Any) -> None:
+        kept.append(at)
+        keep(db, name, at, **more)
+
+    monkeypatch.setattr(type(store.db), "keep_position", counted)
+    of = reader(name="orders")
+    offset = of.initialOffset()
+    expected = [position_of(offset)]
+    for number in range(3):
+        store.db.put(b"a", b"%d" % number)
+        end = of.latestOffset(offset, ALL)
+        assert rows(of, offset, end)
+        assert kept == expected, "it stays until the batch is done"
+        assert of.latestOffset(end, ALL) == end
+        expected.append(position_of(end))
+        offset = end
+    assert kept == expected
 
 
 @pytest.mark.parametrize("act", ["offset", "batch"])

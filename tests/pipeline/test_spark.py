@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 import postroom
+from postroom.errors import Invalid
 from postroom.pipeline import starts_with
+from postroom.pipeline.advice import Adviser, check_python
+
+BERLIN = ZoneInfo("Europe/Berlin")
 
 
 @pytest.fixture
@@ -123,3 +132,129 @@ def test_mistakes_are_told_in_words(spark: Any, folder: str) -> None:
             load(spark, path=folder).count()
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_a_view_of_a_table_reads_the_newest_state_at_each_query(
+    spark: Any, served: str, db: postroom.Database
+) -> None:
+    db.put(b"a", b"1")
+    reached = f"connect '{served}', insecure 'true'"
+    spark.sql(f"create table shop using postroom options ({reached}, table 'data')")
+    spark.sql(f"create view newest as select * from shop with ({reached})")
+    try:
+        assert [row.key for row in spark.sql("select * from newest").collect()] == [b"a"]
+        db.put(b"b", b"2")
+        found = spark.sql("select cast(value as string) v from newest where key = X'62'").collect()
+        assert [row.v for row in found] == ["2"]
+        with pytest.raises(Exception, match=r"SELECT \.\.\. FROM t WITH"):
+            spark.sql("select * from shop").collect()
+    finally:
+        spark.sql("drop view newest")
+        spark.sql("drop table shop")
+
+
+def test_a_table_of_a_folder_is_read_where_it_is(spark: Any, folder: str) -> None:
+    spark.sql(f"create table folder using postroom options (path '{folder}', table 'inbox')")
+    try:
+        counted = spark.sql(
+            f"select count(*) as n from folder with (path '{folder}', table 'inbox')"
+        )
+        assert counted.collect()[0].n == 1
+    finally:
+        spark.sql("drop table folder")
+
+
+def test_a_moment_is_a_timestamp_or_text_in_iso_8601(
+    spark: Any, served: str, db: postroom.Database
+) -> None:
+    db.put(b"a", b"1")
+    before = db.now().datetime + timedelta(milliseconds=1)
+    eventually_later(db, before)
+    db.put(b"b", b"2")
+    for at in (before, before.isoformat(), before.astimezone(BERLIN)):
+        frame = load(spark, connect=served, insecure="true", at=at)
+        assert b"b" not in [row.key for row in frame.collect()]
+    with pytest.raises(Exception, match="has no time zone"):
+        load(spark, connect=served, insecure="true", at="2026-11-23T12:00:00")
+
+
+def test_spark_tells_an_error_of_postroom_without_a_traceback(
+    spark: Any, served: str, db: postroom.Database
+) -> None:
+    db.put(b"a", b"no json")
+    with pytest.raises(Exception, match="there is no option 'other'") as planned:
+        load(spark, connect=served, insecure="true", other="1")
+    reader = spark.read.format("postroom").options(connect=served, insecure="true", format="json")
+    with pytest.raises(Exception, match=r"is no JSON; give .*mode=permissive") as read:
+        reader.schema("key string, value struct<a: int>").load().collect()
+    assert not any("Traceback" in str(each.value) for each in (planned, read))
+
+
+def eventually_later(db: postroom.Database, moment: datetime) -> None:
+    while db.now().datetime <= moment:
+        db.put(b"clock", b"")
+        db.delete(b"clock")
+
+
+def test_the_store_keeps_the_position_of_a_stream_that_has_a_name(
+    served: str, db: postroom.Database, query_of: Any
+) -> None:
+    before = db.now()
+    for number in range(3):
+        db.put(b"a", b"%d" % number)
+    assert query_of(served, start="earliest", name="orders").awaitTermination(240)
+    (found,) = db.status().positions
+    assert found.name == "orders"
+    assert found.position > before
+    db.put(b"a", b"more")
+    assert query_of(served, name="orders", protect_for=0).awaitTermination(240)
+    assert not db.status().positions
+
+
+def test_progress_tells_how_far_a_stream_is_behind(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    for number in range(7):
+        db.put(b"k%d" % number, b"v")
+    stream = spark.readStream.format("postroom").options(
+        connect=served, insecure="true", table="changes", start="earliest", max_rows="5"
+    )
+    query = (
+        stream.load().writeStream.format("memory").queryName("behind")
+        .option("checkpointLocation", str(tmp_path)).start()
+    )  # fmt: skip
+    try:
+        query.processAllAvailable()
+        sources = [source for each in query.recentProgress for source in each["sources"]]
+        ends = [json.loads(source["endOffset"]) for source in sources if source["endOffset"]]
+        assert ends[0]["rows_behind"] == 2
+        assert ends[0]["seconds_behind"] > 0
+        assert (ends[-1]["rows_behind"], ends[-1]["seconds_behind"]) == (0, 0)
+    finally:
+        query.stop()
+
+
+def test_an_output_mode_that_spark_refuses_is_answered_with_the_way_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refused = "requirement failed: postroom does not support Update mode."
+    Adviser().onQueryTerminated(SimpleNamespace(exception=refused))
+    assert "foreachBatch" in caplog.text
+    caplog.clear()
+    for other in (None, "something else"):
+        Adviser().onQueryTerminated(SimpleNamespace(exception=other))
+    assert caplog.text == ""
+
+
+def test_a_python_without_postroom_is_named_with_the_variable_that_helps(tmp_path: Path) -> None:
+    check_python(sys.executable)
+    other = tmp_path / "python3"
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    with pytest.raises(Invalid, match=r"has no Postroom.*PYSPARK_PYTHON="):
+        check_python(str(other))
+    other.write_text("#!/bin/sh\necho 0.0.1\n")
+    with pytest.raises(Invalid, match=r"has Postroom 0\.0\.1"):
+        check_python(str(other))
+    with pytest.raises(Invalid, match="not found"):
+        check_python(str(tmp_path / "none"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.pipeline.sessions import in_a_line
+from postroom.pipeline.jobs.job import in_a_line
 
 TASK = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times
   File "reading.py", line 77, in read
@@ -25,6 +25,10 @@ Driver stacktrace:
         (
             "An error occurred while calling o1.x.\n: java.io.IOException: full\n\tat x",
             "Spark: java.io.IOException: full",
+        ),
+        (
+            "\n[PARSE_SYNTAX_ERROR] Syntax error\n\n== SQL",
+            "Spark: [PARSE_SYNTAX_ERROR] Syntax error",
         ),
         ("", "Spark has failed, and does not say why"),
     ],

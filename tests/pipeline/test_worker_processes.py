@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import gc
+import io
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+from pyspark import util
+from pyspark.sql.worker import utils
 
+from postroom.errors import Invalid
 from postroom.pipeline import worker_processes
+
+
+@pytest.fixture(autouse=True)
+def _spark_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = util.handle_worker_exception
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get("handle_worker_exception") is handle:
+            monkeypatch.setattr(module, "handle_worker_exception", handle)
 
 
 @pytest.mark.parametrize("name", ["pyspark.daemon", "a.program", None])
@@ -25,6 +37,29 @@ def test_only_in_processes_of_spark_what_is_imported_is_looked_at_no_more(
     worker_processes.settle()
     worker_processes.settle()
     assert done == (["collected", "frozen"] if name == "pyspark.daemon" else [])
+
+
+@pytest.mark.parametrize("name", ["pyspark.daemon", "a.program"])
+def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    main = SimpleNamespace(__spec__=SimpleNamespace(name=name))
+    monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
+    monkeypatch.setattr(worker_processes, "_settled", False)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    worker_processes.settle()
+    lost = UnboundLocalError("reader")
+    lost.__context__ = Invalid("say this")
+    for error in (Invalid("say this"), KeyError("of a program"), lost):
+        told = io.BytesIO()
+        try:
+            raise error
+        except Exception as caught:
+            utils.handle_worker_exception(caught, told)
+        is_plain = name == "pyspark.daemon" and not isinstance(error, KeyError)
+        assert (b"Traceback" in told.getvalue()) == (not is_plain)
+        expected = b"of a program" if isinstance(error, KeyError) else b"say this"
+        assert expected in told.getvalue()
 
 
 LOADED = """

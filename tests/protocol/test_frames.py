@@ -39,6 +39,7 @@ from postroom.protocol.failures import (
 )
 from postroom.protocol.requests import ANSWERS, ClientRequest, DescribeNode, decode_result
 from postroom.ranges import nodes
+from postroom.ranges.positions import KeepPosition, ReadPositions
 from postroom.ranges.requests import (
     Accounting,
     CollectGarbage,
@@ -68,9 +69,13 @@ COUNTS = st.integers(0, 2**40)
 IDS = st.binary(min_size=16, max_size=16)
 MESSAGE_IDS = st.binary(min_size=20, max_size=20)
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
-HEADERS = st.none() | st.dictionaries(
-    st.text(max_size=5), st.none() | st.booleans() | INTEGERS | st.text() | st.binary()
-)
+HEADERS = (
+    st.none()
+    | st.dictionaries(
+        st.text(max_size=5), st.none() | st.booleans() | INTEGERS | st.text() | st.binary()
+    )
+).map(lambda headers: msgspec.Raw(msgspec.msgpack.encode(headers)))
+"""They stay packed on their way."""
 UPDATES = st.one_of(
     st.builds(Put, KEYS, KEYS),
     st.builds(Increment, KEYS, INTEGERS),
@@ -86,6 +91,7 @@ WRITES = st.one_of(
     st.builds(ReapMessages, KEYS, st.lists(MESSAGE_IDS)),
     st.builds(ReplayDeadLetters, st.lists(KEYS)),
     st.builds(DiscardDeadLetters, st.lists(KEYS)),
+    st.builds(KeepPosition, st.text(min_size=1, max_size=128), TIMES, st.floats(0, 7 * 86_400)),
 )
 SECONDS = st.floats(0, 60)
 REQUESTS = st.one_of(
@@ -110,6 +116,7 @@ REQUESTS = st.one_of(
     st.builds(ListDeadLetters, COUNTS, COUNTS, KEYS),
     st.builds(ReadCounters),
     st.builds(AwaitQuiet),
+    st.builds(ReadPositions),
     st.builds(nodes.ReadNodes),
     st.builds(nodes.RetireNode, COUNTS),
     st.builds(DescribeNode),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +25,12 @@ from postroom.messaging.requests import (
 from postroom.messaging.staging_requests import LoadRows
 from postroom.protocol import frames, stretches
 from postroom.protocol.failures import WireError
-from postroom.protocol.stretches import TooMuch, ask_in_stretches, is_large
+from postroom.protocol.permitted import NotDecoded
+from postroom.protocol.room import Room
+from postroom.protocol.stretches import ask_in_stretches, is_large
+from postroom.protocol.walk import Walk
 from postroom.ranges.requests import Accounting, Get, GetMany, Put
+from postroom.server.cluster.access import Role, permitted
 from tests.protocol.test_frames import REQUESTS
 
 STRETCH = 200
@@ -43,14 +49,23 @@ def commit(*writes: Any, reads: list[bytes] | None = None, spans: Any = ()) -> A
     return ("commit", bytes(16), 1, 60.0, 0, b"anchor", reads or [], spans, writes)
 
 
-def decoded(frame: bytes) -> frames.Ask:
-    going_on = ask_in_stretches(frame)
-    while True:
-        try:
-            next(going_on)
-        except StopIteration as stop:
-            ask: frames.Ask = stop.value
-            return ask
+EVERYTHING = permitted(Role.ADMIN)
+
+
+def in_stretches(
+    frame: bytes, on_head: Any = lambda _: None, reserve: Any = lambda _: None
+) -> Iterator[Any]:
+    return ask_in_stretches(frame, EVERYTHING, Room(reserve), on_head)
+
+
+def decoded(frame: bytes) -> frames.Ask[Any]:
+    heads: list[frames.Ask[Any]] = []
+    requests = [
+        (number, request)
+        for some in in_stretches(frame, heads.append)
+        for number, request, _ in some
+    ]
+    return msgspec.structs.replace(heads[0], requests=requests)
 
 
 ID = bytes(20)
@@ -92,7 +107,7 @@ def test_any_requests(requests: list[Any], stretch: int) -> None:
     frame = packed(*requests, withdrawn=(1, 2, 3), looks_up=True)
     with patch.object(limits, "FRAME_STRETCH_BYTES", stretch):
         ask = decoded(frame)
-    if not any(isinstance(request, TooMuch) for _, request in ask.requests):
+    if not any(isinstance(request, NotDecoded) for _, request in ask.requests):
         assert ask == frames.from_client(frame)
 
 
@@ -106,7 +121,7 @@ def test_what_is_none_is_refused_or_understood_alike(kind: str, data: st.DataObj
             ask = decoded(bytes(frame))
         except WireError:
             return
-    if not any(isinstance(request, TooMuch) for _, request in ask.requests):
+    if not any(isinstance(request, NotDecoded) for _, request in ask.requests):
         assert ask == frames.from_client(bytes(frame))
 
 
@@ -152,7 +167,7 @@ def test_a_request_that_is_too_large_is_refused_and_others_of_its_frame_are_not(
     frame = packed(Get(b"before"), request_, Get(b"behind"))
     (_, before), (number, refused), (_, behind) = decoded(frame).requests
     assert (before, number, behind) == (Get(b"before"), 2, Get(b"behind"))
-    assert isinstance(refused, TooMuch)
+    assert isinstance(refused, NotDecoded)
     name, message, _ = refused.failure
     assert name == "ValueTooLarge"
     assert why in message
@@ -162,7 +177,7 @@ def test_a_request_that_is_too_large_is_refused_and_others_of_its_frame_are_not(
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The items that were gone over, or decoded, since it was last asked."""
     done = [0, 0]
-    skip, element = stretches._Walk.skip, stretches._Element
+    skip = Walk.skip
 
     def skipped(walk: Any, count: int) -> Any:
         going_over = skip(walk, count)
@@ -185,11 +200,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
         return count
 
-    monkeypatch.setattr(stretches._Walk, "skip", skipped)
+    monkeypatch.setattr(Walk, "skip", skipped)
     for kind in (*stretches._REQUESTS.values(), *stretches._WRITES.values()):
         for place, each in dict(kind.lists).items():
             of = each.element
-            counts = element(counting(of.decode), of.run, of.is_bytes, of.divide)
+            counts = dataclasses.replace(of, decode=counting(of.decode))
             monkeypatch.setitem(
                 kind.lists, place, stretches._List(each.name, each.kind, counts, each.length_max)
             )
@@ -214,7 +229,7 @@ def test_no_stretch_does_more_than_its_part(monkeypatch: pytest.MonkeyPatch, fra
     stretch = 4000
     monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", stretch)
     stages, most_bytes, most_items, items = counted(monkeypatch), 0, 0, 0
-    going_on = ask_in_stretches(frame)
+    going_on = in_stretches(frame)
     while True:
         done = next(stages)
         try:
@@ -274,7 +289,7 @@ def test_what_is_too_large_is_all_that_is_refused() -> None:
     writes = [WRITE, ("put", b"k", b"v", False), ("enqueue_update", UPDATE), WRITE]
     frame = packed(commit(*writes), ("get", b"k", 0))
     first, second = decoded(frame).requests
-    assert isinstance(first[1], TooMuch)
+    assert isinstance(first[1], NotDecoded)
     assert second == (2, Get(b"k"))
     frames.from_client(frame)
 
@@ -312,7 +327,7 @@ def outcome(decode: Any, frame: bytes) -> Any:
         ask = decode(frame)
     except WireError:
         return WireError
-    return TooMuch if any(type(each) is TooMuch for _, each in ask.requests) else ask
+    return NotDecoded if any(type(each) is NotDecoded for _, each in ask.requests) else ask
 
 
 @pytest.mark.parametrize("stretch", [16, 48, 100_000])
@@ -327,8 +342,8 @@ def test_both_decoders_say_the_same_of_whatever_comes(
     refused = 0
     for _ in range(600):
         frame = mutated(random.choice(SMALL), random)
-        in_stretches, at_once = outcome(decoded, frame), outcome(frames.from_client, frame)
+        by_parts, at_once = outcome(decoded, frame), outcome(frames.from_client, frame)
         refused += at_once is WireError
-        if in_stretches is not TooMuch:
-            assert in_stretches == at_once, frame.hex()
+        if by_parts is not NotDecoded:
+            assert by_parts == at_once, frame.hex()
     assert 100 < refused < 600

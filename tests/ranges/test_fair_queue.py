@@ -5,20 +5,25 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import islice
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from postroom.ranges.calls import Call
 from postroom.ranges.fair_queue import FairQueue
 
+OWNERS = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
+
 
 class Asked(Call):
-    __slots__ = ("owner",)
+    __slots__ = ("owner", "principal")
 
 
-def call(owner: object, request: object = None) -> Asked:
+def call(owner: object, request: object = None, principal: str = "") -> Asked:
     made = Asked(request)
-    made.owner = owner
+    made.owner, made.principal = owner, principal
     return made
 
 
@@ -79,3 +84,44 @@ def test_nothing_is_lost_that_threads_append_at_once() -> None:
             taken += 1
     assert taken == 4 * each
     assert len(queue) == 0
+
+
+def test_a_principal_with_many_clients_has_as_many_turns_as_one_with_one() -> None:
+    queue = FairQueue()
+    for request in (1, 2):
+        for client in range(20):
+            queue.append(call(f"many{client}", request, "many"))
+    for request in (1, 2, 3):
+        queue.append(call("one", request, "one"))
+    queue.append(call("other", 1, "other"))
+    taken = [queue.popleft() for _ in range(len(queue))]
+    assert [each.principal for each in taken[:7]] == [
+        "many", "one", "other", "many", "one", "many", "one",
+    ]  # fmt: skip
+    many = [f"{each.owner}/{each.request}" for each in taken if each.principal == "many"]
+    assert many == [f"many{client}/{request}" for request in (1, 2) for client in range(20)]
+    assert (len(queue), queue.by_owner, bool(queue._rounds)) == (0, {}, False)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["append", "appendleft", "pop", "taken"]), OWNERS)))
+def test_a_queue_keeps_what_it_is_given_in_the_order_of_each_client(
+    moves: list[tuple[str, tuple[str, str]]],
+) -> None:
+    queue, model = FairQueue(), dict[str, list[Call]]()
+    for number, (what, (principal, owner)) in enumerate(moves):
+        if what.startswith("append"):
+            made, line = (
+                call(principal + owner, number, principal),
+                model.setdefault(principal + owner, []),
+            )
+            getattr(queue, what)(made)
+            line.insert(0 if what == "appendleft" else len(line), made)
+        elif len(queue):
+            taken = [queue.popleft()] if what == "pop" else list(islice(queue.taken(), 3))
+            for each in taken:
+                assert model[str(each.owner)].pop(0) is each
+        assert len(queue) == sum(map(len, model.values()))
+        assert bool(queue.by_owner or queue.arrived) == bool(len(queue))
+    while queue:
+        assert queue.popleft()
+    assert not queue._rounds

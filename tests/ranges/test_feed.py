@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Iterator
+from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -37,8 +39,9 @@ class Watcher:
         return bytes(change.value)
 
     def leave(self) -> None:
-        for waiting in list(self.store.node.replica.waiting_for.get(feed.TOKEN, [])):
-            self.store.node.cancel(waiting)
+        for line in list(self.store.node.replica.waiting_for.values()):
+            for waiting in list(line):
+                self.store.node.cancel(waiting)
 
 
 def test_large_changes_are_bounded_in_bytes(store: Store) -> None:
@@ -163,3 +166,113 @@ def test_a_change_of_more_than_is_kept_is_read_from_the_versions(
     store.db.put(b"a9", b"last")
     found = [watcher.next() for _ in range(502)]
     assert found == [b"first", *(b"%03d" % number for number in range(500)), b"last"]
+
+
+class Looks:
+    """Counts how often the feed looks at somebody that watches."""
+
+    def __init__(self, store: Store) -> None:
+        self.number = 0
+        reads = store.node.replica.registry.reads
+        read = reads[ScanChanges]
+
+        def counted(*rest: Any) -> Any:
+            self.number += 1
+            return read(*rest)
+
+        reads[ScanChanges] = counted
+
+    def during(self, store: Store, key: bytes, value: bytes = b"") -> int:
+        """How many looks a commit takes."""
+        before = self.number
+        store.db.put(key, value)
+        store.driver.settle()
+        return self.number - before
+
+
+def _watch(store: Store, *spans: tuple[bytes, bytes]) -> list[Running[Changes]]:
+    store.db.put(b"first", b"")
+    at = store.node.replica.last_commit
+    return [
+        store.start(_answer(store.driver.send(ScanChanges(start, end, at)))) for start, end in spans
+    ]
+
+
+def test_a_commit_looks_only_at_watches_of_what_it_writes(store: Store) -> None:
+    keys = [b"other/%04d" % number for number in range(1000)]
+    watching = _watch(
+        store,
+        *[(key, key + b"\x00") for key in keys],
+        *[(key, key + b"\xff") for key in keys],
+        *[(b"a" + key, b"z" + key) for key in keys[:10]],
+    )
+    looks = Looks(store)
+    assert [looks.during(store, b"put/%d" % number) for number in range(300)][10:] == [0] * 290, (
+        "the first ones answer those that begin below"
+    )
+    assert looks.during(store, keys[7]) == 2
+    assert looks.during(store, keys[8] + b"/below") == 1
+    assert sum(each.done for each in watching) == 10 + 3
+
+
+def test_a_watch_is_told_of_one_key_among_many_that_a_commit_writes(store: Store) -> None:
+    names = [b"k%03d" % number for number in range(500)]
+    watching = _watch(store, *[(name, name + b"\x00") for name in names])
+    looks = Looks(store)
+    with store.db.begin() as tx:
+        for name in names:
+            tx.put(name, name)
+    store.driver.settle()
+    assert [[change.key for change in each.result().changes] for each in watching] == [
+        [name] for name in names
+    ]
+    assert looks.number == 500
+
+
+def test_a_watch_is_told_of_changes_in_the_order_of_commits_and_keys(store: Store) -> None:
+    (waits,) = _watch(store, (b"a", b"b"))
+
+    async def write(*keys: bytes) -> None:
+        async with store.core.begin() as tx:
+            for key in keys:
+                tx.put(key, b"")
+
+    store.start(write(b"x"))  # the others go together, into the next proposal
+    for keys in ((b"a3", b"a1"), (b"a2", b"a4", b"a0"), (b"a1",)):
+        store.start(write(*keys))
+    found = [(change.timestamp, change.key) for change in waits.result().changes]
+    assert found == sorted(found)
+    assert len(found) > 1
+
+
+def test_a_watch_from_a_later_timestamp_waits_for_it(store: Store) -> None:
+    later = store.driver.now() + (10_000 << 16)
+    waits = store.start(_answer(store.driver.send(ScanChanges(b"a", b"b", later))))
+    store.db.put(b"a", b"too early")
+    store.db.put(b"a", b"too early again")
+    assert not waits.done
+    store.advance(20)
+    store.db.put(b"a", b"told")
+    assert [change.value for change in waits.result().changes] == [b"told"]
+
+
+def test_a_quiet_watch_is_told_once_in_a_while_how_far_it_has_come(store: Store) -> None:
+    (waits,) = _watch(store, (b"quiet", b"quiet\x00"))
+    store.advance(2 * feed.REFRESH_SECONDS)
+    assert not waits.done, "nothing was committed: it knows everything"
+    store.db.put(b"busy", b"")
+    store.advance(feed.IDLE_SECONDS)
+    changes = waits.result()
+    assert (changes.changes, changes.until) == ([], store.node.replica.last_commit)
+
+
+def test_many_quiet_watches_are_refreshed_over_many_turns(store: Store) -> None:
+    watching = _watch(store, *[(b"q%03d" % number, b"q%03d~" % number) for number in range(300)])
+    store.advance(2 * feed.REFRESH_SECONDS)
+    store.db.put(b"busy", b"")
+    done = []
+    for _ in range(100):
+        store.advance(feed.IDLE_SECONDS / 50)
+        done.append(sum(each.done for each in watching))
+    assert done[-1] == 300
+    assert max(after - before for before, after in pairwise(done)) < 300

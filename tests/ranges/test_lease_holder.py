@@ -19,7 +19,7 @@ class Side:
     def __init__(self, node_id: int, lease: Lease = leases.NOBODY) -> None:
         self.seconds = 100.0 * node_id
         self.wall = EPOCH_MILLISECONDS
-        self.clock = HybridLogicalClock(lambda: self.wall, 0, lambda _: True)
+        self.clock = HybridLogicalClock(lambda: self.wall, lambda: self.seconds, 0, lambda _: True)
         self.lease_holder = LeaseHolder(node_id, lease, self.clock, lambda: self.seconds, SECONDS)
         self.until = 0.0
         self.received_at = self.seconds

@@ -10,7 +10,9 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.kv import keys
+from postroom.kv.beside import InOrder
 from postroom.kv.engine import Engine
+from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import PARTITIONS_MAX
 from postroom.ranges import partitions
@@ -65,6 +67,35 @@ def test_parts_are_of_about_one_size(
     counts = [sum(start <= name < end for name in names) for start, end in pairwise(bounds)]
     assert len(counts) >= 3
     assert max(counts) < len(names) * 0.5
+
+
+@pytest.mark.parametrize("installed", INSTALLED)
+def test_a_fresh_table_that_no_engine_has_flushed_is_cut(installed: str, tmp_path: Path) -> None:
+    """All of it is in the memtable and the log: the engine's tables know nothing of it."""
+    opened = OnDisk(installed).open(tmp_path / "e", write_buffer_bytes=32 * 1024 * 1024)
+    engine = Gathering(opened, 1024, lambda _: None, InOrder())
+    names = [b"%08d" % number for number in range(60_000)]
+    random = Random(3)
+    for start in range(0, len(names), 1000):
+        few = names[start : start + 1000]
+        engine.add({keys.head_key(name): random.randbytes(80) for name in few})
+        engine.hand_over()
+    assert opened.approximate_bytes(*WHOLE) == 0, "nothing of it was flushed"
+    bounds = [b"", *found(engine, 500_000), b"\xff"]
+    counts = [sum(start <= name < end for name in names) for start, end in pairwise(bounds)]
+    assert len(counts) >= 10
+    assert max(counts) < 2 * len(names) / len(counts)
+    half = keys.head_key(names[30_000])
+    assert engine.approximate_bytes(WHOLE[0], half) == pytest.approx(
+        engine.approximate_bytes(half, WHOLE[1]), rel=0.05
+    )
+    assert engine.approximate_bytes(b"", WHOLE[0]) == 0
+    engine.compact(*WHOLE)
+    assert engine.approximate_bytes(*WHOLE) == pytest.approx(
+        opened.approximate_bytes(*WHOLE), rel=0.05
+    ), "what was flushed does not count twice"
+    engine.close()
+    opened.close()
 
 
 def test_what_lies_beside_a_key_is_not_cut_off(engine: Engine) -> None:

@@ -132,6 +132,11 @@ class Server:
             await asyncio.sleep(LOOK_SECONDS)
             self.sessions.look()
 
+    async def look_at_access(self) -> None:
+        """As a node does that serves, a few times a second."""
+        if self._security.has_changed():
+            self.sessions.look_at_access()
+
     async def _listen_for_grpc(self, address: str) -> None:
         store = GrpcStore(self._security, Doorkeeper())
         store.sessions = self.sessions

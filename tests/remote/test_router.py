@@ -95,7 +95,7 @@ def test_when_no_node_can_be_reached_the_deadline_ends_it() -> None:
         world.pass_time(0.01)
     assert isinstance(write.error, Unavailable), "it certainly never left"
     assert isinstance(read.error, Unavailable)
-    assert "a:1: reset" in str(read.error)
+    assert "(a:1, b:1: reset)" in str(read.error), "each reason once"
     assert 10 < len(world.streams) < 60, "tried again and again, with pauses"
 
 

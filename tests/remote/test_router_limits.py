@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.client.remote import router as routers
+from postroom.client.remote.link import COMPANY_SECONDS
 from postroom.errors import (
     Invalid,
     TransactionTooLarge,
@@ -13,6 +14,7 @@ from postroom.errors import (
 from postroom.messaging.requests import AwaitQuiet, ListInboxes
 from postroom.ranges.requests import (
     Get,
+    GetForUpdate,
     GetMany,
     Put,
 )
@@ -96,6 +98,54 @@ def test_commits_wait_for_as_many_as_are_under_way() -> None:
     assert numbers_of_commits(stream)[-3:] == [5, 6, 7], "three are not less than three"
 
 
+def test_commits_that_may_wait_for_locks_leave_room_for_all_others() -> None:
+    """Two thousand commits that waited for one lock let nothing else of their client pass."""
+    world = World()
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=8)
+    lock = world.ask(GetForUpdate(b"k", 0, commit(99).transaction_id, 60.0))
+    stream.answer(lock.number, VALUE)
+    commits = [world.ask(commit(number)) for number in range(9)]
+    world.pass_time(2 * COMPANY_SECONDS)
+    assert [call.number in stream.requests for call in commits] == [True] * 6 + [False] * 3
+    assert world.ask(GET).number in stream.requests
+    assert world.ask(commit(99)).number in stream.requests, "its lock may be what they wait for"
+    for call in commits[:3]:
+        stream.answer(call.number, COMMITTED)
+    world.pass_time(2 * COMPANY_SECONDS)
+    assert all(call.number in stream.requests for call in commits[3:])
+
+
+def test_calls_that_found_no_room_are_sent_in_their_order() -> None:
+    world = World()
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=1)
+    first = world.ask(GET)
+    later = [world.ask(request) for request in (commit(1), GET, commit(2), GET)]
+    sent = []
+    while stream.requests:
+        number = only(stream.requests)
+        sent.append(number)
+        stream.answer(number, VALUE if stream.requests[number] == GET else COMMITTED)
+    assert sent == [call.number for call in (first, *later)]
+
+
+def test_calls_that_found_no_room_go_elsewhere_with_the_others() -> None:
+    world = World(["a:1", "b:1"])
+    stream = world.to("a:1")
+    stream.welcome(leader=1, requests_max=4)
+    calls = [world.ask(request) for request in (*map(commit, range(5)), *[GET] * 3)]
+    stream.breaks()
+    world.pass_time(1.1)
+    other = world.settle("b:1")
+    world.pass_time(2 * COMPANY_SECONDS)
+    assert other.requests.keys() == {call.number for call in calls}
+    for call in calls:
+        other.answer(call.number, VALUE if call.request == GET else COMMITTED)
+    assert all(call.answers == 1 for call in calls)
+    assert world.ask(GET).link.crowd == 0  # type: ignore[union-attr]
+
+
 def test_a_commit_does_not_wait_for_a_single_one() -> None:
     world = World()
     stream = world.settle()
@@ -132,6 +182,20 @@ def test_commits_that_wait_for_company_go_elsewhere_with_the_others() -> None:
     assert [call.maybe for call in calls] == [True, True, True, False]
 
 
+def test_a_client_does_not_spin_while_a_socket_takes_no_commits() -> None:
+    """What had waited long enough for company was due again and again, until it was taken."""
+    world = World()
+    world.settle()
+    for number in range(3):
+        world.router.submit(Asked(commit(number)))
+    world.read()
+    world.router.submit(Asked(commit(3)))
+    for _ in range(3):
+        world.now = world.router.next_deadline()
+        world.router.tick()
+        assert world.router.next_deadline() > world.now
+
+
 def test_a_commit_that_is_cancelled_while_it_waits_for_company_never_leaves() -> None:
     world = World()
     stream = world.settle()
@@ -146,6 +210,27 @@ def test_a_commit_that_is_cancelled_while_it_waits_for_company_never_leaves() ->
         stream.answer(call.number, COMMITTED)
     assert not stream.requests
     assert all(world.ask(commit(number)).link.open == number + 1 for number in range(2))
+
+
+def test_commits_that_may_leave_wait_for_the_stream_without_alarms() -> None:
+    """The stream is full: it takes nothing for a while."""
+    world = World()
+    stream = world.settle()
+    calls = [Asked(commit(number)) for number in range(4)]
+    for call in calls[:3]:
+        world.router.submit(call)
+    world.read()
+    world.router.submit(calls[3])
+    assert world.router.next_deadline() == world.now + COMPANY_SECONDS
+    for _ in range(2):
+        world.now += COMPANY_SECONDS
+        world.router.tick()
+        assert world.router.next_deadline() > world.now + COMPANY_SECONDS
+    world.read()
+    assert len(stream.requests) == 4
+    world.router.submit(call := Asked(commit(4)))
+    world.read()
+    assert call.number in stream.requests
 
 
 def test_a_frame_that_would_be_too_large_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,12 +18,14 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
     ScanChanges,
+    Unprotect,
     Value,
 )
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.session_client import Client, commit, waiting
+from tests.work import lines_of
 
 # --- withdrawing
 
@@ -115,7 +117,7 @@ def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
 
 
 def test_bytes_count_too_over_all_sessions(store: Store) -> None:
-    sessions = Sessions(store.node, Limits(bytes_max=3000))
+    sessions = Sessions(store.node, Limits(bytes_max=6000))
     first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
     big = Put(b"k", bytes(2000))
     first.ask(commit(store, 1, big, client=b"11111111"))
@@ -244,20 +246,35 @@ def test_a_client_of_the_first_release_may_have_any_id_but_that_of_another_one(
     other.session.close()
 
 
-def test_who_is_cut_off_while_it_is_answered_counts_no_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_cut_off_while_it_is_answered_counts_no_more(store: Store) -> None:
     """What it was still to be told counted as unread for ever: some hundred clients that provoke
     that, and everybody who has an answer to read is cut off.
     """
-    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 2)
     sessions = Sessions(store.node, Limits(unread_bytes_max=1000, unread_bytes_end=1000))
     client = Client(sessions)
     client.read()
-    numbers = tuple(range(1, 701))
-    client.ask(*[Get(b"k")] * len(numbers), withdrawn=numbers)
+    numbers = tuple(range(1, 401))
+    client.ask(*[ScanChanges(b"a", b"b", store.node.clock.reading())] * len(numbers))
+    client.ask(withdrawn=numbers)
     assert client.session.ended
     client.read()
     store.driver.settle()
     assert sessions.admission.unread_bytes == 0
     assert (sessions.admission.requests, sessions.admission.bytes) == (0, 0)
+
+
+def test_taking_back_what_was_never_protected_costs_the_same_however_much_is_asked(
+    store: Store,
+) -> None:
+    lines = []
+    for number in (10, 1000):
+        client = Client(Sessions(store.node), client=b"%08d" % number)
+        client.ask(*[AwaitQuiet() for _ in range(number)])
+        waits = ScanChanges(b"a", b"b", store.node.clock.reading())
+        client.ask(*[waits for _ in range(number)], first=number + 1)
+        store.driver.settle()
+        asked = [Unprotect(each) for each in range(1, 11)]
+        lines.append(lines_of(client.ask, *asked, first=10_000))
+        client.read()
+        assert all(client.answers[10_000 + each] is None for each in range(10))
+    assert lines[1] < 2 * lines[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random  # noqa: TID251 (seeded)
 from typing import Any
 
+from postroom.client.remote.addresses import in_words
 from postroom.client.remote.survey import _Asking
 from postroom.protocol import frames
 
@@ -42,3 +43,13 @@ def test_a_welcome_that_comes_unasked_is_not_answered_again() -> None:
     asking.received(1, welcome((1, "one:1"), (2, "two:1")))
     assert said(asking, 1) == []
     assert streams.opened == ["one:1", "two:1"]
+
+
+def test_an_error_tells_a_reason_once_for_all_nodes_that_gave_it() -> None:
+    said = in_words({"a:1": "nobody listens", "b:1": "no answer", "c:1": "nobody listens"})
+    assert said == "a:1, c:1: nobody listens; b:1: no answer"
+
+
+def test_a_refusal_of_several_nodes_is_said_once() -> None:
+    reasons = {each: f"{each} refuses: the token is not known here" for each in ("a:1", "b:1")}
+    assert in_words(reasons) == "a:1, b:1: refuses: the token is not known here"

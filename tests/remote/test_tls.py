@@ -114,3 +114,25 @@ def test_a_wrong_token_is_refused_at_once(tmp_path: Path, old: bool) -> None:
                 postroom.connect(server.address, tls=tls, token=token)
         with postroom.connect(server.address, tls=tls, token="sesame") as db:
             db.put(b"a", b"1")
+
+
+def test_a_removed_token_ends_the_streams_that_it_opened(tmp_path: Path, old: bool) -> None:
+    """It wrote on while its stream lasted."""
+    authority, path = Authority(tmp_path / "ca"), tmp_path / "tokens"
+    path.write_text("sesame\nother\n")
+    security, tls = authority.server(Tokens(path)), authority.client()
+    with (
+        Server(security, old=old) as server,
+        postroom.connect(server.address, tls=tls, token="sesame") as db,
+        postroom.connect(server.address, tls=tls, token="other") as other,
+    ):
+        db.put(b"a", b"1")
+        other.put(b"b", b"1")
+        path.write_text("other\n")
+        server.on_loop(server.look_at_access())
+        with pytest.raises(AccessDenied, match="not known here"):
+            db.get(b"a")
+        with pytest.raises(AccessDenied, match="not known here"):
+            db.put(b"a", b"2")
+        other.put(b"b", b"2")
+        assert other.get(b"a") == b"1"

@@ -15,7 +15,7 @@ def test_a_turn_does_not_lower_the_ceiling_that_was_stored_since_it_was_prepared
         MemoryEngine(), sync=True, sync_interval_seconds=None, monotonic=lambda: 0.0,
         on_failing=lambda: None,
     )  # fmt: skip
-    clock = HybridLogicalClock(lambda: wall_milliseconds, 0, writer.store_ceiling)
+    clock = HybridLogicalClock(lambda: wall_milliseconds, lambda: 0.0, 0, writer.store_ceiling)
     clock.now()
     wall_milliseconds += 600
     clock.now()

@@ -46,6 +46,10 @@ class VirtualClock:
         behind = milliseconds - self.wall_milliseconds()
         self._offset_milliseconds += max(behind, 0)
 
+    def set_right(self) -> None:
+        """Somebody corrects the wall clock, whatever anybody was told before."""
+        self._offset_milliseconds = EPOCH_MILLISECONDS
+
     def set_wall(self, by_seconds: float) -> None:
         """Somebody sets the wall clock; the monotonic one does not notice."""
         self._offset_milliseconds += int(by_seconds * 1000)

@@ -35,6 +35,7 @@ from postroom.ranges.requests import (
     Get,
     GetForUpdate,
     GetMany,
+    Lock,
     Protect,
     ReverseScan,
     Scan,
@@ -74,6 +75,7 @@ class Grants:
         """Requests whose messages are chosen, and not handed out yet."""
         watched: dict[type, Callable[..., Any]] = {
             GetForUpdate: self._get_for_update,
+            Lock: self._lock,
             ReapQueue: self._reap_queue,
             Protect: self._protect,
             Unprotect: self._unprotect,
@@ -130,7 +132,7 @@ class Grants:
         end = self._ends[transaction_id]
         return now >= end.expires or self._node.monotonic() >= end.expires_monotonic
 
-    def _extend(self, request: GetForUpdate | ReapQueue, now: int) -> None:
+    def _extend(self, request: GetForUpdate | Lock | ReapQueue, now: int) -> None:
         """It has taken something. There is one end a transaction, which is never put forward."""
         seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
         known = self._ends.get(request.transaction_id, _End())
@@ -143,14 +145,22 @@ class Grants:
 
     def _get_for_update(self, evaluate: Any, view: View, request: GetForUpdate) -> Any:
         answer = evaluate(view, request)
-        held = self._locks.get(request.key)
+        self._granted(request.key, request, view.now)
+        return answer
+
+    def _lock(self, evaluate: Any, view: View, request: Lock) -> Any:
+        answer = evaluate(view, request)
+        for key in request.keys:
+            self._granted(key, request, view.now)
+        return answer
+
+    def _granted(self, key: bytes, request: GetForUpdate | Lock, now: int) -> None:
+        held = self._locks.get(key)
         if held is not None and held != request.transaction_id:
             who = f"{request.transaction_id.hex()}, while {held.hex()} holds it"
-            over = self._is_over(held, view.now)
-            require(over, f"the lock of {request.key!r} is granted to {who}")
-        self._locks[request.key] = request.transaction_id
-        self._extend(request, view.now)
-        return answer
+            require(self._is_over(held, now), f"the lock of {key!r} is granted to {who}")
+        self._locks[key] = request.transaction_id
+        self._extend(request, now)
 
     # --- messages
 

@@ -75,7 +75,13 @@ class Attempt:
 
 @dataclass
 class History:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        newest: the newest timestamp that a client was told.
+        settled: the newest one of a commit or a read. A clock is ahead of it: what was evaluated
+            before the clock was read may still be on its way to the disk.
+    """
 
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
     reads: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
@@ -83,6 +89,7 @@ class History:
     changes: list[tuple[ScanChanges, Changes]] = field(default_factory=list)
     mail: MailHistory = field(default_factory=MailHistory)
     newest: int = 0
+    settled: int = 0
     _owners: dict[int, bytes] = field(default_factory=dict)
 
     # --- what it sees
@@ -96,11 +103,16 @@ class History:
             else:
                 known.tries += 1
         elif type(request) is ReapQueue:
-            self.mail.sent(request, self.newest)
+            self.mail.sent(request, self.settled)
 
     def handed_out(self, timestamp: int) -> None:
         """A client is told a timestamp."""
         self.newest = max(self.newest, timestamp)
+
+    def settle(self, timestamp: int) -> None:
+        """A client is told what there is at a timestamp."""
+        self.handed_out(timestamp)
+        self.settled = max(self.settled, timestamp)
 
     def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
         """A client hears of its request."""
@@ -124,7 +136,7 @@ class History:
                 owner == attempt.request.transaction_id,
                 f"{told} and {owner.hex()} committed at the same timestamp",
             )
-            self.handed_out(result.timestamp)
+            self.settle(result.timestamp)
         elif isinstance(error, CommitUnknown):
             pass
         elif isinstance(error, Unavailable) and attempt.tries > 1:
@@ -149,18 +161,18 @@ class History:
             case Protect() | Now():
                 self.handed_out(result)
             case Peek():
-                self.handed_out(result.timestamp)
+                self.settle(result.timestamp)
                 self.mail.answered(request, result)
             case ReapQueue() | ListInboxes():
                 self.mail.answered(request, result)
 
     def _read(self, timestamp: int, key: bytes, value: bytes | None) -> None:
-        self.handed_out(timestamp)
+        self.settle(timestamp)
         if len(self.reads) < READS_MAX:
             self.reads.append((timestamp, key, value))
 
     def _scanned(self, request: Scan | ReverseScan, result: Any) -> None:
-        self.handed_out(result.timestamp)
+        self.settle(result.timestamp)
         start, end = request.start, request.end
         if result.resume is not None and isinstance(request, Scan):
             end = result.resume

@@ -41,13 +41,13 @@ class MailHistory:
 
     peeks: list[tuple[Peek, Peeked]] = field(default_factory=list)
     reaps: list[tuple[ReapQueue, int, Any]] = field(default_factory=list)
-    """With a timestamp that was known before they were asked."""
+    """With a timestamp at which somebody had been told what there is before they were asked."""
     _asked: dict[int, tuple[ReapQueue, int]] = field(default_factory=dict)
 
     # --- what it sees
 
     def sent(self, request: ReapQueue, newest: int) -> None:
-        """A client asks for messages when somebody was told ``newest``."""
+        """A client asks for messages when somebody was told what there is at ``newest``."""
         self._asked[id(request)] = request, newest
 
     def answered(self, request: ReapQueue | Peek | ListInboxes, result: Any) -> None:
@@ -148,8 +148,8 @@ def _check_reap(
 
 def _check_inboxes(request: ListInboxes, told: list[Inbox]) -> None:
     require(len(told) <= request.inboxes_max, f"{request} was told more")
-    ages = [each.oldest for each in told]
-    require(ages == sorted(ages), f"{request}: not those with the oldest message first: {told}")
+    ages = [each.key if request.by_key else each.oldest for each in told]
+    require(ages == sorted(ages), f"{request}: in another order: {told}")
     for each in told:
         inside = each.key >= request.start and (request.end is None or each.key < request.end)
         require(inside and each.messages > 0, f"{request} was told of {each}")

@@ -68,9 +68,9 @@ class _Queue:
             self.entries[part].append(entry)
             if rest[-12:] != entry.seq:
                 return f"an entry is misplaced: {entry}"
-            if part == "scheduled" and rest[:8] != keys.u64(entry.due):
-                return f"it is due at another time: {entry}"
             ordered = self.definition.settings.order == "group"
+            if part == "scheduled" and key != self.layout.scheduled_key(entry, ordered=ordered):
+                return f"it is due at another time: {entry}"
             if part == "ready" and key != self.layout.ready_key(entry, ordered=ordered):
                 return f"it is ready at another place: {entry}"
         return ""
@@ -167,5 +167,5 @@ def _limits(queue: _Queue) -> Iterator[str]:
     if settings.order == "group":
         groups = Counter(lease.entry.group for lease in queue.leases)
         for group, number in groups.items():
-            if number > 1:
+            if group and number > 1:
                 yield f"{number} of the ordered group {group} are leased"

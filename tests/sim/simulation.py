@@ -20,7 +20,6 @@ from random import Random  # noqa: TID251 - made from the seed
 from typing import Final
 
 from postroom.client.database import Database
-from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node import NodeOptions
@@ -33,8 +32,10 @@ from tests.sim.service_rules import check_services
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
+from tests.sim.workloads.contenders import Contenders
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.jobs import Jobs
+from tests.sim.workloads.keepers import Keepers
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -65,9 +66,12 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Waiters,
     Watchers,
 )
+DAY: Final = 86_400.0
 STEPS: Final = 2500
 QUEUES_SHARE: Final = 0.3
 TRIALS_SHARE: Final = 0.3
+CONTENDERS_SHARE: Final = 0.2
+KEEPERS_SHARE: Final = 0.2
 CALM_SECONDS: Final = 5.0
 
 
@@ -76,6 +80,8 @@ def besides(seed: int) -> list[Workload]:
     the others stay as they were.
     """
     jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
+    if Random(f"contenders {seed}").random() < CONTENDERS_SHARE:
+        jobs.append(Contenders())
     return [*jobs, Trials()] if Random(f"trials {seed}").random() < TRIALS_SHARE else jobs
 
 
@@ -105,6 +111,7 @@ class Simulation:
     def __init__(self, seed: int, steps: int = STEPS) -> None:
         self.seed = seed
         self.random = Random(f"simulation {seed}")
+        self._clocks = Random(f"clocks that come back {seed}")
         choose = self.random.choice
         options = NodeOptions(
             disk_reserve_bytes=2000,
@@ -126,6 +133,8 @@ class Simulation:
         self.faults: Counter[str] = Counter()
         self.workloads = [each() for each in self.random.sample(WORKLOADS, choose([1, 2, 3, 4]))]
         self.workloads += besides(seed)
+        if Random(f"keepers {seed}").random() < KEEPERS_SHARE:
+            self.workloads.append(Keepers())
         self._steps = steps
         self._is_over = False
         self._lives = 0
@@ -280,7 +289,13 @@ class Simulation:
         self.world.at(self.random.choice([0.1, 1.0]), empty)
 
     def _set_clock(self) -> None:
-        self.world.clock.set_wall(self.random.choice([-3600, -30, -0.5, 0.7, 5, 10, 70, 200]))
+        """Half of the clocks that are set come back after a while: errors are corrected."""
+        jump = self.random.choice([-3600, -30, -0.5, 0.7, 5, 10, 70, 200])
+        if self._clocks.random() < 0.2:
+            jump = self._clocks.choice([-DAY, DAY])
+        self.world.clock.set_wall(jump)
+        if self._clocks.random() < 0.5:
+            self.world.at(self._clocks.choice([0.05, 1.0, 6.0]), self.world.clock.set_right)
         self.faults["clocks set"] += 1
 
     def _rest(self) -> None:
@@ -328,7 +343,7 @@ class Simulation:
             host.close()
         assert host.open(), "the store does not open any more"
         assert host.node is not None
-        world.clock.correct_wall((host.node.clock.last() >> LOGICAL_BITS) + 1)
+        world.clock.set_right()  # however far ahead it was: and yet nothing is late
         world.let_pass(CALM_SECONDS)
         for task, database in self._clients.values():
             if not task.done:

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from postroom.errors import CommitUnknown, Unavailable
+from postroom.errors import CommitUnknown, TransactionConflict, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, Timestamp, from_milliseconds
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import DeliverDue, EnqueueMessage
-from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
+from postroom.ranges.requests import (
+    CommitTransaction,
+    Get,
+    GetForUpdate,
+    Increment,
+    Put,
+)
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.sender import Answer, SimulatedSender
@@ -282,6 +288,31 @@ def test_a_commit_is_known_again_although_its_client_began_under_a_clock_that_wa
     assert world.run(world.database().get(b"key")) == (1).to_bytes(8, "big")
 
 
+# --- locks
+
+
+def test_a_transaction_that_loses_when_its_lock_is_free_waits_no_more() -> None:
+    """It was refused, and yet known to wait for that lock until the next lease (embedded 5108)."""
+    world = opened()
+    world.run(world.database().put(b"key", b"0"))
+    began = world.now()
+    writer = transaction(1, Put(b"key", b"1"), began=began)
+    assert world.run(_awaited(sent(world, _for_update(writer, began)))).value == b"0"
+    waits = sent(world, _for_update(transaction(2, began=began), began))
+    world.run(_awaited(sent(world, writer)))
+    assert isinstance(waits.error, TransactionConflict)
+    assert world.host.node is not None
+    assert world.host.node.sizes()["lock waits"] == 0
+
+
+def _for_update(request: CommitTransaction[Any], at: int) -> GetForUpdate:
+    return GetForUpdate(b"key", at, request.transaction_id, 60.0, at)
+
+
+async def _awaited(answer: Answer) -> Any:
+    return await answer
+
+
 # --- the clock
 
 
@@ -290,7 +321,7 @@ def test_a_clock_whose_ceiling_cannot_be_stored_stays_below_it() -> None:
     again, and rested at its ceiling (embedded seed 33).
     """
     stores = True
-    clock = HybridLogicalClock(lambda: 1000, 0, lambda _: stores)
+    clock = HybridLogicalClock(lambda: 1000, lambda: 0.0, 0, lambda _: stores)
     first, ceiling = clock.now(), clock._ceiling
     assert first < ceiling
     stores = False

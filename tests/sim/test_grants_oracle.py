@@ -29,6 +29,7 @@ from postroom.ranges.requests import (
     Get,
     GetForUpdate,
     GetMany,
+    Lock,
     Protect,
     ReverseScan,
     Scan,
@@ -366,7 +367,18 @@ class Stage:
         self.disk: dict[bytes, bytes] = {}
         self.held = b""
         self.requests: dict[int, ReapQueue] = {}
-        kinds = (GetForUpdate, ReapQueue, Protect, Unprotect, Get, GetMany, Scan, ReverseScan, Peek)
+        kinds = (
+            GetForUpdate,
+            Lock,
+            ReapQueue,
+            Protect,
+            Unprotect,
+            Get,
+            GetMany,
+            Scan,
+            ReverseScan,
+            Peek,
+        )
         self.registry = SimpleNamespace(
             on_lease=[], on_release=[], on_vanished=[], reads=dict.fromkeys(kinds, self._answer)
         )

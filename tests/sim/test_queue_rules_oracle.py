@@ -129,7 +129,7 @@ def _keeps_limits(queue: Queue, leased: list[Entry]) -> bool:
     for each in queue.held:
         if any(each.holding.since < max(one.due, one.not_before) for one in each.left()):
             return False
-    same = any(one.group == other.group for one, other in combinations(leased, 2))
+    same = any(one.group and one.group == other.group for one, other in combinations(leased, 2))
     return not (queue.ordered and same)
 
 
@@ -138,7 +138,7 @@ def _keeps_limits(queue: Queue, leased: list[Entry]) -> bool:
 
 def _key(part: str, entry: Entry, queue: Queue) -> bytes:
     if part == "scheduled":
-        return LAYOUT.scheduled_key(entry)
+        return LAYOUT.scheduled_key(entry, ordered=queue.ordered)
     if part == "ready":
         return LAYOUT.ready_key(entry, ordered=queue.ordered)
     return LAYOUT.dead_key(NOW, entry.seq)

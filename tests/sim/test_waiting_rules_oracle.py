@@ -155,7 +155,7 @@ class Stage:
 
     def __init__(self) -> None:
         self.waiting = Waiting(lambda _: None)
-        self.locks, self.claims = LockTable(), Claims()
+        self.locks, self.claims = LockTable(Waiting(lambda _: None)), Claims()
         self.holders = Holders(lambda: 0.0, lambda _: None)
         self.stored: dict[bytes, bytes] = {}
         self.held = b""
@@ -166,7 +166,7 @@ class Stage:
             ClaimQueue: SimpleNamespace(_claiming={}),
         }
         self.replica = SimpleNamespace(
-            _proposal=None, waiting_for=self.waiting.lines, _waiting=self.waiting,
+            _proposal=None, waiting_for=self.waiting.lines, waiting=self.waiting,
             _stored=SortedMap(),
             registry=SimpleNamespace(
                 reads={kind: _Evaluator(owner) for kind, owner in reads.items()}
@@ -183,7 +183,7 @@ class Stage:
         getattr(self, "_" + event.what.replace(" ", "_"))(event)
 
     def _lock(self, event: Event) -> None:
-        assert self.locks.acquire(event.of, event.who)
+        assert self.locks.acquire(event.of, event.who) is None
 
     def _keep(self, event: Event) -> None:
         self.holders.hold(event.who, 60.0)

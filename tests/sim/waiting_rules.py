@@ -8,6 +8,7 @@ any more, all of it has gone.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -16,7 +17,7 @@ import msgspec
 
 from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
-from postroom.kv import keys
+from postroom.kv import keys, versions
 from postroom.kv.engine import Reader
 from postroom.kv.gathering import Gathering, Overlaid
 from postroom.messaging.claims import Claims
@@ -25,10 +26,12 @@ from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import DeliverDue, ExecuteDue, Mail, ReapQueue
 from postroom.messaging.tokens import Arrival
+from postroom.ranges.calls import Call
 from postroom.ranges.holders import Holders
-from postroom.ranges.locks import LockTable
+from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.replica import Replica
-from postroom.ranges.requests import GetForUpdate
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, ScanChanges
+from postroom.ranges.waiting import Changed
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
@@ -81,7 +84,7 @@ def check_step(node: Node) -> None:
     if watched.steps % COUNTED_STEPS == 0:
         check_sizes(node)
     _check_outboxes(node.replica, watched)
-    if node.replica.waiting_for and len(node.replica._waiting):
+    if node.replica.waiting_for and len(node.replica.waiting):
         check_lines(node)
 
 
@@ -108,13 +111,18 @@ def _check_outboxes(replica: Replica, watched: _Watched) -> None:
     unwritten = (
         len(stored._gathered) + len(stored._under_way) if isinstance(stored, Gathering) else 0
     )
-    now = (replica.group.applied_index, unwritten, *[outbox._head for outbox in outboxes])
+    now = (replica.group.applied_index, unwritten, *_heads(outboxes))
     if watched.looked_at == now:
         return
     for outbox in outboxes:
-        passed = next(iter(_seen(replica).iterate(outbox.prefix, outbox._head)), None)
-        require(passed is None, f"the head of {outbox.pending} has passed over {passed}")
+        for line in outbox._lines:
+            passed = next(iter(_seen(replica).iterate(line.begin, line.head)), None)
+            require(passed is None, f"a head of {outbox.pending} has passed over {passed}")
     watched.looked_at = now
+
+
+def _heads(outboxes: Iterable[Outbox]) -> list[bytes]:
+    return [line.head for outbox in outboxes for line in outbox._lines]
 
 
 def check_lines(node: Node) -> None:
@@ -123,14 +131,27 @@ def check_lines(node: Node) -> None:
     if replica._proposal is not None:
         return  # what it frees is not free yet
     for token, line in replica.waiting_for.items():
-        require(not any(call.cancelled for call in line), f"{token} is waited for by nobody")
+        for call in line:
+            if call.cancelled:
+                require(_is_refused_later(replica, call), f"{token} is waited for by nobody")
         first = next(iter(line))
-        if replica._waiting.is_looked_at_later(first):
+        if replica.waiting.is_looked_at_later(first):
             continue
         if isinstance(token, Arrival):
             require(not _has_free(replica, token.key), f"{token} is waited for, and is there")
-        elif isinstance(token, bytes):
-            require(_locks(replica).holder(token) is not None, f"{token!r} is waited for, and free")
+        elif isinstance(token, bytes | tuple):
+            require(_is_locked(replica, token), f"{token!r} is waited for, and free")
+        elif isinstance(token, Changed):
+            require(not _has_changed(replica, first.request), f"{token} is watched, and changed")
+
+
+def _is_refused_later(replica: Replica, call: Call) -> bool:
+    """Return whether a withdrawn call keeps its place only until its evaluation: a commit does."""
+    return (
+        type(call.request) is CommitTransaction
+        and replica.waiting.is_looked_at_later(call)
+        and (call in replica._queue or call in replica._batcher.under_evaluation())
+    )
 
 
 def check_rest(node: Node) -> None:
@@ -157,6 +178,12 @@ def _has_free(replica: Replica, key: bytes) -> bool:
     return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)
 
 
+def _has_changed(replica: Replica, request: ScanChanges) -> bool:
+    """Whether a watch that waits has not been told of a change."""
+    after = keys.u64(request.after)
+    return any(versions.changed_since(_seen(replica), request.start, request.end, after))
+
+
 def _claims(replica: Replica) -> Claims:
     evaluator = _unwrapped(replica.registry.reads[ReapQueue])
     claims: Claims = evaluator.__self__._claims
@@ -175,6 +202,11 @@ def _unwrapped(evaluator: Any) -> Any:
     while (inside := getattr(evaluator, "__wrapped__", None)) is not None:
         evaluator = inside
     return evaluator
+
+
+def _is_locked(replica: Replica, token: Token) -> bool:
+    """Return whether a transaction has locked a key, or that very span."""
+    return _locks(replica).holder(token) is not None
 
 
 def _locks(replica: Replica) -> LockTable:

@@ -16,7 +16,6 @@ how it was answered is told to a :class:`Witness`, which knows nothing of the wo
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine
@@ -33,6 +32,7 @@ from postroom.messaging.requests import ReadCounters
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.node import NodeOptions
 from tests.sim.clock import VirtualClock
+from tests.sim.digest import Digest
 from tests.sim.host import Host
 from tests.sim.sender import Answer, Killed, Pause, SimulatedSender
 
@@ -115,7 +115,7 @@ class World:
         self._on_their_way: list[Answer] = []
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = itertools.count()
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = Digest()
 
     # --- clients
 
@@ -362,14 +362,11 @@ class World:
 
     def note(self, *event: Any) -> None:
         """Something has happened that two equal runs have in common."""
-        self._digest.update(repr(event).encode())
+        self._digest.note(event)
 
     def digest(self) -> str:
         """A name for everything that has happened, and for what the disk holds."""
-        whole = self._digest.copy()
-        for pair in self.host.disk.content.iterate(b"", b"\xff"):
-            whole.update(repr(pair).encode())
-        return whole.hexdigest()
+        return self._digest.name(self.host.disk.content.iterate(b"", b"\xff"))
 
 
 def _drawn(waiting: list[Any], randomness: Random) -> Any:

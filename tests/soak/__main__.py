@@ -2,10 +2,12 @@
 
 An embedded store, and three nodes in processes of their own, both at the same time, each with half
 of it. Consumers that wait, die and come back, locks, transfers, watches, snapshots, scheduled
-messages, counters, large values, slow readers; and queues (:mod:`tests.soak.queue_work`). Every
-second somebody counts what was done, and what the store holds: memory, descriptors, files, threads,
-and inside the embedded node its timers, the calls that wait, what is locked, claimed, protected and
-leased, and the consumers of queues.
+messages, counters, large values, slow readers; and queues (:mod:`tests.soak.queue_work`). The nodes
+have floods and crowds besides (:mod:`tests.soak.crowd`), the embedded store a device that fills up
+and a clock that is set (:mod:`tests.soak.trouble`), and signals whose handler raises
+(:mod:`tests.soak.signals`). Every second somebody counts what was done, and what the store holds:
+memory, descriptors, files, threads, and inside the embedded node its timers, the calls that wait,
+what is locked, claimed, protected and leased, and the consumers of queues.
 
 At the end there is a table, a tenth of the time in each column, and the verdict: throughput and
 what is held are as they were, a snapshot that is read slows no consumer of queues, idle consumers
@@ -35,7 +37,7 @@ from postroom import aio
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import Node
-from tests.cluster.harness import cluster
+from tests.cluster.harness import INSECURE, cluster
 from tests.soak import content
 from tests.soak.control import Control
 from tests.soak.measure import TABLES, Measure, Processors, Sample
@@ -53,6 +55,8 @@ STUCK_SECONDS: Final = 20.0
 """A client that has got nothing done for so long does not get on. Seconds count as far as there was
 a processor to be had: a cluster on a machine that stands still stands still, too.
 """
+MEMORY_BYTES: Final = 64 * 1024 * 1024
+"""The budget of each node: memtables fill and empty, which is to be less than what growth is."""
 IDLE_TIMES: Final = 4
 IDLE_SECONDS: Final = 1.5
 IDLE_ENTRIES_MAX: Final = 2
@@ -115,7 +119,7 @@ def together(wanted: argparse.Namespace) -> int:
 async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Control) -> list[str]:
     """One run, told; what was not as it must be."""
     async with _store(kind, folder) as (connect, processes, addresses, node):
-        soak = Soak(connect, random.Random(seed), addresses)
+        soak = Soak(connect, random.Random(seed), addresses, node)
         await soak.setup()
         tasks = [asyncio.create_task(each.run(lambda: soak.goes_on)) for each in soak.workers]
         measure, stuck = Measure(seconds), dict[str, float]()
@@ -241,11 +245,12 @@ async def _store(
     """How to become a client, the processes, where nodes are, and the node if it is here."""
     process = psutil.Process()
     if kind == "embedded":
-        database = await aio.open(folder / "store")
+        database = await aio.open(folder / "store", memory_bytes=MEMORY_BYTES)
         node: Node = database._sender.node  # type: ignore[attr-defined]
         yield (lambda: _same(database)), [process], [], node
         return
-    with cluster(folder, 3) as processes:
+    budget = ("--memory", str(MEMORY_BYTES))
+    with cluster(folder, 3, options=(*INSECURE, *budget)) as processes:
         nodes = [psutil.Process(each.pid) for each in processes.nodes]
         addresses = processes.addresses.split(",")
 

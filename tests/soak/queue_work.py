@@ -76,7 +76,9 @@ class QueueWork:
     async def setup(self, db: aio.Database) -> list[Worker]:
         """Before it begins; the clients."""
         self.db = db
-        common: dict[str, Any] = {"ack_wait": ACK_WAIT_SECONDS, "purge_after": PURGE_SECONDS}
+        common: dict[str, Any] = {
+            "ack_wait": ACK_WAIT_SECONDS, "purge_after": PURGE_SECONDS, "max_attempts": None
+        }  # fmt: skip
         await db.create_queue(JOBS, min_backoff=0.05, max_backoff=1.0, **common)
         await db.create_queue(LANES, min_backoff=0.05, max_backoff=0.2, order="group", **common)
         await db.create_queue(HOPELESS, min_backoff=0.2, max_backoff=0.5, **common)

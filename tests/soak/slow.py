@@ -84,22 +84,23 @@ class SlowReaders:
             await asyncio.sleep(0.1)
 
     @contextlib.asynccontextmanager
-    async def _stream(self, worker: Worker) -> AsyncIterator[_Stream]:
+    async def _stream(self, worker: Worker) -> AsyncIterator[Stream]:
         """A stream to the leader."""
         address = worker.random.choice(self._addresses)
-        stream = await _opened(address, worker)
+        stream = await opened(address, worker)
         try:
             leader = dict(stream.welcome.nodes).get(stream.welcome.leader)
             if leader is not None and stream.welcome.leader != stream.welcome.node_id:
                 stream.close()
-                stream = await _opened(leader, worker)
+                stream = await opened(leader, worker)
             yield stream
         finally:
             stream.close()
 
 
-async def _opened(address: str, worker: Worker) -> _Stream:
-    stream = _Stream()
+async def opened(address: str, worker: Worker, source: str = "") -> Stream:
+    """Return a stream to a node; from a loopback address of its own, if that is given."""
+    stream = Stream(source)
     try:
         await asyncio.wait_for(stream.open(address, worker), PATIENCE_SECONDS)
     except BaseException:
@@ -108,19 +109,23 @@ async def _opened(address: str, worker: Worker) -> _Stream:
     return stream
 
 
-class _Stream:
+class Stream:
     """The client's end of a native stream; nothing is read before somebody asks for it.
 
     Attributes:
         welcome: what the node has said first.
+        client: the id of the client.
     """
 
     welcome: frames.Welcome
+    client: bytes
 
-    def __init__(self) -> None:
+    def __init__(self, source: str = "") -> None:
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket()
         self._socket.setblocking(False)
+        if source:
+            self._socket.bind((source, 0))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
         self._frames: list[bytes] = []
@@ -142,7 +147,7 @@ class _Stream:
         welcome = await self.message()
         if not isinstance(welcome, frames.Welcome):
             raise ConnectionError("not welcome")
-        self.welcome = welcome
+        self.welcome, self.client = welcome, identity.client
 
     async def ask(self, count: int, seconds: float) -> None:
         """For large values.
@@ -163,6 +168,28 @@ class _Stream:
                 if time.monotonic() > until:
                     raise TimeoutError from None
                 await asyncio.sleep(0.05)
+
+    async def say(self, data: bytes) -> None:
+        """Send all of ``data``, however long the node takes to read it."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await self._loop.sock_sendall(self._socket, data)
+
+    def send(self, data: bytes) -> None:
+        """Send all of ``data``, or what was left of earlier data."""
+        self._unsent = self._unsent or data
+        with contextlib.suppress(BlockingIOError):
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+
+    def drain(self) -> None:
+        """Throw away what there is to read.
+
+        Raises:
+            ConnectionError: the node has ended the stream.
+        """
+        with contextlib.suppress(BlockingIOError):
+            while self._socket.recv(65536):
+                pass
+            raise ConnectionError("the node has ended the stream")
 
     async def read(self, size: int) -> bytes:
         """What there is, up to ``size`` bytes."""

@@ -18,8 +18,12 @@ from typing import Any, Final
 import postroom
 from postroom.aio import Database
 from postroom.errors import CommitUnknown
+from postroom.server.node import Node
+from tests.soak.crowd import Crowd
 from tests.soak.queue_work import QueueWork
+from tests.soak.signals import Signals
 from tests.soak.slow import SlowReaders
+from tests.soak.trouble import Trouble
 from tests.soak.worker import Died, Worker
 
 INBOXES: Final = 4
@@ -28,6 +32,8 @@ ACCOUNTS: Final = 8
 OPENING_BALANCE: Final = 1000
 WIDE: Final = 200
 """Keys that snapshots read."""
+SWEPT: Final = 300
+"""Keys that are written and deleted again and again: more than a gap has, that scans jump over."""
 LARGE_BYTES: Final = (100_000, 400_000, 1_048_576)
 HELD_SECONDS: Final = 2.0
 """How long a consumer may hold messages, also a dead one."""
@@ -44,6 +50,7 @@ class Soak:
         connect: makes a client; each process has its own.
         randomness: what they do follows from it.
         addresses: where nodes are reached by slow readers, who speak to their sockets.
+        node: of an embedded store, whose machine has trouble.
     """
 
     def __init__(
@@ -51,9 +58,11 @@ class Soak:
         connect: Callable[[], Awaitable[Database]],
         randomness: Random,
         addresses: Sequence[str] = (),
+        node: Node | None = None,
     ) -> None:
         self._connect = connect
         self._addresses = addresses
+        self._node = node
         self._random = randomness
         self.workers: list[Worker] = []
         self.acknowledged: Counter[str] = Counter()
@@ -84,11 +93,13 @@ class Soak:
             ("watcher", self._watch, 2),
             ("archivist", self._read_wide, 1),
             ("writer", self._write_wide, 1),
+            ("sweeper", self._sweep, 1),
             ("porter", self._carry, 2),
             ("idler", self._wait_in_vain, 2),
             ("slow watcher", self._watch_slowly, 1),
             ("slow iterator", self._iterate_slowly, 2),
             *self._slow_readers(),
+            *self._trouble(),
         ):
             for number in range(count):
                 name = f"{kind} {number}"
@@ -100,16 +111,54 @@ class Soak:
         if not self._addresses:
             return []
         readers = SlowReaders(self._addresses, lambda: self.goes_on)
+        crowd = Crowd(self._addresses, lambda: self.goes_on)
         return [
             ("trickler", readers.trickle, 2),
             ("staller", readers.stall, 2),
             ("mute", readers.read_nothing, 2),
+            ("flooder", crowd.flood, 1),
+            ("program", crowd.program, 1),
+            ("idle crowd", crowd.idle, 1),
+            ("watchers", crowd.watch, 1),
+            ("glutton", crowd.glut, 1),
+        ]
+
+    def _trouble(self) -> list[tuple[str, Callable[[Worker], Awaitable[None]], int]]:
+        if self._node is None:
+            return []
+        trouble = Trouble(self._node, lambda: self.goes_on)
+        signals = Signals(self._node, lambda: self.goes_on)
+        return [
+            ("signals", lambda worker: signals.interrupt(worker, self.db), 1),
+            ("full device", lambda worker: trouble.fill_device(worker, self.db), 1),
+            ("wrong clock", trouble.set_clock, 1),
         ]
 
     async def _client(self) -> Database:
         database = await self._connect()
         self._databases.append(database)
         return database
+
+    async def _sweep(self, worker: Worker) -> None:
+        """Fills a span and empties it; a scan finds what is there, and the first key behind it."""
+        start, end = b"soak/swept/", b"soak/swept/~"
+        first = worker.done % 7 * SWEPT
+
+        def fill(tx: Any) -> None:
+            tx.put(end, b"behind")
+            for number in range(first, first + SWEPT):
+                tx.put(start + b"%05d" % number, b"x")
+
+        await self.db.run(fill)
+        found = [key async for key, _ in self.db.scan(start, end)]
+        if len(found) != SWEPT:
+            raise AssertionError(f"{len(found)} keys, {SWEPT} were written")
+        await self.db.delete_range(start, end)
+        found = [key async for key, _ in self.db.scan(start, limit=1)]
+        if found != [end]:
+            raise AssertionError(f"behind what was deleted there is {found}, not {end!r}")
+        worker.did()
+        await asyncio.sleep(0.5)
 
     # --- messages
 

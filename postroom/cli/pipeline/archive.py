@@ -12,21 +12,24 @@ import postroom
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import print_json
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 
 _To = Annotated[
     str,
-    typer.Option("--to", metavar="FOLDER", help="Of the archive: a path, or a URI of Spark's."),
+    typer.Option(
+        "--to", metavar="FOLDER", help="Write the archive into FOLDER: a path, or a URI of Spark's."
+    ),
 ]
 _Keep = Annotated[
     float,
     typer.Option(
-        "--keep", min=0, metavar="SECONDS", help="So long archived messages stay in the store too."
+        "--keep", min=0, metavar="SECONDS", help="Keep archived messages in the store for SECONDS."
     ),
 ]
 _Grace = Annotated[
     float,
     typer.Option(
-        "--grace", min=0, metavar="SECONDS", help="So long files stay that were replaced."
+        "--grace", min=0, metavar="SECONDS", help="Keep files that were replaced for SECONDS."
     ),
 ]
 
@@ -53,9 +56,9 @@ def archive(
         return
     out = Console()
     out.print(
-        f"run {result.number}: {result.queue_messages:,} messages of queues and "
+        f"run {result.number}: {counted(result.queue_messages, 'message')} of queues and "
         f"{result.inbox_messages:,} of inboxes are in {to}, {result.trimmed:,} deleted from the "
-        f"store; the archive has {result.rows:,} in {result.files:,} files",
+        f"store; the archive has {result.rows:,} in {counted(result.files, 'file')}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
     for why in result.damaged.values():

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from postroom.cli.options import Store
+from postroom.cli.options import AsJson, Store
 from postroom.cli.output import Notation
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 
 if TYPE_CHECKING:
     from postroom.pipeline.jobs.audit import AuditResult
@@ -24,7 +25,7 @@ NOTATION = Notation()
 def audit(
     store: Store,
     spark: Spark,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Recount what counters, sums, the index of inboxes and queues claim; name each difference.
 
@@ -72,9 +73,10 @@ def _show(console: Console, result: AuditResult) -> None:
             console.out(f"{finding.counter}: {more:,} more", style="red", highlight=False)
     if result.unnoted:
         console.out(
-            f"{result.unnoted:,} sums were begun by an earlier version, which did not note what "
+            f"{counted(result.unnoted, 'sum was', 'sums were')} begun by an earlier version, "
+            "which did not note what "
             "was added where: they were not recounted.",
             highlight=False,
         )
-    summary = f"{result.compared:,} values compared, {result.differences:,} differ."
+    summary = f"{counted(result.compared, 'value')} compared, {result.differences:,} differ."
     console.out(summary, highlight=False)

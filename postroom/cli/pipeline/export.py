@@ -9,6 +9,7 @@ import typer
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import print_json, print_line
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 
 Folder = Annotated[
     str,
@@ -42,6 +43,7 @@ def export(store: Store, spark: Spark, folder: Folder, as_json: AsJson = False) 
     print_line(*(f"{table} {rows}" for table, rows in done.rows.items() if rows))
     what = "was exported before" if done.done_before else "exported"
     print_line(
-        f"{what} as of {done.timestamp.datetime:%Y-%m-%d %H:%M:%S} UTC: {done.files} files, "
-        f"{done.bytes} bytes in {done.folder}"
+        f"{what} as of {done.timestamp.datetime:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{counted(done.files, 'file')}, "
+        f"{counted(done.bytes, 'byte')} in {done.folder}"
     )

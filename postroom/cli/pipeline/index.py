@@ -11,6 +11,7 @@ from rich.console import Console
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import Notation, print_json, print_line
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 from postroom.errors import Error
 
 if TYPE_CHECKING:
@@ -26,20 +27,24 @@ def index(
     spark: Spark,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     prefix: Annotated[
-        str | None, typer.Option(help="Of the keys of the documents, for a new index.")
+        str | None,
+        typer.Option(metavar="TEXT", help="Index the keys that begin with TEXT (a new index)."),
     ] = None,
     field: Annotated[
-        list[str] | None, typer.Option(help="A field that is searched; any number of them.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Index the field NAME; give it once for each."),
     ] = None,
     format: Annotated[  # noqa: A002 - as the option is called
-        str, typer.Option(help="Of the documents: text, json or msgpack.")
+        str, typer.Option(metavar="FORMAT", help="Read documents as text, json or msgpack.")
     ] = "text",
-    anew: Annotated[bool, typer.Option("--anew", help="Build it anew.")] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Build the index anew.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Compare it with the documents; 1 if it differs.")
+        bool,
+        typer.Option("--verify", help="Compare it with the documents; exit with 1 if it differs."),
     ] = False,
     repair: Annotated[
-        bool, typer.Option("--repair", help="The same, and write anew what differs.")
+        bool,
+        typer.Option("--repair", help="Compare it with the documents, and repair what differs."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,15 +73,17 @@ def _print(result: IndexResult, as_json: bool) -> None:
         return
     if result.built:
         print_line(
-            f"{result.documents} documents with {result.words} words are indexed by "
-            f"{result.postings} postings; {result.unindexable} cannot be; {result.settled} were "
+            f"{counted(result.documents, 'document')} with {counted(result.words, 'word')} "
+            "indexed by "
+            f"{counted(result.postings, 'posting')}; {result.unindexable} cannot be; "
+            f"{result.settled} "
             "changed meanwhile"
         )
     for each in result.differences:
         print_line(_told(each))
     if result.verified:
-        repaired = f"; {result.repaired} documents were repaired" if result.repaired else ""
-        Console().print(f"{result.different} differences{repaired}", highlight=False)
+        repaired = f"; {counted(result.repaired, 'document')} repaired" if result.repaired else ""
+        Console().print(f"{counted(result.different, 'difference')}{repaired}", highlight=False)
 
 
 def _facts(each: Difference) -> dict[str, Any]:

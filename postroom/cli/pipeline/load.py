@@ -9,35 +9,65 @@ import typer
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import print_json, print_line
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 
 Files = Annotated[
     list[str], typer.Argument(metavar="FILE...", show_default=False, help="Or folders, patterns.")
 ]
 Name = Annotated[
-    str, typer.Option(metavar="NAME", show_default=False, help="Of the load: it happens once.")
+    str,
+    typer.Option(metavar="NAME", show_default=False, help="Name the load; a name is loaded once."),
 ]
 Format = Annotated[
-    str, typer.Option(metavar="FORMAT", help="csv, json or parquet; else by the file's name.")
+    str,
+    typer.Option(
+        metavar="FORMAT",
+        help="Read the files as csv, json or parquet.",
+        show_default="by their names",
+    ),
 ]
-Mode = Annotated[str, typer.Option(help="put, message, queue, increment, or load (quick).")]
-Key = Annotated[str, typer.Option(metavar="TEMPLATE", help="As user/{id}; else the column key.")]
+Mode = Annotated[
+    str,
+    typer.Option(metavar="MODE", help="Load as put, message, queue, increment, or load (quick)."),
+]
+Key = Annotated[
+    str,
+    typer.Option(
+        "--key-template",
+        metavar="TEMPLATE",
+        help="Make keys of TEMPLATE, as user/{id}.",
+        show_default="the column key",
+    ),
+]
 Value = Annotated[
-    str, typer.Option(metavar="WHAT", help="json, msgpack (all columns), or a column.")
+    str,
+    typer.Option(metavar="WHAT", help="Take as value json or msgpack (all columns), or a column."),
 ]
-Queue = Annotated[str, typer.Option(help="Where messages go, with --mode queue.")]
+Queue = Annotated[
+    str, typer.Option(metavar="NAME", help="Enqueue into the queue NAME, with --mode queue.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="COLUMN=SQL", help="What else a row says: by, headers, deliver_at, id, kind, ..."
+        metavar="COLUMN=SQL", help="Compute by, headers, deliver_at, id, kind and others."
     ),
 ]
-Schema = Annotated[str, typer.Option(metavar="DDL", help="Of the files, as Spark writes it.")]
-ReaderOption = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader.")
+Schema = Annotated[
+    str, typer.Option(metavar="DDL", help="Give the schema of the files, as Spark writes it.")
 ]
-Prefix = Annotated[str, typer.Option(help="Of all keys, with --mode load: that span is empty.")]
+ReaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="NAME=VALUE", help="Set an option of Spark's reader."),
+]
+Prefix = Annotated[
+    str, typer.Option(metavar="TEXT", help="Load into the empty span of keys that begin with TEXT.")
+]
+MergeSchema = Annotated[
+    bool,
+    typer.Option("--merge-schema", help="Unite files with different columns; null what one lacks."),
+]
 SkipBad = Annotated[
-    str, typer.Option(metavar="FOLDER", help="Write rows aside that cannot be loaded.")
+    str, typer.Option(metavar="FOLDER", help="Write rows that cannot be loaded into FOLDER.")
 ]
 
 
@@ -57,6 +87,7 @@ def load(
     option: ReaderOption = None,
     prefix: Prefix = "",
     skip_bad: SkipBad = "",
+    merge_schema: MergeSchema = False,
     as_json: AsJson = False,
 ) -> None:
     """Load FILEs of CSV, JSON or Parquet: each row becomes a value, a message or an increment.
@@ -70,19 +101,35 @@ def load(
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         wanted = jobs.LoadOptions(
-            name, format, mode, key, value, queue, columns, schema, options, prefix, skip_bad
+            name,
+            format,
+            mode,
+            key,
+            value,
+            queue,
+            columns,
+            schema,
+            options,
+            prefix,
+            skip_bad,
+            merge_schema,
         )
         done = jobs.load(session, reached, files, wanted, progress=progress)
     if as_json:
         print_json({
             "name": done.name, "mode": done.mode, "rows": done.rows, "bad": done.bad,
-            "done_before": done.done_before,
+            "done_before": done.done_before, "dead": done.dead,
         })  # fmt: skip
     elif done.done_before:
         print_line(f"{done.name} was loaded before: nothing was done")
     else:
         aside = f", {done.bad} written aside in {skip_bad}/{done.name}" if skip_bad else ""
-        print_line(f"{done.name}: {done.rows} rows were loaded{aside}")
+        print_line(f"{done.name}: {counted(done.rows, 'row was', 'rows were')} loaded{aside}")
+        if done.dead:
+            print_line(
+                f"{counted(done.dead, 'of them is a dead letter', 'of them are dead letters')}: "
+                "'postroom dead-letters' tells why"
+            )
 
 
 def _pairs(given: list[str] | None, option: str) -> dict[str, str]:

@@ -11,23 +11,33 @@ from rich.console import Console
 from postroom.cli.options import AsJson, Store
 from postroom.cli.output import print_json
 from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.counted import counted
 
 _To = Annotated[
     str,
-    typer.Option("--to", metavar="FOLDER", help="Where to: a path, or a URI of Spark's."),
+    typer.Option(
+        "--to", metavar="FOLDER", help="Write the report into FOLDER: a path, or a URI of Spark's."
+    ),
 ]
 _Archive = Annotated[
     str | None,
-    typer.Option("--archive", metavar="FOLDER", help="Of the store's archive, if there is one."),
+    typer.Option("--archive-folder", metavar="FOLDER", help="Report what is in this archive too."),
 ]
 _Hours = Annotated[
     float | None,
-    typer.Option("--hours", min=0, help="Only what ended in the last hours, or has not ended."),
+    typer.Option(
+        "--hours",
+        metavar="N",
+        min=0,
+        help="Report what ended in the last N hours or has not ended.",
+    ),
 ]
 _Separator = Annotated[
-    str, typer.Option("--separator", help="Of keys; their prefix is what comes before it.")
+    str, typer.Option("--separator", metavar="TEXT", help="Group keys by what is before TEXT.")
 ]
-_Title = Annotated[str, typer.Option("--title", help="What the page calls the store.")]
+_Title = Annotated[
+    str, typer.Option("--title", metavar="TEXT", help="Give the page the title TEXT.")
+]
 
 
 @on_spark
@@ -56,7 +66,8 @@ def report(
         print_json(dataclasses.asdict(result))
         return
     Console().print(
-        f"{result.done:,} messages done, {result.waiting:,} waiting or at work, {result.dead:,} "
+        f"{counted(result.done, 'message')} done, {result.waiting:,} waiting or at work, "
+        f"{result.dead:,} "
         f"dead: {result.page}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip

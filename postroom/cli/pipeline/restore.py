@@ -16,7 +16,9 @@ Folder = Annotated[
 ]
 Abandon = Annotated[
     bool,
-    typer.Option("--abandon", help="Give up a restore that is not complete: the store is empty."),
+    typer.Option(
+        "--abandon", help="Give up a restore that is not complete, and leave the store empty."
+    ),
 ]
 
 

@@ -22,11 +22,16 @@ if TYPE_CHECKING:
 _MASTER: Final = "local[*]"
 
 _Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="Where Spark runs, as it writes that.")
+    str,
+    typer.Option(
+        "--master", metavar="URL", help="Run Spark at URL, for example spark://HOST:PORT."
+    ),
 ]
 _Settings = Annotated[
     list[str] | None,
-    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; any number of them."),
+    typer.Option(
+        "--conf", metavar="NAME=VALUE", help="Set NAME of Spark to VALUE; give it once for each."
+    ),
 ]
 
 

@@ -5,7 +5,7 @@
     tx.enqueue ──────────▶ sending     what a transaction does to queues, with its commit
     db.queue(name) ──────▶ queue       settings, looking at messages, claims; sync_queue: blocking
     q.receive ───────────▶ consuming   claims ahead of need: intake decides, consuming asks
-    what they hand out ──▶ messages    a message, an attempt of it, a handle
+    their results ───────▶ messages    a message, an attempt of it, a handle
 
-What happens is written once, as coroutines; the synchronous forms run the same ones.
+The logic is written once, as coroutines; the synchronous forms run the same ones.
 """

@@ -1,7 +1,7 @@
-"""Checks of what applications say of queues, before anything is sent.
+"""Checks of the arguments of queue calls, before anything is sent.
 
-What a setting may be is decided where the queue is made, by the store, which names the setting.
-Here only Python types are checked, because something of another type cannot travel.
+The store decides which settings are valid when it makes a queue, and names a wrong one. These
+checks are only about Python types, because values of other types cannot be sent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from postroom.kv.clock import from_datetime
 from postroom.limits import (
     GROUP_BYTES_MAX,
     KIND_BYTES_MAX,
+    NUMBER_SECONDS_MAX,
     PRIORITY_MAX,
     QUEUE_EPOCH_MAX,
     QUEUE_ID_BYTES_MAX,
@@ -33,17 +34,17 @@ from postroom.messaging.queues.requests import (
 )
 
 Id: TypeAlias = str | bytes
-"""What names a message, beside its kind; text is stored as UTF-8."""
+"""The id of a message, which names it together with its kind; text is stored as UTF-8."""
 MessageOrId: TypeAlias = AnyMessage | Id
 Messages: TypeAlias = MessageOrId | Iterable[MessageOrId]
-"""One message, or several: messages name their attempt, ids whichever attempt there is."""
+"""One message, or several: a message names its attempt, an id any attempt."""
 
 ATTEMPTS_PER_REQUEST: Final = 1000
-"""So many messages are named by one request; longer lists are cut."""
+"""The most messages that one request names; longer lists are cut."""
 
 KNOWN_AT_ONCE: Final = 1000
 _known: Final[dict[tuple[str, str], None]] = {}
-"""Texts that were checked lately, and what they were checked for: there are few as a rule."""
+"""The texts that were checked lately, and what they were checked for: there are usually few."""
 
 _SETTINGS: Final = {field.name: field.type for field in msgspec.structs.fields(QueueSettings)}
 
@@ -67,34 +68,34 @@ def _text(given: Any, what: str, bytes_max: int, *, least: int = 0) -> str:
 
 
 def queue_name(given: Any) -> str:
-    """The name of a queue, or of a schedule."""
+    """Return the name of a queue, checked."""
     return _text(given, "a queue's name", QUEUE_NAME_BYTES_MAX, least=1)
 
 
 def schedule_name(given: Any) -> str:
-    """The name of a periodic schedule."""
+    """Return the name of a periodic schedule, checked."""
     return _text(given, "a schedule's name", QUEUE_NAME_BYTES_MAX, least=1)
 
 
 def texts(**given: Any) -> None:
-    """Arguments that are text."""
+    """Check that arguments are text."""
     for name, value in given.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} is text, not {type(value).__name__}")
 
 
 def kind(given: Any) -> str:
-    """The type tag of a payload."""
+    """Return the type tag of a payload, checked."""
     return _text(given, "kind", KIND_BYTES_MAX)
 
 
 def group(given: Any) -> str:
-    """The group of a message; ``None``: none."""
+    """Return the group of a message, checked; ``None`` is no group."""
     return "" if given is None else _text(given, "group", GROUP_BYTES_MAX)
 
 
 def message_id(given: Any) -> bytes:
-    """What a message is to be known by."""
+    """Return the id of a message as bytes, checked."""
     if isinstance(given, str):
         given = arguments.text(given).encode()
     if not isinstance(given, bytes):
@@ -108,7 +109,7 @@ def message_id(given: Any) -> bytes:
 
 
 def priority(given: Any) -> int:
-    """A priority; lower ones go first."""
+    """Return a priority, checked; lower ones go first."""
     number = arguments.integer(given, "priority")
     if not PRIORITY_MIN <= number <= PRIORITY_MAX:
         raise ValueError(f"priority is from {PRIORITY_MIN} to {PRIORITY_MAX}, not {number}")
@@ -116,7 +117,7 @@ def priority(given: Any) -> int:
 
 
 def epoch(given: Any) -> int | None:
-    """A number of attempts; ``None`` stays ``None``."""
+    """Return a number of attempts, checked; ``None`` stays ``None``."""
     if given is None:
         return None
     number = arguments.count(given, "epoch", 0)
@@ -126,20 +127,34 @@ def epoch(given: Any) -> int | None:
 
 
 def seconds(given: Any, name: str) -> float | None:
-    """A length of time; ``None`` stays ``None``."""
+    """Return a length of time in seconds, checked; ``None`` stays ``None``.
+
+    Raises:
+        Invalid: it is a number above ten years: most likely seconds since 1970.
+    """
     if given is None:
         return None
-    if isinstance(given, datetime.timedelta):
+    is_timedelta = isinstance(given, datetime.timedelta)
+    if is_timedelta:
         given = given.total_seconds()
     if isinstance(given, bool) or not isinstance(given, int | float):
         raise TypeError(f"{name} is a number of seconds, not {type(given).__name__}")
     if not 0 <= given < float("inf"):
         raise ValueError(f"{name} is a number of seconds from 0 on, not {given}")
+    if given > NUMBER_SECONDS_MAX and not is_timedelta:
+        raise Invalid(
+            f"{name}={str(given)[:30]} is more than ten years; nothing was changed: a number is "
+            f"seconds, as {name}=2; to a moment it is a long time as a timedelta, as {name}=moment "
+            "- datetime.datetime.now(datetime.UTC)"
+        )
     return float(given)
 
 
 def moment(given: Any, name: str) -> int:
-    """A bound in time, as a timestamp: a ``Timestamp``, an aware ``datetime``; ``None``: 0."""
+    """Return a bound in time as a timestamp, from a ``Timestamp`` or an aware ``datetime``.
+
+    ``None`` is 0.
+    """
     match given:
         case None:
             return 0
@@ -153,14 +168,14 @@ def moment(given: Any, name: str) -> int:
 
 
 def reason(given: Any) -> str:
-    """Why a message was rejected, cut to what is kept of it; ``None``: empty."""
+    """Return the reason of a rejection, cut to what is kept of it; ``None`` is empty."""
     if given is None:
         return ""
     return shortened(given if isinstance(given, str) else str(given))
 
 
 def shortened(text: str) -> str:
-    """Text that fits into a reason, whatever it holds."""
+    """Return text cut and escaped so that it fits into a reason."""
     return (
         text[:REASON_CHARACTERS_MAX]
         .encode("utf-8", "backslashreplace")
@@ -169,7 +184,7 @@ def shortened(text: str) -> str:
 
 
 def settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by name; their values have the types that they must have.
+    """Return settings by name, with the types of their values checked.
 
     Raises:
         TypeError: there is no such setting, or its value is of another type.
@@ -185,7 +200,7 @@ def settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kinds(given: Any) -> tuple[str, ...] | None:
-    """Which kinds a consumer takes; ``None``: every one. One may be named alone."""
+    """Return the kinds that a consumer takes, from one kind or several; ``None``: every one."""
     if given is None:
         return None
     each = (given,) if isinstance(given, str) else tuple(given)
@@ -193,18 +208,18 @@ def kinds(given: Any) -> tuple[str, ...] | None:
 
 
 def selection(start: Any, end: Any, of_kinds: Any, where: Any) -> Selection:
-    """Which messages a consumer takes."""
+    """Return the selection of messages that a consumer takes."""
     first, last = arguments.span(start, end)
     wanted, _ = arguments.headers(where, b"")
     return Selection(first, last, kinds(of_kinds), wanted)
 
 
 def attempts(given: Any, of_kind: str | None = None) -> Iterator[list[Attempt]]:
-    """Messages as requests name them, cut into lists that one request may carry.
+    """Return messages as requests name them, in lists that one request may carry.
 
     Args:
         given: messages or ids, one or several.
-        of_kind: which kind the ids are of; ``None``: of whichever.
+        of_kind: the kind of the ids; ``None``: any.
     """
     one = isinstance(given, AnyMessage | str | bytes)
     named = [_attempt(each, of_kind) for each in ([given] if one else given)]

@@ -1,4 +1,4 @@
-"""Claiming messages: one question, asked again where one answer holds fewer than are wanted."""
+"""Claims of messages: one request, repeated if one answer holds fewer than are wanted."""
 
 from __future__ import annotations
 
@@ -11,22 +11,24 @@ from postroom.client.sender import Sender, post, taken_back_by
 from postroom.errors import Error, Invalid
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.requests import (
+    Attempt,
     Claimed,
     ClaimQueue,
     QueueDefinition,
     QueueMessage,
+    Selection,
 )
 from postroom.protocol.failures import DeadlineExceeded
 
 BatchSize: TypeAlias = Callable[[], Awaitable[int]]
-"""Tells how many messages one answer of the queue holds at most."""
+"""A function that returns how many messages one answer of the queue holds at most."""
 
 
 async def definition(sender: Sender, queue: str) -> QueueDefinition:
-    """A queue as it is stored.
+    """Return the stored definition of a queue.
 
     Raises:
-        Invalid: there is none of that name.
+        Invalid: there is no queue of that name.
     """
     found: list[QueueDefinition] = await sender.send(ReadQueues(queue))
     for each in found:
@@ -36,11 +38,11 @@ async def definition(sender: Sender, queue: str) -> QueueDefinition:
 
 
 async def claim(sender: Sender, request: ClaimQueue, patience: float | None) -> list[QueueMessage]:
-    """One answer; empty if nothing was ready in time.
+    """Return the messages of one answer; none if nothing was ready in time.
 
     Args:
-        sender: of the client.
-        request: what is asked.
+        sender: the client's sender.
+        request: the claim.
         patience: seconds to wait for the first one; ``None``: for ever, if it waits.
     """
     try:
@@ -50,13 +52,33 @@ async def claim(sender: Sender, request: ClaimQueue, patience: float | None) -> 
     return reply.messages
 
 
+async def over(
+    sender: Sender, queue: str, consumer: bytes, in_hand: list[Attempt], patience: float
+) -> list[int]:
+    """Return which attempts of a consumer are over, by their places in ``in_hand``.
+
+    Args:
+        sender: the client's sender.
+        queue: the name of the queue.
+        consumer: the id of the consumer.
+        in_hand: the attempts, ``IN_HAND_MAX`` at most.
+        patience: seconds to wait for the first one; 0: not at all.
+    """
+    request = ClaimQueue(queue, consumer, 0, Selection(), wait=patience > 0, in_hand=in_hand)
+    try:
+        reply: Claimed = await sender.send(request, patience or None)
+    except DeadlineExceeded:
+        return []
+    return reply.over
+
+
 async def claim_all(
     sender: Sender, request: ClaimQueue, patience: float, batch_size: BatchSize
 ) -> list[QueueMessage]:
-    """As many as are asked for, if so many are ready, in as many answers as that takes.
+    """Return as many ready messages as are wanted, in as many answers as that takes.
 
-    Only the first one is waited for. What came before one that has failed is answered; if who asks
-    is cancelled meanwhile, it is given back.
+    Only the first answer is waited for. If a later claim fails, the messages that have come are
+    returned. If the caller is cancelled meanwhile, they are given back.
     """
     found = await claim(sender, request, patience if request.wait else None)
     try:
@@ -74,7 +96,7 @@ async def claim_all(
 async def _claim_on(
     sender: Sender, request: ClaimQueue, found: list[QueueMessage], batch_size: BatchSize
 ) -> None:
-    """Adds to ``found`` until it holds what is wanted, or nothing is ready any more."""
+    """Add to ``found`` until it holds the wanted number, or nothing is ready any more."""
     wanted, last = request.messages_max, len(found)
     while last > 0 and len(found) < wanted and last >= await batch_size():
         left = wanted - len(found)

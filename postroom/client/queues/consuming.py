@@ -1,10 +1,12 @@
 """A consumer: it claims messages ahead of need, and hands them out one by one.
 
-Whenever somebody asks for a message and none waits, one claim is under way, which the store answers
-as soon as something is ready for this consumer. Over the network the router takes it to whoever
-leads, as often as that changes. If it fails for good the consumer tries again, after longer and
-longer pauses: it ends only by being closed, or by an error that says that it cannot go on (the
-queue was dropped, the database was closed, access is denied).
+Whenever a caller asks for a message and none waits here, one claim is under way. The store answers
+it as soon as something is ready for this consumer. Over the network the router sends it to the
+leader, and again whenever the leader changes.
+
+If the claim fails for good the consumer tries again, after longer and longer pauses. It ends only
+when it is closed, or by an error that says that it cannot go on (the queue was dropped, the
+database was closed, access is denied).
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from typing import Final
 from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
 from postroom.client.queues import arguments as checks
-from postroom.client.queues.claims import claim
+from postroom.client.queues.claims import claim, over
 from postroom.client.queues.intake import Intake
 from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
 from postroom.client.queues.signals import signal_for
 from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.limits import IN_HAND_MAX
 from postroom.log_once import LogOnce
 from postroom.messaging.queues.requests import ClaimQueue, Reject, Selection
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
@@ -31,6 +33,11 @@ from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 PAUSE_SECONDS_FIRST: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
 LEASE_SECONDS_MIN: Final = 0.001
+OWN_SECONDS: Final = 0.1
+"""The time after which a consumer without credit asks what others have settled, in seconds.
+
+It asks only if it has settled nothing itself in this time.
+"""
 
 _log = logging.getLogger("postroom.queues")
 
@@ -39,9 +46,9 @@ class Consumer:
     """One consumer of a queue.
 
     Args:
-        sender, codec: of the client.
-        queue: its name.
-        selection: which messages.
+        sender, codec: the client's.
+        queue: the name of the queue.
+        selection: which messages it takes.
         credit: how many it may hold without having settled them.
         home: settles messages outside transactions.
     """
@@ -67,7 +74,7 @@ class Consumer:
         self._said = LogOnce()
 
     async def next(self, patience: float | None = None) -> QueueMessage | None:
-        """The next message, as soon as there is one.
+        """Return the next message, as soon as there is one.
 
         Args:
             patience: seconds to wait; 0: only what is ready now; ``None``: for ever.
@@ -89,11 +96,11 @@ class Consumer:
                 return None
 
     def at_hand(self) -> QueueMessage | None:
-        """The next of those that were claimed; ``None``: there is none to be handed out at once."""
+        """Return the next claimed message; ``None``: there is none to be handed out at once."""
         return self._intake.take(self._sender.monotonic())
 
     async def _more(self, give_up: float | None) -> bool:
-        """Asks for more, or waits for credit; false: the time is over."""
+        """Ask for more, or wait for credit; return false if the time is over."""
         now = self._sender.monotonic()
         left = None if give_up is None else max(give_up - now, 0.0)
         wanted = self._intake.wanted(now)
@@ -103,56 +110,93 @@ class Consumer:
             return False
         frees_at = self._intake.frees_at()
         pause = LONGEST_PAUSE_SECONDS if frees_at is None else max(frees_at - now, 0.0)
-        await self._freed.wait(pause if left is None else min(pause, left))
+        pause = pause if left is None else min(pause, left)
+        if await self._freed.wait(min(pause, OWN_SECONDS)) or pause <= OWN_SECONDS:
+            return True
+        try:
+            await self._ask_what_is_over(min(pause, LONGEST_PAUSE_SECONDS))
+        except Retryable as error:
+            if left is not None:
+                raise
+            await self._recover(error)
         return True
 
+    async def _ask_what_is_over(self, patience: float) -> None:
+        """Learn of messages in hand that other clients have settled; wait for the first one."""
+        in_hand = self._intake.in_hand(IN_HAND_MAX)
+        attempts = [message.attempt() for message in in_hand]
+        if attempts:
+            for place in await over(self._sender, self._queue, self._id, attempts, patience):
+                self._intake.settled(in_hand[place])
+
     async def _claim(self, wanted: int, left: float | None) -> bool:
-        """Whether there is something to hand out."""
+        """Claim messages; return whether there is something to hand out."""
         request = ClaimQueue(self._queue, self._id, wanted, self._selection, wait=left != 0.0)
         try:
             found = await claim(self._sender, request, left or None)
         except Retryable as error:
-            if left is not None or has_stopped(self._sender, error):
+            if left is not None:
                 raise
-            self._said.log(
-                _log, "trouble", self._sender.monotonic(),
-                "a consumer of queue %s tries again: %s", self._queue, str(error),
-            )  # fmt: skip
-            least = error.retry_after if isinstance(error, Unavailable) else 0.0
-            await self._sender.sleep(
-                max(least, self._pause * self._sender.random.uniform(0.5, 1.0))
-            )
-            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            await self._recover(error)
             return False
         self._pause = PAUSE_SECONDS_FIRST
         messages = [QueueMessage(self._queue, each, self._codec, self._home) for each in found]
-        now, reading = self._sender.monotonic(), self._sender.reading()
-        self._intake.claimed(messages, [_lease_seconds(each, reading) for each in found], now)
+        now = self._sender.monotonic()
+        self._intake.claimed(messages, [_lease_seconds(each) for each in found], now)
         for message in messages:
+            message.held_from(now)
             message.on_settled(self._settled)
             message.on_extended(self._extended)
         return bool(messages)
+
+    async def _recover(self, error: Retryable) -> None:
+        """Pause before the next request.
+
+        Raises:
+            Retryable: the store has stopped, and another request is useless.
+        """
+        if has_stopped(self._sender, error):
+            raise error
+        self._said.log(
+            _log, "trouble", self._sender.monotonic(),
+            "a consumer of queue %s tries again: %s", self._queue, str(error),
+        )  # fmt: skip
+        least = error.retry_after if isinstance(error, Unavailable) else 0.0
+        await self._sender.sleep(max(least, self._pause * self._sender.random.uniform(0.5, 1.0)))
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def _settled(self, message: AnyMessage) -> None:
         self._intake.settled(message)
         self._freed.say()
 
     def _extended(self, message: QueueMessage) -> None:
-        until = message.leased_until or 0
-        seconds = ((until - self._sender.reading()) >> LOGICAL_BITS) / 1000
-        self._intake.extended(message, self._sender.monotonic() + seconds)
+        self._intake.extended(message, message.held_until)
 
     # --- giving back
 
     async def give_back(self) -> None:
-        """What waits here is given back, as if it had not been claimed.
+        """Give back the messages that wait here, as if they had not been claimed.
 
-        What cannot be given back comes back when its lease has passed.
+        A message that cannot be given back comes back when its lease has passed.
         """
         await self._reject(self._returned())
 
+    async def reject(
+        self, message: QueueMessage, delay: float | None, reason: str, *, dead: bool
+    ) -> None:
+        """Reject a message that was handed out. For layers on top, such as workers.
+
+        Raises:
+            LeaseLost: its attempt has passed. Nothing was changed.
+        """
+        try:
+            request = Reject(self._queue, [message.attempt()], delay, dead, reason)
+            await commit_one(self._sender, request.key, request)
+        finally:
+            message.settled()
+
     async def give_back_at_once(self, message: QueueMessage) -> None:
-        """One that was handed out is given back as well, since nobody will work on it."""
+        """Give back a message that was handed out and will not be worked on."""
         await self._reject([Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)])
         message.settled()
 
@@ -161,13 +205,13 @@ class Consumer:
             try:
                 with suppress(Error):
                     await commit_one(self._sender, request.key, request)
-            except BaseException:  # nobody waits, also for one that was not sent yet
+            except BaseException:  # no caller waits, but the rest has to be sent
                 for each in requests[done:]:
                     post(self._sender, alone(self._sender, each.key, each))
                 raise
 
     def extended(self, message: QueueMessage, seconds: float) -> None:
-        """One that was handed out is held for ``seconds`` from now on."""
+        """Note that a message that was handed out is held for ``seconds`` from now on."""
         self._intake.extended(message, self._sender.monotonic() + seconds)
 
     def _returned(self) -> list[Reject]:
@@ -179,24 +223,30 @@ class Consumer:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait to be handed out."""
+        """Return how many messages wait to be handed out."""
         return self._intake.waiting
 
 
-async def received(consumer: Consumer) -> AsyncGenerator[QueueMessage, None]:
-    """The messages of a consumer, for ever. What was not handed out is given back at the end."""
+async def received(
+    consumer: Consumer, timeout: float | None = None
+) -> AsyncGenerator[QueueMessage, None]:
+    """Return the messages of a consumer, until none has come for ``timeout`` seconds.
+
+    Messages that were not handed out are given back at the end.
+    """
     try:
         while True:
-            message = await consumer.next()
+            message = await consumer.next(timeout)
             if message is not None:
                 yield message
+            elif timeout is not None:
+                return
     finally:
         await consumer.give_back()
 
 
-def _lease_seconds(message: StoredMessage, reading: int) -> float:
-    left = (message.leased_until - reading) >> LOGICAL_BITS
-    return max(left / 1000, LEASE_SECONDS_MIN)
+def _lease_seconds(message: StoredMessage) -> float:
+    return max(message.lasts / 1000, LEASE_SECONDS_MIN)
 
 
 __all__ = ["Consumer", "received"]

@@ -1,23 +1,23 @@
-"""What a consumer holds, and how much more it may ask for.
+"""The messages that a consumer holds, and how many more it may ask for.
 
 ::
 
-    claimed ──▶ waiting ── taken ──▶ in hand ─┬─ settled
+    claimed ──▶ waiting ── taken ──▶ in hand ─┬─ settled, by this consumer or by anybody else
                    │                          └─ its lease has passed
                    └─ half of the lease has passed ──▶ given back, uncounted
 
-*Credit* is how many messages a consumer may hold without having settled them. One whose lease has
-passed is another consumer's, and takes no credit any more.
+*Credit* is how many messages a consumer may hold without having settled them. A message whose lease
+has passed belongs to another consumer, and takes no credit any more.
 
-*Pace.* What waits here ages: its lease runs. A consumer that takes a hundred messages and needs a
-second for each would lose most of them, and each loss counts as a failed attempt of a message that
-nobody has looked at. So it asks for one message first, for twice as many after each batch that it
-has worked off in a quarter of a lease, and for half as many after one that took longer than half of
-a lease. What is still waiting when half of its lease has passed is given back, as if it had not
-been claimed.
+*Pace.* Messages that wait here age: their lease runs. A consumer that takes a hundred messages and
+needs a second for each would lose most of them. Each loss counts as a failed attempt of a message
+that no function has seen. So the consumer asks for one message first. After a batch that took less
+than a quarter of a lease it asks for twice as many. After a batch that took longer than half of a
+lease it asks for half as many. A message that still waits when half of its lease has passed is
+given back, as if it had not been claimed.
 
-Plain synchronous code. Its methods may be called by several threads: messages of one consumer may
-be worked on by many.
+The code is plain and synchronous. Several threads may call its methods, since many threads may work
+on the messages of one consumer.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from postroom.client.queues.messages import AnyMessage, QueueMessage
 
@@ -53,7 +54,7 @@ class Intake:
         self._lease_seconds = 0.0
 
     def wanted(self, now: float) -> int:
-        """How many messages to ask for now; 0: there is no credit left, or some are waiting."""
+        """Return how many messages to ask for now; 0: no credit is left, or some messages wait."""
         with self._lock:
             if self._waiting:
                 return 0
@@ -71,18 +72,23 @@ class Intake:
         elif took < lease / 4:
             self._batch = min(2 * self._batch, self._credit)
 
+    def in_hand(self, most: int) -> list[AnyMessage]:
+        """Return the messages that have been in hand for longest."""
+        with self._lock:
+            return list(islice(self._in_hand, most))
+
     def frees_at(self) -> float | None:
-        """When the first lease passes of what is in hand; ``None``: nothing is."""
+        """Return when the first lease in hand passes; ``None``: nothing is in hand."""
         with self._lock:
             return min(self._in_hand.values(), default=None)
 
     def claimed(self, messages: list[QueueMessage], lease_seconds: list[float], now: float) -> None:
-        """These have come.
+        """Add claimed messages.
 
         Args:
             messages: in the order in which they are to be handed out.
             lease_seconds: for how long each of them is held.
-            now: seconds that never go back.
+            now: the client's monotonic clock, in seconds.
         """
         with self._lock:
             for message, seconds in zip(messages, lease_seconds, strict=True):
@@ -91,7 +97,7 @@ class Intake:
                 self._began, self._lease_seconds = now, min(lease_seconds)
 
     def take(self, now: float) -> QueueMessage | None:
-        """The next message to work on; ``None``: there is none that is fresh enough."""
+        """Return the next message to work on; ``None``: there is none that is fresh enough."""
         with self._lock:
             if not self._waiting or self._waiting[0].late_at <= now:
                 return None
@@ -100,24 +106,24 @@ class Intake:
             return first.message
 
     def take_back(self) -> list[QueueMessage]:
-        """Everything that waits: it is to be given back."""
+        """Return all waiting messages, and forget them: the caller gives them back."""
         with self._lock:
             late = [each.message for each in self._waiting]
             self._waiting.clear()
             return late
 
     def settled(self, message: AnyMessage) -> None:
-        """It takes no credit any more."""
+        """Free the credit of a message."""
         with self._lock:
             self._in_hand.pop(message, None)
 
     def extended(self, message: AnyMessage, until: float) -> None:
-        """Its lease passes later."""
+        """Note that the lease of a message passes at ``until``."""
         with self._lock:
             if message in self._in_hand:
                 self._in_hand[message] = until
 
     @property
     def waiting(self) -> int:
-        """How many messages wait to be taken."""
+        """Return how many messages wait to be taken."""
         return len(self._waiting)

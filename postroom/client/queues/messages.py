@@ -1,18 +1,19 @@
-"""What queues hand to applications: messages, handles, definitions, numbers.
+"""Objects of queues for applications: messages, handles, definitions, numbers.
 
-A message that was claimed is an *attempt*: it says how often it was fired before, and until when it
-is held. Who acknowledges a message acknowledges that attempt; once another one has begun, it
-changes nothing any more, and says so (``LeaseLost``).
+A message that was claimed is an *attempt*. It says how often it was fired before, and until when it
+is held. An acknowledgement is for that attempt. Once another attempt has begun, it changes nothing
+any more, and raises ``LeaseLost``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from postroom.client.codec import Packing
+from postroom.client.functions import Plain
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
 from postroom.messaging.queues.requests import (
@@ -23,12 +24,13 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
 )
 from postroom.messaging.queues.requests import QueueMessage as StoredMessage
+from postroom.ranges.headers import unpacked
 
 _UNREAD: Any = object()
 
 
 def shown_id(stored: bytes) -> str | bytes:
-    """An id as applications see it: the text that it is, else bytes."""
+    """Return an id in the form for applications: text if it is UTF-8, else bytes."""
     try:
         return stored.decode()
     except UnicodeDecodeError:
@@ -36,13 +38,23 @@ def shown_id(stored: bytes) -> str | bytes:
 
 
 class AnyMessage:
-    """A message of a queue: what both forms have.
+    """A message of a queue: the part that both forms share.
 
     Attributes:
         queue: the name of the queue.
+        held_until: when the lease of a claimed message ends, on the client's monotonic clock.
     """
 
-    __slots__ = ("_codec", "_leased_until", "_on_settled", "_payload", "_stored", "queue")
+    __slots__ = (
+        "_codec",
+        "_leased_until",
+        "_of_task",
+        "_on_settled",
+        "_payload",
+        "_stored",
+        "held_until",
+        "queue",
+    )
 
     def __init__(self, queue: str, stored: StoredMessage, codec: Packing) -> None:
         self.queue = queue
@@ -50,27 +62,31 @@ class AnyMessage:
         self._codec = codec
         self._payload = _UNREAD
         self._leased_until = stored.leased_until
+        self.held_until = 0.0
         self._on_settled: Callable[[AnyMessage], None] | None = None
+        self._of_task: bytes | None = None
 
     @property
     def id(self) -> str | bytes:
-        """What it is known by, with its kind: text if it is UTF-8, else bytes."""
+        """Return the id, which names it together with its kind: text if it is UTF-8, else bytes."""
         return shown_id(self._stored.id)
 
     @property
     def kind(self) -> str:
-        """The type tag of the payload; empty if its sender gave none."""
+        """Return the type tag of the payload; empty if its sender gave none."""
         return self._stored.kind
 
     @property
     def key(self) -> bytes:
-        """Where it is stored; its id, if its sender gave no key."""
+        """Return the key at which it is stored; its id, if its sender gave no key."""
         return self._stored.key
 
     @property
     def payload(self) -> Any:
-        """What it says. It is unpacked when it is asked for, so that a payload that cannot be is
-        the trouble of whoever handles this message, and of no other one.
+        """Return the payload, which is unpacked at the first access.
+
+        So a payload that cannot be unpacked fails the handling of this message, and of no other
+        one.
 
         Raises:
             WrongType: the codec cannot unpack it.
@@ -81,89 +97,122 @@ class AnyMessage:
 
     @property
     def headers(self) -> dict[str, Any]:
-        """What the sender added; empty if nothing."""
-        return self._stored.headers or {}
+        """Return the headers that the sender added; empty if it added none."""
+        return unpacked(self._stored.headers)
 
     @property
     def priority(self) -> int:
-        """Lower ones go first."""
+        """Return the priority; lower ones go first."""
         return self._stored.priority
 
     @property
     def group(self) -> str:
-        """Its group; empty if it has none."""
+        """Return the group; empty if it has none."""
         return self._stored.group
 
     @property
     def created_at(self) -> Timestamp:
-        """The commit timestamp of the transaction that enqueued it."""
+        """Return the commit timestamp of the transaction that enqueued it."""
         return Timestamp(self._stored.created_at)
 
     @property
     def first_scheduled(self) -> Timestamp:
-        """When it was to be fired first."""
+        """Return when it was to be fired first."""
         return Timestamp(self._stored.first_scheduled)
 
     @property
     def scheduled(self) -> Timestamp:
-        """When it was, or is to be, fired."""
+        """Return when it was, or is to be, fired."""
         return Timestamp(self._stored.scheduled)
 
     @property
     def epoch(self) -> int:
-        """How many times it was fired before."""
+        """Return how many times it was fired before."""
         return self._stored.epoch
 
     @property
     def leased_until(self) -> Timestamp | None:
-        """Until when it is held; ``None``: nobody holds it."""
+        """Return when its lease ends; ``None``: no consumer holds it."""
         return Timestamp(self._leased_until) if self._leased_until else None
 
     @property
     def last_error(self) -> str:
-        """Why the attempt before this one failed; of a dead letter, why it died."""
+        """Return why the attempt before this one failed; for a dead letter, why it died."""
         return self._stored.last_error
 
     @property
     def state(self) -> str:
-        """``scheduled``, ``ready``, ``leased``, ``done``, ``archived`` or ``dead``."""
+        """Return ``scheduled``, ``ready``, ``leased``, ``done``, ``archived`` or ``dead``."""
         return self._stored.state
 
     @property
     def done_at(self) -> Timestamp | None:
-        """When it was acknowledged, or died; ``None``: it lives."""
+        """Return when it was acknowledged, or died; ``None``: neither has happened."""
         return Timestamp(self._stored.done_at) if self._stored.done_at else None
 
     @property
     def fired_at(self) -> Timestamp | None:
-        """When it was handed to its holder, or to who has acknowledged it; ``None``: to nobody, or
-        it was ended before the store kept that.
+        """Return when it was handed to the consumer that holds or has acknowledged it.
+
+        ``None``: no consumer has it, or it was ended before the store kept this.
         """
         return Timestamp(self._stored.fired_at) if self._stored.fired_at else None
 
     @property
     def stored(self) -> StoredMessage:
-        """As the store has answered it."""
+        """Return the message as the store has sent it."""
         return self._stored
 
     @property
     def codec(self) -> Packing:
-        """What unpacks its payload."""
+        """Return the codec that unpacks its payload."""
         return self._codec
 
     def attempt(self) -> Attempt:
-        """What requests name it by: this attempt, if it is held; else the message."""
+        """Return the name of this attempt for requests, or of the message if it is not held."""
         stored = self._stored
         if stored.state != "leased":
             return Attempt(stored.key, stored.kind, stored.id)
         return Attempt(stored.key, stored.kind, stored.id, stored.epoch, fired_at=stored.fired_at)
 
-    def leased_for(self, until: int) -> None:
-        """Its lease was extended."""
-        self._leased_until = until
+    def leased_for(self, until: int, held_until: float) -> None:
+        """Note that its lease was extended.
+
+        Args:
+            until: when the lease ends, as a timestamp.
+            held_until: when the lease ends on the client's monotonic clock, which cannot be set.
+        """
+        self._leased_until, self.held_until = until, held_until
+
+    def held_from(self, now: float) -> None:
+        """Set the end of its lease for a claim that was answered ``now`` (monotonic clock)."""
+        self.held_until = now + self._stored.lasts / 1000
+
+    def given_to_task(self, transaction_id: bytes) -> None:
+        """Reserve its settling for the transaction that a task was given with it."""
+        self._of_task = transaction_id
+
+    def check_settled_by(self, transaction_id: bytes | None) -> None:
+        """Check that a transaction may settle it.
+
+        Args:
+            transaction_id: the transaction that settles it; ``None``: one that does nothing else.
+
+        Raises:
+            Invalid: it was given to a task. If it were settled alone, it would be done, and the
+                writes of the task would be lost.
+        """
+        if self._of_task is not None and self._of_task != transaction_id:
+            raise Invalid(
+                f"this message was given to a task of queue {self.queue!r}, whose transaction "
+                "settles it together with what the function writes: return, and it is "
+                f"acknowledged; or call tx.acknowledge({self.queue!r}, message), "
+                f"tx.reject({self.queue!r}, message, delay) or tx.cancel({self.queue!r}, message), "
+                "with the tx of this call; nothing was changed"
+            )
 
     def settled(self) -> None:
-        """It was acknowledged or given back: its consumer may have another one."""
+        """Tell its consumer that it was settled: the consumer may have another one."""
         if self._on_settled is not None:
             self._on_settled(self)
             self._on_settled = None
@@ -177,18 +226,21 @@ class AnyMessage:
 
 
 class Settling(Protocol):
-    """Who settles a message outside a transaction: the queue that it was claimed from."""
+    """The calls of a message's queue that settle it outside a transaction."""
 
     async def acknowledge(self, messages: Any) -> int:
-        """They are done."""
+        """Mark messages as done."""
 
     async def reject(
         self, messages: Any, delay: Any = None, *, dead: bool = False, reason: str | None = None
     ) -> int:
-        """They are given back."""
+        """Give messages back."""
 
     async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
-        """It is held for longer."""
+        """Hold a message for longer."""
+
+    async def release(self, messages: Any) -> int:
+        """Put messages back to their old places, uncounted."""
 
 
 class QueueMessage(AnyMessage):
@@ -204,8 +256,9 @@ class QueueMessage(AnyMessage):
         self._on_extended: Callable[[QueueMessage], None] | None = None
 
     async def acknowledge(self) -> None:
-        """It is done, in a transaction of its own; ``tx.acknowledge`` does so together with other
-        changes.
+        """Mark it as done, in a transaction of its own.
+
+        ``tx.acknowledge`` does this together with other changes.
 
         Raises:
             LeaseLost: the attempt has passed; nothing was changed.
@@ -215,12 +268,11 @@ class QueueMessage(AnyMessage):
     async def reject(
         self, delay: Any = None, *, dead: bool = False, reason: str | None = None
     ) -> None:
-        """It is given back, and fired again: after the queue's back-off, or after ``delay`` seconds
-        (0: at once), or never (``dead``).
+        """Give it back, to be fired again.
 
         Args:
-            delay: seconds; ``None``: the queue's back-off.
-            dead: it becomes a dead letter.
+            delay: seconds until it is fired again, 0: at once; ``None``: the queue's back-off.
+            dead: whether it becomes a dead letter instead.
             reason: why; kept with it.
 
         Raises:
@@ -228,8 +280,16 @@ class QueueMessage(AnyMessage):
         """
         await self._settler().reject(self, delay, dead=dead, reason=reason)
 
+    async def release(self) -> None:
+        """Give it back as if it had not been claimed: to its old place, at once, uncounted.
+
+        Raises:
+            LeaseLost: the attempt has passed; nothing was changed.
+        """
+        await self._settler().release(self)
+
     async def extend(self, seconds: float) -> Timestamp:
-        """It is held for ``seconds`` from now on; answers until when.
+        """Hold it for ``seconds`` from now on; return when its lease ends.
 
         Raises:
             LeaseLost: the attempt has passed; nothing was changed.
@@ -245,27 +305,27 @@ class QueueMessage(AnyMessage):
         return self._home
 
     def on_settled(self, tell: Callable[[AnyMessage], None]) -> None:
-        """``tell`` is called, once, when it was settled."""
+        """Have ``tell`` called, once, when it is settled."""
         self._on_settled = tell
 
     def on_extended(self, tell: Callable[[QueueMessage], None]) -> None:
-        """``tell`` is called whenever its lease was extended."""
+        """Have ``tell`` called whenever its lease is extended."""
         self._on_extended = tell
 
-    def leased_for(self, until: int) -> None:
-        """Its lease was extended."""
-        super().leased_for(until)
+    def leased_for(self, until: int, held_until: float) -> None:
+        """Note that its lease was extended, and tell its consumer."""
+        super().leased_for(until, held_until)
         if self._on_extended is not None:
             self._on_extended(self)
 
 
-class EnqueueHandle(msgspec.Struct, eq=False, gc=False):
-    """What ``tx.enqueue`` returns: the id, and after the commit what became of it.
+class EnqueueHandle(Plain, msgspec.Struct, eq=False, gc=False):
+    """The result of ``tx.enqueue``: the id, and after the commit the outcome.
 
     Attributes:
         queue: the name of the queue.
-        id: given, or made up.
-        kind: of the message.
+        id: the id, given or made up.
+        kind: the kind of the message.
     """
 
     queue: str
@@ -273,20 +333,29 @@ class EnqueueHandle(msgspec.Struct, eq=False, gc=False):
     kind: str
     _outcome: str | None = None
 
+    plain_call: ClassVar[str] = (
+        "tx.enqueue(...) and task.enqueue(tx, ...) are plain calls, also with asyncio: they only "
+        "gather what the commit sends; leave out the 'await'"
+    )
+
     @property
     def inserted(self) -> bool | None:
-        """Whether a new message was inserted: false if there was one of this kind and id. ``None``:
-        the transaction has not committed.
+        """Return whether a new message was inserted; false: this kind and id existed already.
+
+        ``None``: the transaction has not committed.
         """
         return None if self._outcome is None else self._outcome == "inserted"
 
     @property
     def replaced(self) -> bool | None:
-        """Whether it took the place of one that was not fired yet."""
+        """Return whether it replaced a message that was not fired yet.
+
+        ``None``: the transaction has not committed.
+        """
         return None if self._outcome is None else self._outcome == "replaced"
 
     def committed(self, answer: str | None) -> None:
-        """What the store said: ``None``: inserted; ``ignored`` or ``replaced``."""
+        """Note the store's answer: ``None``: inserted; else ``ignored`` or ``replaced``."""
         self._outcome = answer or "inserted"
 
     def __repr__(self) -> str:
@@ -297,11 +366,11 @@ class EnqueueHandle(msgspec.Struct, eq=False, gc=False):
 
 
 class QueueInfo(NamedTuple):
-    """What a queue is, as it is stored.
+    """The stored definition of a queue.
 
     Attributes:
-        damaged: why it cannot be used, nor its messages be read; empty: it can. If it is its
-            definition that cannot be read, the other fields tell nothing but its name.
+        damaged: why the queue cannot be used, nor its messages be read; empty: it can. If its
+            definition itself cannot be read, only the name among the other fields is right.
     """
 
     name: str
@@ -325,16 +394,16 @@ class QueueSchedule(NamedTuple):
 
 
 def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
-    """A stored schedule as applications see it."""
+    """Return a stored schedule in the form for applications."""
     payload = codec.decode(stored.payload, stored.key)
     return QueueSchedule(
         stored.name, stored.cron or "", stored.timezone, stored.kind, payload,
-        stored.headers or {}, stored.priority, stored.group,
+        unpacked(stored.headers), stored.priority, stored.group,
     )  # fmt: skip
 
 
 def info_of(definition: QueueDefinition) -> QueueInfo:
-    """A stored definition as applications see it."""
+    """Return a stored definition in the form for applications."""
     return QueueInfo(
         definition.name, definition.settings, definition.paused, Timestamp(definition.created_at),
         definition.damaged if isinstance(definition, ToldQueue) else "",

@@ -1,6 +1,7 @@
 """A queue as applications use it, in its asyncio form.
 
-A ``Queue`` is a name and a client: making one asks nobody, and errors come with the first call.
+A ``Queue`` is a name and a client. It is made without asking the store; errors come with the first
+call.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_one
+from postroom.client.iteration import Stream
 from postroom.client.pages import LIST_BYTES_PER_PAGE
 from postroom.client.queues import arguments as checks
 from postroom.client.queues.arguments import Id, Messages
@@ -30,6 +32,7 @@ from postroom.client.queues.messages import (
 from postroom.client.sender import Sender
 from postroom.client.staging import repeat
 from postroom.kv.clock import Timestamp
+from postroom.limits import LEASE_SECONDS_MAX
 from postroom.messaging.queues.queries import (
     ListQueueMessages,
     QueuePage,
@@ -63,11 +66,13 @@ When = datetime.datetime | int | None
 
 
 class Queue:
-    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``, which
-    asks nobody: if there is no such queue, each call raises ``Invalid``.
+    """A queue: its settings, its messages, and its consumers.
+
+    ``db.queue(name)`` makes it without asking the store. If there is no such queue, each call
+    raises ``Invalid``.
 
     Attributes:
-        name: of the queue.
+        name: the name of the queue.
     """
 
     __slots__ = ("_batch", "_codec", "_sender", "name")
@@ -84,37 +89,35 @@ class Queue:
     # --- the queue itself
 
     async def info(self) -> QueueInfo:
-        """Its settings, and whether it is paused."""
+        """Return its settings, and whether it is paused."""
         return info_of(await definition(self._sender, self.name))
 
     async def update(self, /, **settings: Any) -> None:
-        """Changes settings, at once and for all its consumers.
+        """Change settings, at once and for all its consumers.
 
         Args:
-            settings: those of ``create_queue``, by name. What is not named stays.
+            settings: those of ``create_queue``, by name. Settings that are not named stay.
 
         Raises:
-            TypeError, Invalid: one of them is none that can be, and is named; nothing was changed.
+            TypeError, Invalid: a setting is not valid. The error names it; nothing was changed.
         """
         self._batch = 0
         await self._do(UpdateQueue(self.name, checks.settings(settings)))
 
     async def pause(self) -> None:
-        """Nothing is fired until :meth:`resume`. What is held can be settled."""
+        """Fire nothing until :meth:`resume`. Messages that are held can be settled."""
         await self._do(UpdateQueue(self.name, {}, True))
 
     async def resume(self) -> None:
-        """Messages are fired again."""
+        """Fire messages again."""
         await self._do(UpdateQueue(self.name, {}, False))
 
     async def drop(self) -> None:
-        """The queue is gone, with all its messages; who consumes it gets ``Invalid``, which says
-        so.
-        """
+        """Delete the queue, with all its messages; its consumers get ``Invalid``."""
         await self._do(DropQueue(self.name))
 
     async def stats(self) -> QueueStats:
-        """What it has done, and holds."""
+        """Return the statistics of the queue."""
         stats: QueueStats = await self._sender.send(ReadQueueStats(self.name))
         return stats
 
@@ -128,27 +131,35 @@ class Queue:
         kinds: Iterable[str] | None = None,
         where: Mapping[str, Any] | None = None,
         credit: int = CREDIT_DEFAULT,
-    ) -> AsyncGenerator[QueueMessage, None]:
-        """The messages as they become ready, for ever: ``for message in q.receive()``
-        (``async for`` in a coroutine).
+        timeout: float | None = None,
+    ) -> Stream[QueueMessage]:
+        """Return the messages as they become ready: ``for message in q.receive()``.
 
-        Each goes to one consumer, the least busy. Leaving the loop gives back what was claimed
-        ahead of it, uncounted; what was handed out stays held until its lease passes. A leader that
-        changes, or nodes that cannot be reached for a while, do not end the loop.
+        A coroutine uses ``async for``. The iteration goes on until any thread or task closes it
+        (``close()``).
+
+        Each message goes to one consumer, the least busy. At the end of the loop, messages that
+        were claimed ahead are given back, uncounted. Those that were handed out stay held until
+        their leases pass. A change of leader, or nodes that cannot be reached for a while, do not
+        end the loop.
 
         Args:
             start, end: only messages with ``start <= key < end``.
-            kinds: only of these kinds; ``None``: of every kind.
-            where: only with these headers; equal is what Python calls so: ``True``, 1 and 1.0 are.
-            credit: how many messages it may hold that were not settled, nor lost.
+            kinds: only messages of these kinds; ``None``: of every kind.
+            where: only messages with these headers, compared as Python does: ``True``, 1 and 1.0
+                are equal.
+            credit: how many messages it may hold that were neither settled nor lost.
+            timeout: seconds; the iteration ends when no message has come for this long. ``None``:
+                it goes on.
 
         Raises:
             Invalid: there is no such queue, or it was dropped, or the database was closed.
             AccessDenied: not allowed.
+            Retryable: the store could not be reached; only with ``timeout``.
         """
-        return received(
-            self.consumer(start=start, end=end, kinds=kinds, where=where, credit=credit)
-        )
+        seconds = arguments.timeout(timeout)
+        consumer = self.consumer(start=start, end=end, kinds=kinds, where=where, credit=credit)
+        return Stream(received(consumer, seconds))
 
     def consumer(
         self,
@@ -159,7 +170,7 @@ class Queue:
         where: Mapping[str, Any] | None = None,
         credit: int = CREDIT_DEFAULT,
     ) -> Consumer:
-        """What :meth:`receive` iterates over, for what is built on top of it."""
+        """Return the consumer that :meth:`receive` iterates over, for layers on top."""
         selection = checks.selection(start, end, kinds, where)
         most = arguments.count(credit, "credit")
         return Consumer(self._sender, self._codec, self.name, selection, most, self)
@@ -174,12 +185,12 @@ class Queue:
         kinds: Iterable[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[QueueMessage]:
-        """Takes messages that are ready; they are held for ``ack_wait`` seconds.
+        """Take messages that are ready; they are held for ``ack_wait`` seconds.
 
         Args:
             max_results: how many at most.
             wait: seconds to wait for the first one; ``None``: not at all.
-            start, end, kinds, where: as for :meth:`receive`.
+            start, end, kinds, where: see :meth:`receive`.
         """
         selection = checks.selection(start, end, kinds, where)
         most, patience = arguments.count(max_results, "max_results"), arguments.wait(wait)
@@ -196,11 +207,11 @@ class Queue:
     # --- settling, each call a transaction (1000 messages at a time)
 
     async def acknowledge(self, messages: Messages, *, kind: str | None = None) -> int:
-        """Messages are done; returns how many of them still had to be.
+        """Mark messages as done; return how many of them were not done yet.
 
         Args:
             messages: one or several messages, or ids.
-            kind: of the ids; ``None``: whichever.
+            kind: the kind of the ids; ``None``: any.
 
         Raises:
             LeaseLost: an attempt that a message names has passed. Nothing was changed.
@@ -216,29 +227,45 @@ class Queue:
         reason: str | None = None,
         kind: str | None = None,
     ) -> int:
-        """Messages are given back, and fired again; returns how many there were.
+        """Give messages back, to be fired again; return how many there were.
 
         Args:
-            messages, kind: as for :meth:`acknowledge`.
-            delay: seconds until then, or a ``timedelta``; ``None``: the queue's back-off, 0: at
-                once.
-            dead: never; they become dead letters.
+            messages, kind: see :meth:`acknowledge`.
+            delay: seconds until they are fired again, or a ``timedelta``; 0: at once; ``None``: the
+                queue's back-off.
+            dead: whether they become dead letters instead.
             reason: why; kept as ``last_error``, up to 1000 characters.
 
         Raises:
-            LeaseLost: as :meth:`acknowledge`.
+            LeaseLost: see :meth:`acknowledge`.
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         return await self._settle(
             messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
         )
 
-    async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
-        """A message is held for ``seconds`` from now on; returns until when.
+    async def release(self, messages: Messages, *, kind: str | None = None) -> int:
+        """Give messages back as if they had not been claimed; return how many there were.
+
+        They go to their old places, at once, and no attempt is counted. This is for work that was
+        not begun; reject a message whose work has failed.
 
         Args:
-            message: one that was claimed.
-            seconds: or a ``timedelta``.
+            messages, kind: see :meth:`acknowledge`.
+
+        Raises:
+            LeaseLost: see :meth:`acknowledge`.
+        """
+        return await self._settle(
+            messages, kind, lambda name, each: Reject(name, each, 0.0, uncounted=True)
+        )
+
+    async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
+        """Hold a message for ``seconds`` from now on; return when its lease ends.
+
+        Args:
+            message: a message that was claimed.
+            seconds: a number, or a ``timedelta``.
 
         Raises:
             LeaseLost: its attempt has passed. Nothing was changed.
@@ -246,8 +273,9 @@ class Queue:
         length = checks.seconds(seconds, "seconds")
         if length is None:
             raise TypeError("seconds is a number of seconds, not NoneType")
+        held_until = self._sender.monotonic() + min(length, LEASE_SECONDS_MAX)
         until: int = await self._do(Extend(self.name, [message.attempt()], length))
-        message.leased_for(until)
+        message.leased_for(until, held_until)
         return Timestamp(until)
 
     async def reschedule(
@@ -258,39 +286,38 @@ class Queue:
         *,
         kind: str | None = None,
     ) -> int:
-        """Messages that nobody holds are fired at another time; returns how many were found.
+        """Reschedule messages that no consumer holds; return how many were found.
 
         Args:
-            ids: or messages.
+            ids: ids or messages.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now; ``None``: at once.
-            epoch: what their number of attempts becomes; ``None``: it stays.
-            kind: of the ids; ``None``: whichever.
+            epoch: their new number of attempts; ``None``: it stays.
+            kind: the kind of the ids; ``None``: any.
         """
         due = 0
         if deliver_at is not None:
-            due = arguments.due(deliver_at, self._sender.reading(), "deliver_at")
+            due = arguments.due(deliver_at, "deliver_at")
         number = checks.epoch(epoch)
         return await self._settle(
             ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )
 
     async def cancel(self, ids: Messages, *, kind: str | None = None) -> int:
-        """Messages that are not done are deleted, whoever holds them; returns how many were
-        found.
+        """Delete messages that are not done, held or not; return how many were found.
 
         Args:
-            ids: or messages.
-            kind: of the ids; ``None``: whichever.
+            ids: ids or messages.
+            kind: the kind of the ids; ``None``: any.
         """
         return await self._settle(ids, kind, CancelMessages)
 
     async def replay(self, ids: Messages, *, kind: str | None = None) -> int:
-        """Dead messages are fired again, as if for the first time; returns how many were found.
+        """Fire dead messages again, as if for the first time; return how many were found.
 
         Args:
-            ids: or messages, as :meth:`dead_letters` tells them.
-            kind: of the ids; ``None``: whichever.
+            ids: ids, or messages from :meth:`dead_letters`.
+            kind: the kind of the ids; ``None``: any.
         """
         return await self._settle(ids, kind, ReplayMessages, settles=False)
 
@@ -303,6 +330,9 @@ class Queue:
         settles: bool = True,
     ) -> int:
         named: list[Any] = [given] if isinstance(given, AnyMessage | str | bytes) else list(given)
+        for each in named if settles else ():
+            if isinstance(each, AnyMessage):
+                each.check_settled_by(None)
         found = done = 0
         for attempts in checks.attempts(named, kind):
             found += await self._do(make(self.name, attempts)) or 0
@@ -318,11 +348,11 @@ class Queue:
     # --- looking
 
     async def get(self, id: Id, kind: str | None = None) -> QueueMessage | None:  # noqa: A002
-        """The message with an id, whatever its state; ``None`` if there is none.
+        """Return the message with an id, whatever its state; ``None`` if there is none.
 
         Args:
             id: text or bytes.
-            kind: of the message; ``None``: whichever (if there are several, the first of them).
+            kind: the kind of the message; ``None``: any (if there are several, the first of them).
         """
         of_kind = None if kind is None else checks.kind(kind)
         request = ReadQueueMessage(self.name, checks.message_id(id), of_kind)
@@ -332,17 +362,18 @@ class Queue:
     async def messages(
         self, state: State | None = None, limit: int = 100, *, at: int | None = None
     ) -> list[QueueMessage]:
-        """Messages, without claiming any.
+        """Return messages, without claiming any.
 
         Args:
-            state: only those; ``None``: all that live (scheduled, ready or leased).
+            state: only messages of this state; ``None``: all that live (scheduled, ready or
+                leased).
             limit: how many at most.
-            at: as of this timestamp instead of now.
+            at: the timestamp to read at, instead of now.
         """
         return [each async for each in self.scan(state, limit=limit, at=at)]
 
     async def dead_letters(self, *, limit: int = 100) -> list[QueueMessage]:
-        """Messages that are given up, the first to die first; ``last_error`` says why."""
+        """Return messages that are given up, the first to die first; ``last_error`` says why."""
         return await self.messages("dead", limit)
 
     def archive(
@@ -353,29 +384,29 @@ class Queue:
         limit: int | None = None,
         at: int | None = None,
     ) -> AsyncGenerator[QueueMessage, None]:
-        """The archived messages that were acknowledged in ``[start, end)``, in that order.
+        """Return the archived messages that were acknowledged in ``[start, end)``, in that order.
 
         Args:
             start, end: a ``Timestamp`` or an aware ``datetime`` each; ``None``: no bound.
             limit: how many at most.
-            at: as of this timestamp instead of now.
+            at: the timestamp to read at, instead of now.
         """
         return self.scan("archived", start, end, limit=limit, at=at)
 
     async def trim_archive(
         self, until: When, *, created_at: int | None = None, limit: int | None = None
     ) -> int:
-        """Deletes archived messages that were acknowledged up to a timestamp, the first to be
-        acknowledged first; returns how many.
+        """Delete archived messages that were acknowledged up to a timestamp; return how many.
 
-        For who has them elsewhere, as the job ``archive`` does. Those that may be read at a past
-        timestamp (``gc_ttl``, and what somebody protects) stay for now. Their ids can be used
-        again. It may be repeated.
+        The first to be acknowledged go first. This is for applications that keep the messages
+        elsewhere, like the job ``archive``. Messages that may be read at a past timestamp (by
+        ``gc_ttl``, or by a protection) stay for now. The ids of deleted messages can be used again.
+        The call may be repeated.
 
         Args:
             until: a ``Timestamp`` or an aware ``datetime``.
-            created_at: of the queue that is meant (``info().created_at``), lest it has been dropped
-                and made anew; ``None``: the one that is there.
+            created_at: when the intended queue was made (``info().created_at``), in case it was
+                dropped and made again; ``None``: the existing queue.
             limit: about how many at most; ``None``: all of them.
 
         Raises:
@@ -399,18 +430,18 @@ class Queue:
         limit: int | None = None,
         at: int | None = None,
     ) -> AsyncGenerator[QueueMessage, None]:
-        """Messages of a state, in the order of their time, page by page.
+        """Return messages of a state, in the order of their time, page by page.
 
         Args:
-            state: only those; ``None``: all that live.
-            start, end: of the time at which they are due, or were acknowledged, or died; a
+            state: only messages of this state; ``None``: all that live.
+            start, end: bounds of the time at which they are due, were acknowledged, or died; a
                 ``Timestamp`` or an aware ``datetime`` each, ``None``: no bound.
             limit: how many at most.
-            at: as of this timestamp instead of now.
+            at: the timestamp to read at, instead of now.
 
         Raises:
             ValueError: there is no such state.
-            SnapshotTooOld: what it was at ``at`` is collected already.
+            SnapshotTooOld: the messages at ``at`` are collected already.
         """
         if state is not None and state not in STATES:
             raise ValueError(f"state is one of {', '.join(STATES)} or None, not {state!r}")
@@ -456,20 +487,20 @@ class Queue:
         priority: int = 0,
         group: str | None = None,
     ) -> None:
-        """Enqueues a message at each tick of ``cron``, once per tick whatever fails.
+        """Enqueue a message at each tick of ``cron``, once per tick whatever fails.
 
-        Its id is ``name@`` and the tick's time. Of the ticks that passed while no node ran only the
-        latest one is enqueued. A schedule of the same name is replaced.
+        Its id is ``name@`` and the tick's time. If ticks passed while no node ran, a message is
+        enqueued only for the latest one. The call replaces a schedule of the same name.
 
         Args:
-            name: of the schedule.
+            name: the name of the schedule.
             cron: five fields (minute, hour, day, month, weekday), as ``"0 3 * * *"``.
-            payload, kind, headers, priority, group: of the messages.
-            timezone: in which the fields are meant, as ``"Europe/Berlin"``.
+            payload, kind, headers, priority, group: those of the messages.
+            timezone: the time zone of the fields, as ``"Europe/Berlin"``.
 
         Raises:
-            Invalid: there is no such queue or time zone, or ``cron`` is none; or the store's side
-                lacks the extra ``[cron]``. Nothing was changed.
+            Invalid: there is no such queue or time zone, or ``cron`` is not valid; or the store's
+                side lacks the extra ``[cron]``. Nothing was changed.
         """
         key = checks.schedule_name(name)
         checks.texts(cron=cron, timezone=timezone)
@@ -481,12 +512,12 @@ class Queue:
         ))  # fmt: skip
 
     async def schedules(self) -> list[QueueSchedule]:
-        """Its periodic schedules."""
+        """Return its periodic schedules."""
         found: list[SetSchedule] = await self._sender.send(ReadSchedules(self.name))
         return [schedule_of(each, self._codec) for each in found]
 
     async def unschedule(self, name: str) -> None:
-        """Ends a schedule; what it has enqueued stays."""
+        """End a schedule; messages that it has enqueued stay."""
         await self._do(SetSchedule(self.name, checks.schedule_name(name), None))
 
 

@@ -1,16 +1,17 @@
-"""What a transaction does to queues: gathered like its writes, and sent with its commit.
+"""The effects of a transaction on queues: gathered like its writes, and sent with its commit.
 
-The calls are carried out in their order, after the writes of the transaction and what it reaped.
-What it claims is a part of it too: the store gives it to nobody else while the transaction is open;
-the commit acknowledges whatever of it was not settled otherwise, and a transaction that ends
-without a commit gives it back, as a failed attempt.
+The calls are carried out in their order, after the writes and the reaps of the transaction.
+
+Messages that it claims are a part of it too: the store gives them to no other consumer while the
+transaction is open. The commit acknowledges those that were not settled otherwise. A transaction
+that ends without a commit gives them back, uncounted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -23,6 +24,7 @@ from postroom.client.queues.arguments import Id, Messages
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.messages import AnyMessage, EnqueueHandle, QueueMessage, shown_id
 from postroom.client.sender import Sender
+from postroom.errors import Invalid
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -33,6 +35,9 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.messaging.queues.requests import Enqueue as EnqueueRequest
+
+_Ended: TypeAlias = tuple[str, str | None, bytes]
+"""A queue, a kind (``None``: any) and an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,10 @@ class Enqueue:
 
 
 class Sends(msgspec.Struct, eq=False, gc=False):
-    """What one transaction has gathered for queues. It does not know the transaction, so that both
-    are freed as soon as nobody has the transaction any more.
+    """The requests to queues that one transaction has gathered.
+
+    It does not refer to the transaction. So both are freed as soon as the last reference to the
+    transaction is gone.
 
     Attributes:
         waited_seconds: how long it has waited for messages.
@@ -66,13 +73,14 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     _requests: list[Any] = []
     _handles: dict[int, EnqueueHandle] = {}
     _settled: list[AnyMessage] = NO_LIST
+    _ended: dict[_Ended, None] = {}
     _claimed: dict[str, dict[tuple[str, bytes], QueueMessage]] = {}
     waited_seconds: float = 0.0
 
     # --- enqueueing
 
     def enqueue(self, *what: Any) -> EnqueueHandle:
-        """Gathers a message: its arguments, in the order of those of :class:`Enqueue`."""
+        """Gather a message; the arguments have the order of those of :class:`Enqueue`."""
         request = self._request(*what)
         handle = EnqueueHandle(request.queue, shown_id(request.id), request.kind)
         self._handles[len(self._requests)] = handle
@@ -80,7 +88,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         return handle
 
     def when_done(self, queue: str, group: str, what: Enqueue) -> None:
-        """Gathers what comes after a group."""
+        """Gather a message that is enqueued when a group is done."""
         name, of_group = checks.queue_name(queue), checks.group(group)
         self._requests.append(WhenDone(name, of_group, self._request(
             what.queue, what.payload, what.id, what.kind, what.key, what.priority,
@@ -91,7 +99,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self,
         queue: str,
         payload: Any,
-        id: Id | None,  # noqa: A002 - what a message is known by is called its id everywhere
+        id: Id | None,  # noqa: A002 - the id of a message is called id everywhere
         kind: str,
         key: bytes | None,
         priority: int,
@@ -113,10 +121,10 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         )  # fmt: skip
 
     def due(self, given: arguments.Due | None) -> int:
-        """A time as a timestamp; 0: at once."""
+        """Return a time in the form of requests; 0: at once."""
         if given is None:
             return 0
-        return arguments.due(given, self._sender.reading(), "deliver_at")
+        return arguments.due(given, "deliver_at")
 
     # --- settling
 
@@ -129,37 +137,56 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         *,
         settles: bool = True,
     ) -> None:
-        """Gathers a request about messages.
+        """Gather a request about messages.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             given: messages or ids.
-            kind: of the ids; ``None``: whichever.
-            make: the request, of the queue and of at most as many attempts as one may name.
+            kind: the kind of the ids; ``None``: any.
+            make: makes the request from the queue and from as many attempts as one may name.
             settles: whether it ends the attempts.
         """
         self._lifetime.check_open()
         name = checks.queue_name(queue)
         named: list[Any] = _listed(given)
+        for each in named if settles else ():
+            if isinstance(each, AnyMessage):
+                each.check_settled_by(self._id)
         for attempts in checks.attempts(named, kind):
+            ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
             self._requests.append(make(name, attempts))
             if settles:
+                self._ended.update(ended)
                 self._forget_claimed(name, attempts)
         if settles:
             self._settled = self._settled or []
             self._settled += [each for each in named if isinstance(each, AnyMessage)]
 
+    def _ending(self, queue: str, attempts: list[Attempt]) -> dict[_Ended, None]:
+        """Return what the transaction settles with these attempts.
+
+        Raises:
+            Invalid: it has settled one of them already, and cannot commit with both.
+        """
+        ended: dict[_Ended, None] = {}
+        for each in attempts:
+            this = (queue, each.kind if each.of_kind or not each.by_id else None, each.id)
+            names = (this, (queue, None, each.id))
+            if each.epoch >= 0 and any(one in ended or one in self._ended for one in names):
+                raise Invalid(
+                    f"this transaction settles message {shown_id(each.id)!r} of queue {queue!r} "
+                    "already (acknowledge, reject or cancel): settle it once; this call changed "
+                    "nothing"
+                )
+            ended[this] = None
+        return ended
+
     def settles(self, message: AnyMessage) -> bool:
-        """Whether it acknowledges a message, or gives it back, or cancels it."""
+        """Return whether it acknowledges, rejects or cancels a message."""
         kind, id_ = message.stored.kind, message.stored.id
-        return any(
-            each.id == id_ and (each.kind == kind or (each.by_id and not each.of_kind))
-            for request in self._requests
-            if isinstance(request, Acknowledge | Reject | CancelMessages)
-            if request.queue == message.queue
-            for each in request.attempts
-        )
+        queue, ended = message.queue, self._ended
+        return (queue, kind, id_) in ended or (queue, None, id_) in ended
 
     def _forget_claimed(self, queue: str, named: Iterable[Attempt]) -> None:
         claimed = self._claimed.get(queue)
@@ -177,14 +204,14 @@ class Sends(msgspec.Struct, eq=False, gc=False):
     async def claim(
         self, queue: str, most: int, patience: float, selection: Any, *, is_idle: bool
     ) -> list[QueueMessage]:
-        """Messages that are a part of this transaction from now on.
+        """Return messages that are a part of this transaction from now on.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             most: how many.
             patience: seconds to wait for the first one.
-            selection: which.
-            is_idle: whether the transaction knows nothing yet that could become too old.
+            selection: which messages.
+            is_idle: whether the transaction has nothing yet that could become too old.
         """
         self._lifetime.check_alive()
         name = checks.queue_name(queue)
@@ -216,13 +243,13 @@ class Sends(msgspec.Struct, eq=False, gc=False):
 
     @property
     def has_claimed(self) -> bool:
-        """Whether it holds messages."""
+        """Return whether it holds claimed messages."""
         return any(self._claimed.values())
 
     # --- at the commit
 
     def requests(self) -> list[Any]:
-        """What the commit carries, in order."""
+        """Return the requests of the commit, in order."""
         last = [
             Acknowledge(queue, attempts)
             for queue, claimed in self._claimed.items()
@@ -231,11 +258,11 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         return self._requests + last
 
     def committed(self, answers: list[Any]) -> None:
-        """It was committed.
+        """Tell handles and messages that it was committed.
 
         Args:
-            answers: to everything that the commit carried, the requests of queues last; none at all
-                if there was nothing to say.
+            answers: the answers to everything in the commit, with those to queue requests last;
+                empty if every answer is the usual one.
         """
         first = len(answers) - len(self.requests()) if answers else 0
         for index, handle in self._handles.items():
@@ -249,20 +276,24 @@ def _listed(given: Messages) -> list[Any]:
 
 
 class QueueSends:
-    """What a transaction sends to queues: calls that only gather, which are the same in both
-    forms.
-    """
+    """The calls of a transaction about queues that only gather; both forms share them."""
 
     __slots__ = ()
 
     @property
     def queues(self) -> Sends:
-        """What was gathered: for what is built on top, as the synchronous form is."""
+        """Return what was gathered, for layers on top, such as the synchronous form."""
+        raise NotImplementedError
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """Return the lifetime, for layers on top, such as workers."""
         raise NotImplementedError
 
     def keep_young(self) -> None:
-        """Its time begins now, if it knows nothing that could become too old: for what is built on
-        top, as workers are.
+        """Restart the transaction's time if nothing in it could become too old.
+
+        For layers on top, such as workers.
         """
         raise NotImplementedError
 
@@ -271,7 +302,7 @@ class QueueSends:
         queue: str,
         payload: Any,
         *,
-        id: Id | None = None,  # noqa: A002 - what a message is known by is called its id everywhere
+        id: Id | None = None,  # noqa: A002 - the id of a message is called id everywhere
         kind: str = "",
         key: bytes | None = None,
         priority: int = 0,
@@ -279,43 +310,49 @@ class QueueSends:
         group: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> EnqueueHandle:
-        """Puts a message into a queue when, and only if, the transaction commits.
+        """Put a message into a queue when, and only if, the transaction commits.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             payload: 1 MiB at most, headers included.
-            id: text or bytes; with the kind it is unique in the queue, and what happens to a
-                duplicate is a setting of the queue. Made up if it is not given.
+            id: text or bytes; with the kind it is unique in the queue. A setting of the queue says
+                what happens to a duplicate. Made up if it is not given.
             kind: a type tag; consumers ask for kinds.
-            key: where it is stored; its id, if not given.
+            key: the key at which it is stored; its id, if not given.
             priority: from -128 to 127, lower ones first.
             deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of
                 seconds from now.
-            group: shares with other groups by turns; a unit of order, if the queue keeps any.
+            group: groups take turns; also the unit of order, if the queue keeps any.
             headers: text to text, bytes, numbers, bools or ``None``; 64 KiB at most.
 
         Returns:
             A handle, with the id, and after the commit whether the message was inserted.
 
         Raises:
-            TypeError, ValueError, Invalid: an argument is none that can be.
-            ValueTooLarge, TransactionTooLarge, TransactionClosed: as ``enqueue_message``. That
-                there is no such queue is told by the commit.
+            TypeError, ValueError, Invalid: an argument is not valid.
+            ValueTooLarge, TransactionTooLarge, TransactionClosed: see ``enqueue_message``. If there
+                is no such queue, the commit raises ``Invalid``.
         """
         return self.queues.enqueue(
             queue, payload, id, kind, key, priority, deliver_at, group, headers
         )
 
     def when_done(self, queue: str, group: str, enqueue: Enqueue | Mapping[str, Any]) -> None:
-        """When all messages of ``group`` are done, has another message enqueued, once, in the same
-        write as the last acknowledgement; at once, if none is outstanding.
+        """Enqueue another message, once, when all messages of ``group`` are done.
+
+        It is enqueued in the same write as the last acknowledgement; at once, if no message of the
+        group is outstanding.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue: of the group.
-            group: dead letters of it are outstanding until they are replayed and done, or
+            queue: the queue of the group.
+            group: the group; its dead letters are outstanding until they are replayed and done, or
                 cancelled.
-            enqueue: what, and where: ``postroom.Enqueue(queue, payload, ...)``, or its arguments
-                by name.
+            enqueue: the message: ``postroom.Enqueue(queue, payload, ...)``, or its arguments by
+                name.
         """
         if isinstance(enqueue, Mapping):
             enqueue = Enqueue(**enqueue)
@@ -324,14 +361,16 @@ class QueueSends:
         self.queues.when_done(queue, group, enqueue)
 
     def acknowledge(self, queue: str, messages: Messages, *, kind: str | None = None) -> None:
-        """Messages are done when the transaction commits, together with what it changes.
+        """Mark messages as done when the transaction commits, together with its changes.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue: its name.
-            messages: one or several. A message names its attempt: if that has passed to another
-                consumer, the commit raises ``LeaseLost`` and nothing happens. An id names the
+            queue: the name of the queue.
+            messages: one or several. A message names its attempt: if another consumer has begun a
+                new one, the commit raises ``LeaseLost`` and nothing happens. An id names the
                 message, whoever holds it.
-            kind: of the ids; ``None``: whichever.
+            kind: the kind of the ids; ``None``: any.
         """
         self.queues.settle(queue, messages, kind, Acknowledge)
 
@@ -345,13 +384,15 @@ class QueueSends:
         reason: str | None = None,
         kind: str | None = None,
     ) -> None:
-        """Messages are given back when the transaction commits, and fired again.
+        """Give messages back when the transaction commits, to be fired again.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue, messages, kind: as for :meth:`acknowledge`.
-            delay: seconds until then, or a ``timedelta``; ``None``: the queue's back-off, 0: at
-                once.
-            dead: never; they become dead letters.
+            queue, messages, kind: see :meth:`acknowledge`.
+            delay: seconds until they are fired again, or a ``timedelta``; 0: at once; ``None``: the
+                queue's back-off.
+            dead: whether they become dead letters instead.
             reason: why; kept as ``last_error``, up to 1000 characters.
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
@@ -368,14 +409,16 @@ class QueueSends:
         *,
         kind: str | None = None,
     ) -> None:
-        """Messages that nobody holds are fired at another time.
+        """Reschedule messages that no consumer holds when the transaction commits.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue: its name.
-            ids: or messages.
-            deliver_at: as for :meth:`enqueue`; ``None``: at once.
-            epoch: what their number of attempts becomes; ``None``: it stays.
-            kind: of the ids; ``None``: whichever.
+            queue: the name of the queue.
+            ids: ids or messages.
+            deliver_at: see :meth:`enqueue`; ``None``: at once.
+            epoch: their new number of attempts; ``None``: it stays.
+            kind: the kind of the ids; ``None``: any.
         """
         due = self.queues.due(deliver_at)
         number = checks.epoch(epoch)
@@ -384,24 +427,26 @@ class QueueSends:
         )
 
     def cancel(self, queue: str, ids: Messages, *, kind: str | None = None) -> None:
-        """Messages that are not done are deleted when the transaction commits, whoever holds them.
+        """Delete messages that are not done when the transaction commits, held or not.
+
+        A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue: its name.
-            ids: or messages.
-            kind: of the ids; ``None``: whichever.
+            queue: the name of the queue.
+            ids: ids or messages.
+            kind: the kind of the ids; ``None``: any.
         """
         self.queues.settle(queue, ids, kind, CancelMessages)
 
 
 class QueueWrites(QueueSends):
-    """What a transaction offers about queues, in the asyncio form."""
+    """The calls of a transaction about queues, in the asyncio form."""
 
     __slots__ = ()
 
     @property
     def is_idle(self) -> bool:
-        """Whether it knows nothing that could become too old."""
+        """Return whether it has nothing that could become too old."""
         raise NotImplementedError
 
     async def claim(  # noqa: PLR0913 - each argument is an option
@@ -415,21 +460,20 @@ class QueueWrites(QueueSends):
         kinds: Iterable[str] | None = None,
         where: Mapping[str, Any] | None = None,
     ) -> list[QueueMessage]:
-        """Takes messages that are ready, for this transaction.
+        """Take messages that are ready, for this transaction.
 
-        They are acknowledged when it commits, but for those that were rejected, cancelled or
-        acknowledged in it. If it does not commit, the attempt has failed: they are fired again
-        after the queue's back-off.
+        They are acknowledged when it commits, unless it rejects, cancels or acknowledges them. If
+        it does not commit they go back to their old places at once, and no attempt is counted.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             max_results: how many at most.
-            wait: seconds to wait for the first one, as many as you like; as with ``reap_queue``
-                they do not count towards the time of a transaction that has read nothing. ``None``:
-                it does not wait.
+            wait: seconds to wait for the first one, any number. Like those of ``reap_queue``, they
+                do not count towards the time of a transaction that has read nothing. ``None``: it
+                does not wait.
             start, end: only messages with ``start <= key < end``.
-            kinds: only of these; ``None``: of every kind.
-            where: only with these headers.
+            kinds: only messages of these kinds; ``None``: of every kind.
+            where: only messages with these headers.
         """
         most = arguments.count(max_results, "max_results")
         selection = checks.selection(start, end, kinds, where)

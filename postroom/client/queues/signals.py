@@ -1,4 +1,4 @@
-"""Waiting until something is said, or for a time: on an event loop, or in a thread."""
+"""A wait until a signal is given, or for a time: on an event loop, or in a thread."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from postroom.client.sender import Sender
 
 
 class Signal(Protocol):
-    """Something that is said again and again."""
+    """A signal that is given again and again."""
 
     def say(self) -> None:
-        """Now. Who waits goes on; if nobody does, the next one to wait goes on at once."""
+        """Wake the waiter. If there is none, the next one does not wait."""
 
-    async def wait(self, seconds: float) -> None:
-        """Until it is said, or for a time."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait until it is given, or for a time; return whether it was given."""
 
 
 class _LoopSignal:
-    """Said and awaited on one event loop."""
+    """A signal that is given and awaited on one event loop."""
 
     def __init__(self) -> None:
         self._said = asyncio.Event()
@@ -29,18 +29,18 @@ class _LoopSignal:
     def say(self) -> None:
         self._said.set()
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._said.wait()
+                return await self._said.wait()
         except TimeoutError:
-            return
+            return False
         finally:
             self._said.clear()
 
 
 class _ThreadWait:
-    """What a blocking sender runs into: a thing with ``wait``."""
+    """The awaitable that a blocking sender meets: an object with ``wait``."""
 
     def __init__(self, said: threading.Event, seconds: float) -> None:
         self._said = said
@@ -49,12 +49,17 @@ class _ThreadWait:
     def wait(self) -> None:
         self._said.wait(self._seconds)
 
+    def end_wait(self, error: BaseException) -> None:
+        """End the wait."""
+        del error
+        self._said.set()
+
     def __await__(self) -> Generator[_ThreadWait, None, None]:
         yield self
 
 
 class _ThreadSignal:
-    """Said by any thread, awaited by one."""
+    """A signal that any thread gives, and one awaits."""
 
     def __init__(self) -> None:
         self._said = threading.Event()
@@ -62,11 +67,13 @@ class _ThreadSignal:
     def say(self) -> None:
         self._said.set()
 
-    async def wait(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> bool:
         await _ThreadWait(self._said, seconds)
+        was_said = self._said.is_set()
         self._said.clear()
+        return was_said
 
 
 def signal_for(sender: Sender) -> Signal:
-    """One for clients of ``sender``: a sender that runs coroutines blocks threads."""
+    """Return a signal for clients of ``sender``: a sender that runs coroutines blocks threads."""
     return _ThreadSignal() if hasattr(sender, "run") else _LoopSignal()

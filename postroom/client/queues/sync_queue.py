@@ -1,10 +1,8 @@
-"""The synchronous form of queues: see :mod:`postroom.client.sync` for what all its calls may
-raise.
-"""
+"""The synchronous form of queues: :mod:`postroom.client.sync` lists the errors of all its calls."""
 
 from __future__ import annotations
 
-from postroom.client.blocking import blocking, iterating_own, owning
+from postroom.client.blocking import blocking, closable_own, iterating_own, owning
 from postroom.client.queues import queue as asynchronous
 from postroom.client.queues.messages import AnyMessage
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
@@ -28,24 +26,30 @@ class QueueMessage(AnyMessage):
 
     acknowledge = blocking(AsynchronousMessage.acknowledge)
     reject = blocking(AsynchronousMessage.reject)
+    release = blocking(AsynchronousMessage.release)
     extend = blocking(AsynchronousMessage.extend)
 
     @property
     def leased_until(self) -> Timestamp | None:
-        """Until when it is held; ``None``: nobody holds it."""
+        """Return when its lease ends; ``None``: no consumer holds it."""
         return self._core.leased_until
 
-    def leased_for(self, until: int) -> None:
-        """Its lease was extended."""
-        self._core.leased_for(until)
+    def leased_for(self, until: int, held_until: float) -> None:
+        """Note that its lease was extended."""
+        self._core.leased_for(until, held_until)
+
+    def given_to_task(self, transaction_id: bytes) -> None:
+        """Reserve its settling for the transaction that a task was given with it."""
+        super().given_to_task(transaction_id)
+        self._core.given_to_task(transaction_id)
 
     def settled(self) -> None:
-        """It was acknowledged or given back."""
+        """Tell its consumer that it was acknowledged or given back."""
         self._core.settled()
 
 
 def own_messages(sender: BlockingSender, messages: list[AsynchronousMessage]) -> list[QueueMessage]:
-    """Messages in the synchronous form."""
+    """Return messages in the synchronous form."""
     return [QueueMessage(sender, each) for each in messages]
 
 
@@ -56,8 +60,10 @@ def _own_message(
 
 
 class Queue:
-    """A queue: its settings, its messages, and who consumes them. Made by ``db.queue(name)``, which
-    asks nobody: if there is no such queue, each call raises ``Invalid``.
+    """A queue: its settings, its messages, and its consumers.
+
+    ``db.queue(name)`` makes it without asking the store. If there is no such queue, each call
+    raises ``Invalid``.
     """
 
     __slots__ = ("_blocking", "_core")
@@ -68,7 +74,7 @@ class Queue:
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """Return the name of the queue."""
         return self._core.name
 
     def __repr__(self) -> str:
@@ -85,13 +91,14 @@ class Queue:
 
     # --- consuming
 
-    receive = iterating_own(asynchronous.Queue.receive, QueueMessage)
+    receive = closable_own(asynchronous.Queue.receive, QueueMessage)
     claim = owning(asynchronous.Queue.claim, own_messages)
 
     # --- settling, each call a transaction (1000 messages at a time)
 
     acknowledge = blocking(asynchronous.Queue.acknowledge)
     reject = blocking(asynchronous.Queue.reject)
+    release = blocking(asynchronous.Queue.release)
     extend = blocking(asynchronous.Queue.extend)
     reschedule = blocking(asynchronous.Queue.reschedule)
     cancel = blocking(asynchronous.Queue.cancel)

@@ -1,4 +1,4 @@
-"""Queues as applications use them from a database and in a transaction, in the synchronous form.
+"""The queue calls of a database and of a transaction, in the synchronous form.
 
 See :mod:`.of_database` and :mod:`.sending`.
 """
@@ -12,7 +12,7 @@ from postroom.client.sender import BlockingSender
 
 
 class QueuesOfDatabase:
-    """What a database offers about queues."""
+    """The queue calls of a database."""
 
     _blocking: BlockingSender
     _core: of_database.QueuesOfDatabase
@@ -20,8 +20,9 @@ class QueuesOfDatabase:
     create_queue = owning(of_database.QueuesOfDatabase.create_queue, Queue)
 
     def queue(self, name: str) -> Queue:
-        """The queue of that name. Nobody is asked: if there is none, the first call raises
-        ``Invalid``.
+        """Return the queue of that name.
+
+        The store is not asked: if there is no such queue, the first call raises ``Invalid``.
         """
         return Queue(self._blocking, self._core.queue(name))
 
@@ -29,10 +30,10 @@ class QueuesOfDatabase:
 
 
 class QueueWrites(sending.QueueSends):
-    """What a transaction offers about queues.
+    """The queue calls of a transaction.
 
     Attributes:
-        _blocking, _core: of the transaction.
+        _blocking, _core: the sender and the asyncio form of the transaction.
     """
 
     __slots__ = ()
@@ -41,11 +42,11 @@ class QueueWrites(sending.QueueSends):
 
     @property
     def queues(self) -> sending.Sends:
-        """What was gathered: for what is built on top."""
+        """Return what was gathered, for layers on top."""
         return self._core.queues
 
     def keep_young(self) -> None:
-        """See :meth:`.QueueSends.keep_young`."""
+        """Restart the transaction's time if nothing in it could become too old."""
         self._core.keep_young()
 
     claim = owning(sending.QueueWrites.claim, own_messages)

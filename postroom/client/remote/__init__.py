@@ -1,1 +1,1 @@
-"""A store reached over the network: the wire, the router, and its shell on gRPC."""
+"""A store reached over the network: the wire, the router, and its shell on asyncio."""

@@ -1,13 +1,13 @@
-"""Where nodes may be reached: what the application named, and what nodes said since.
+"""The addresses of nodes: those that the application named, and those that nodes told since.
 
-Tried in turn: without a pause once all around, then with pauses that double, each cut short at
-random so that many clients do not come back at once.
+They are tried in turn: once all around without a pause, then with pauses that double. Each pause is
+cut short at random so that many clients do not come back at once.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from postroom.errors import AccessDenied, Unavailable, VersionMismatch
@@ -15,20 +15,20 @@ from postroom.errors import AccessDenied, Unavailable, VersionMismatch
 PAUSE_SECONDS_FIRST: Final = 0.01
 LONGEST_PAUSE_SECONDS: Final = 0.2
 LONGEST_IDLE_PAUSE_SECONDS: Final = 30.0
-"""While nobody waits for anything: whoever then does is not kept waiting by it."""
+"""The longest pause while no call waits: a call that comes then ends the pause."""
 
 _HOPELESS: Final = (AccessDenied, VersionMismatch)
 
 
 class HungUp(Unavailable):
-    """The node ended the connection before a word was said: it may not like what it was shown."""
+    """An error of a node that ended the connection at once: it may refuse what it was shown."""
 
 
 class Addresses:
-    """See the module.
+    """The addresses at which nodes may be reached.
 
     Args:
-        seeds: what the application named.
+        seeds: the addresses that the application named.
         randomness: for the pauses.
     """
 
@@ -42,28 +42,28 @@ class Addresses:
 
     @property
     def known(self) -> list[str]:
-        """All of them."""
+        """Return all addresses."""
         return list(dict.fromkeys([*self._seeds, *self._nodes.values()]))
 
     def learn(self, nodes: Iterable[tuple[int, str]]) -> None:
-        """The nodes of the cluster, as one of them has told."""
+        """Note the nodes of the cluster, as one of them has told them."""
         self._nodes = dict(nodes) or self._nodes
 
     def of(self, node_id: int) -> str | None:
-        """Where a node is."""
+        """Return the address of a node, or ``None``."""
         return self._nodes.get(node_id)
 
     def next(self) -> str:
-        """The next to try."""
+        """Return the next address to try."""
         known = self.known
         self._next += 1
         return known[(self._next - 1) % len(known)]
 
     def pause(self, *, idle: bool) -> float:
-        """Another attempt has failed: how many seconds to wait before the next one.
+        """Count a failed attempt; return how many seconds to wait before the next one.
 
         Args:
-            idle: nobody is waiting for anything.
+            idle: whether no call waits for anything.
         """
         self._failures += 1
         rounds = self._failures - len(self.known)
@@ -74,34 +74,51 @@ class Addresses:
         return pause * self._random.uniform(0.5, 1.0)
 
     def served(self) -> None:
-        """A leader has answered: the next failure is the first again."""
+        """Note that a leader has answered: the pauses begin again with the next failure."""
         self._failures = 0
 
     def welcomed(self, address: str) -> None:
-        """A node is there."""
+        """Note that a node has answered at ``address``."""
         self._reasons.pop(address, None)
 
     def failed(self, address: str, reason: Exception | None) -> None:
-        """The stream there has ended, or there was none."""
+        """Note that the stream to ``address`` has ended, or could not be opened."""
         if reason is not None:
             self._reasons[address] = reason
 
     def hopeless(self) -> Exception | None:
-        """Why trying again makes no sense; ``None``: it does."""
+        """Return why another attempt makes no sense; ``None``: it makes sense."""
         reasons = [self._reasons.get(address) for address in self.known]
         if reasons and all(isinstance(reason, _HOPELESS) for reason in reasons):
             return reasons[0]
         return None
 
     def hung_up(self) -> bool:
-        """Whether that is what every node does."""
+        """Return whether every node hangs up."""
         return all(isinstance(self._reasons.get(address), HungUp) for address in self.known)
 
+    def unwelcome(self) -> AccessDenied:
+        """Return the error for :meth:`hung_up`."""
+        return AccessDenied(
+            "every node hangs up before anything is said; nothing was changed: give "
+            "connect(tls=...) with a certificate that they accept, or connect(insecure=True) "
+            f"if they have none ({self.connection_errors()})"
+        )
+
     def connection_errors(self) -> str:
-        """What is the matter with each, for an error's message."""
-        told = [
-            f"{address}: {self._reasons[address]}"
-            for address in self.known
-            if address in self._reasons
-        ]
-        return "; ".join(told) or f"asked {', '.join(self.known)}"
+        """Return what failed at each address, for an error's message."""
+        told = {each: self._reasons[each] for each in self.known if each in self._reasons}
+        return in_words(told) or f"asked {', '.join(self.known)}"
+
+
+def in_words(reasons: Mapping[str, object]) -> str:
+    """Return why addresses do not answer, for an error's message: each reason once.
+
+    Args:
+        reasons: by address.
+    """
+    addresses: dict[str, list[str]] = {}
+    for address, reason in reasons.items():
+        # A refusal begins with the address; without it, the refusals of all nodes are the same.
+        addresses.setdefault(str(reason).removeprefix(f"{address} "), []).append(address)
+    return "; ".join(f"{', '.join(those)}: {reason}" for reason, those in addresses.items())

@@ -1,4 +1,4 @@
-"""What becomes of a call whose attempt did not succeed: it is tried again, or it ends.
+"""The calls whose attempts did not succeed: each is tried again, or ends.
 
 ::
 
@@ -8,9 +8,9 @@
     an outcome not known yet ────▶ the queue, after a pause
     anything else, withdrawn ────▶ told
 
-*What may be sent again*: everything. Reads and waits do no harm; a commit that was sent before is
-recognised by its transaction's id and answered as the first time. If there is no plain answer,
-:mod:`.outcomes` decides what is said.
+*Everything may be sent again.* Reads and waits do no harm. A commit that was sent before is
+recognised by its transaction's id and gets the answer of the first time. If there is no plain
+answer, :mod:`.outcomes` decides what is told.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from postroom.ranges.requests import CommitTransaction, Unprotect
 
 
 class Pauses(NamedTuple):
-    """When something is to happen, by the client's monotonic clock.
+    """The times of pauses and deadlines, on the client's monotonic clock.
 
     Attributes:
-        monotonic: seconds that never go back.
+        monotonic: returns seconds that never go back.
         random: spreads the ends of pauses.
-        request_seconds: after which a request without a time-out of its own ends.
-        arm: called with when the router is to look again.
+        request_seconds: the time after which a request without a time-out of its own ends.
+        arm: called with the time at which the router is to look again.
     """
 
     monotonic: Callable[[], float]
@@ -59,24 +59,24 @@ class Pauses(NamedTuple):
     arm: Callable[[float], None]
 
     def end(self, seconds: float) -> float:
-        """When a pause of about ``seconds`` is over that begins now."""
+        """Return the end of a pause of about ``seconds`` that begins now."""
         return self.monotonic() + seconds * self.random.uniform(0.5, 1.0)
 
     def deadline(self) -> float:
-        """When a request ends that is sent now and has no time-out of its own."""
+        """Return the end of a request that is sent now and has no time-out of its own."""
         return self.monotonic() + self.request_seconds
 
 
 class Attempts:
-    """See the module.
+    """The calls whose attempts did not succeed.
 
     Args:
         pending: the calls that are not on a link.
-        outcomes: what is said of those that end.
-        search: who leads.
-        holdings: what is held for this client.
-        clock: the nodes', as far as it was heard.
-        pauses: how long to wait.
+        outcomes: decide what is told about calls that end.
+        search: knows who leads.
+        holdings: know what is held for this client.
+        clock: the nodes' clock, as far as it was heard.
+        pauses: tell how long to wait.
     """
 
     def __init__(
@@ -95,35 +95,37 @@ class Attempts:
         self._clock = clock
         self._pauses = pauses
 
-    # --- it ends
+    # --- a call ends
 
     def finish(self, call: RemoteCall, error: BaseException) -> None:
-        """It has failed."""
+        """End a call with an error."""
         self.done(call)
         if type(call.request) is CommitTransaction:
             self._holdings.ended(call.request.transaction_id)
         call.complete(None, error)
 
     def done(self, call: RemoteCall) -> None:
-        """It is told, or nobody wants to hear of it."""
+        """Note that a call was told its outcome, or that its caller has gone."""
         call.done = True
         if call.timeout_seconds is not None:
             self._pending.timed.cancel(call)
 
     def leave(self, call: RemoteCall) -> None:
-        """Nobody waits for it any more. If no node will say what became of it, somebody must ask:
-        it may have been done, on a link that is lost.
+        """Note that the caller has gone; queue the request that replaces a lost claim.
+
+        The claim may have been answered, on a link that is lost, and no node will say this by
+        itself.
         """
         link = call.link
         if link is None or call.number not in link.sent:
             left = lost_claims.left_behind(call)
             if left is not None:
-                self._pending.queue.append(left)
+                self._pending.append(left)
 
-    # --- it is tried again
+    # --- a call is tried again
 
     def again(self, call: RemoteCall) -> bool:
-        """``call`` is to be sent again; false: it need not be."""
+        """Prepare ``call`` to be sent again; return whether it needs to be."""
         call.link = None
         if type(call) is UpkeepCall:
             return type(call.request) in lost_claims.LASTING
@@ -148,16 +150,16 @@ class Attempts:
             self._pending.pause(call, when)
             self._pauses.arm(when)
 
-    # --- what a node has said
+    # --- the answer of a node
 
     def failed(self, link: Link, call: RemoteCall, failure: Failure, clock: int) -> None:
-        """A node has answered that it could not, or would not.
+        """Handle a node's answer that it could not, or would not.
 
         Args:
-            link: to that node.
-            call: what it was asked.
-            failure: its words.
-            clock: what it took for the time.
+            link: the link to that node.
+            call: the request.
+            failure: the answer.
+            clock: the node's clock in the answer.
         """
         name = failure[0]
         if name == NOT_LEASEHOLDER:
@@ -177,8 +179,9 @@ class Attempts:
                 self.finish(call, self._outcomes.failed(call, error))
 
     def _refused(self, call: RemoteCall, refusal: Unavailable) -> None:
-        """The node cannot do it now: it is sent again until its deadline, after longer and longer
-        pauses, so that those who are refused do not make it worse.
+        """Send a call again that the node cannot serve now, until its deadline.
+
+        The pauses get longer and longer, so that refused calls do not increase the load.
         """
         call.refused = refusal
         pause = min(REFUSED_SECONDS_FIRST * 2.0**call.refusals, LONGEST_REFUSED_SECONDS)
@@ -186,8 +189,10 @@ class Attempts:
         self._try_later(call, max(refusal.retry_after, pause))
 
     def _clock_refused(self, call: RemoteCall, clock: int) -> None:
-        """It has begun in the node's future. It begins now, if no other attempt may be done yet: as
-        an older one it expires sooner, and its record is looked for, so it can do no harm.
+        """Send a call again that has begun in the node's future.
+
+        A commit begins now instead, if no other attempt may have been evaluated. It does no harm:
+        an older transaction expires sooner, and the node looks for its record.
         """
         self._clock.refused(clock)
         request = call.request
@@ -200,7 +205,7 @@ class Attempts:
 
     def _redirected(self, link: Link, call: RemoteCall, failure: Failure) -> None:
         if self.again(call):
-            self._pending.queue.append(call)
+            self._pending.append(call)
         self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
 
 

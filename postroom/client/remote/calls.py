@@ -1,4 +1,4 @@
-"""A request on its way to a store elsewhere, and what is known of its outcome."""
+"""A request on its way to a remote store, and what is known of its outcome."""
 
 from __future__ import annotations
 
@@ -12,30 +12,38 @@ if TYPE_CHECKING:
 
 
 class RemoteCall:
-    """A request, and whom to tell; shells have subclasses with ``complete``.
+    """A request, and its caller; shells have subclasses with ``complete``.
 
     Attributes:
-        request: what is asked.
-        timeout_seconds: after which it is withdrawn and ends with ``DeadlineExceeded``; ``None``:
-            the router's deadline, after which it ends with ``Unavailable`` or ``CommitUnknown``.
-        done: told, or cancelled; nothing more will be said.
-        number: what answers name it by.
-        deadline: by the monotonic clock; without end for what waits at a node.
-        waits: it may be parked at a node for long.
-        is_commit: sending it twice is safe, and which it was must be told.
-        link: where it is, or is about to be, sent; ``None``: it is queued here.
-        was_sent: an attempt may have reached a node.
-        maybe: an attempt may have taken effect, or may yet.
+        request: the request.
+        timeout_seconds: after these it is withdrawn and ends with ``DeadlineExceeded``. ``None``:
+            it has the router's deadline, after which it ends with ``Unavailable`` or
+            ``CommitUnknown``.
+        done: told, or cancelled; nothing more will be told.
+        number: the number by which answers name it.
+        deadline: on the monotonic clock; infinite for a request that waits at a node.
+        waits: whether it may wait at a node for long.
+        has_company: whether it is a commit for which others may wait, to leave together
+            (:mod:`.link`).
+        is_commit: whether it is safe to send it twice, and its caller must be told the outcome.
+        crowds: whether it is the commit of a transaction that has locked nothing. It may wait for
+            the locks of others, so the number of these that are under way is bounded.
+        link: the link on which it is, or is about to be, sent; ``None``: it is queued here.
+        was_sent: whether an attempt may have reached a node.
+        maybe: whether an attempt may have taken effect, or may yet.
         adrift: attempts that were lost on their way, as (node, link): they may be evaluated yet.
-        refused: what it was told by a node that has too much to do; it is sent again.
-        refusals: how often it was.
-        withdrawn: it was told to the node that it is not wanted any more; its word is awaited.
+        refused: the refusal of a node that has too much to do; the call is sent again.
+        refusals: how often it was refused.
+        withdrawn: whether the node was told that it is not wanted any more; the answer to that is
+            awaited.
     """
 
     __slots__ = (
         "adrift",
+        "crowds",
         "deadline",
         "done",
+        "has_company",
         "is_commit",
         "link",
         "maybe",
@@ -56,7 +64,7 @@ class RemoteCall:
         self.number = 0
         self.deadline = 0.0
         self.waits = False
-        self.is_commit = False
+        self.is_commit = self.has_company = self.crowds = False
         self.link: Link | None = None
         self.was_sent = False
         self.maybe = False
@@ -67,47 +75,53 @@ class RemoteCall:
 
     @property
     def may_stay(self) -> bool:
-        """Whether closing need not wait for it: no node is known to take it, and what it would free
-        there goes with the client.
+        """Return whether closing need not wait for it.
+
+        This is true if it is on no link: what it would free at a node is freed when the client
+        goes.
         """
         return self.link is None and isinstance(self.request, ReleaseLocks | Unprotect)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """The answer, or why there is none. Called once."""
+        """Receive the answer, or the error in its place. Called once."""
         raise NotImplementedError
 
 
 class UpkeepCall(RemoteCall):
-    """A request of the router's own: good for one link only as a rule, and nobody waits for it."""
+    """A request of the router's own: usually for one link only, and without a caller that waits."""
 
     __slots__ = ()
 
     @property
     def may_stay(self) -> bool:
-        """As for all that only frees something."""
+        """Return whether closing need not wait for it: it is on no link."""
         return self.link is None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Nobody waits."""
+        """Ignore the answer: no caller waits."""
 
 
 class Port(Protocol):
-    """What a router asks of its shell. None of it may call the router back before it returns."""
+    """The calls of a router to its shell. None of them may call the router before it returns."""
 
     def open(self, link: int, address: str) -> None:
-        """Open a stream to ``address``, to be known as ``link``. As soon as it can be written to,
-        take what the router has for it (``Router.take``); a failure is ``Router.disconnected``.
+        """Open a stream to ``address``, with the number ``link``.
+
+        Take the router's frames for it (``Router.take``) as soon as it can be written to. Report a
+        failure by ``Router.disconnected``.
         """
 
     def output(self, link: int) -> None:
-        """There is something to ``take`` for the link: do so soon, but after what else happens now,
-        and until ``take`` answers ``None``. Not said again before that.
+        """Take frames for the link soon, but after everything else that happens now.
+
+        Go on until ``take`` returns ``None``. This is not called again before that.
         """
 
     def close(self, link: int) -> None:
-        """The stream is not used any more. Nothing need be said of it any more."""
+        """Close the stream, which is not used any more. Report nothing more about it."""
 
     def alarm(self, when: float) -> None:
-        """Call ``Router.tick`` at ``when`` on the monotonic clock. A later call with an earlier
-        time counts; one with a later time need not.
+        """Call ``Router.tick`` at ``when`` on the monotonic clock.
+
+        If this is called several times, at least the earliest time counts.
         """

@@ -1,10 +1,11 @@
-"""``connect``: the database of a cluster elsewhere, with all that an embedded one can do."""
+"""``connect``: the database of a remote cluster, with everything that an embedded one can do."""
 
 from __future__ import annotations
 
+import functools
 import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
@@ -13,13 +14,15 @@ from postroom.client.remote.connection import TLS, check_tls, check_token
 from postroom.client.remote.router import REQUEST_SECONDS
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
 from postroom.client.remote.status import StatusReader
-from postroom.errors import Invalid
+from postroom.errors import Invalid, Unavailable
+from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 
+CONNECT_SECONDS: Final = 5.0
 _HIGHEST_PORT: Final = 65_535
 
 
-def connect(
+def connect(  # noqa: PLR0913 - each argument is an option
     addresses: str | Sequence[str],
     *,
     tls: TLS | None = None,
@@ -27,35 +30,40 @@ def connect(
     insecure: bool = False,
     codec: str | Codec | None = None,
     timeout: float = REQUEST_SECONDS,
+    connect_timeout: float = CONNECT_SECONDS,
 ) -> blocking.Database:
-    """Connects to a cluster. The database may be used from many threads at once.
+    """Connect to a cluster. Many threads may use the database at once.
 
     Args:
-        addresses: of some nodes, ``"host:port,host:port"`` or a list; the others are learned. One
-            that can be reached is enough.
-        tls: how to recognise the nodes, and be recognised.
-        token: what the nodes know this client by, if they ask for one.
-        insecure: without TLS: whoever can reach the network can read and change everything.
+        addresses: those of some nodes, ``"host:port,host:port"`` or a list; the others are learned.
+            One that can be reached is enough.
+        tls: how to recognise the nodes, and to be recognised.
+        token: by which the nodes know this client, if they ask for one.
+        insecure: whether to connect without TLS: anybody who can reach the network can then read
+            and change everything.
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
             ``decode``.
         timeout: seconds after which a request that was not answered is given up, with
-            ``Unavailable`` if nothing happened, with ``CommitUnknown`` if it may have. Elections
-            and restarts of nodes are waited for until then.
+            ``Unavailable`` if nothing happened, with ``CommitUnknown`` if it may have. Until then
+            it waits for elections and restarts of nodes.
+        connect_timeout: seconds within which a node that leads must have answered first;
+            ``timeout`` at most.
 
     Raises:
         AccessDenied: the nodes do not let this client in, or are not who they should be.
-        Unavailable: none could be reached that leads.
+        Unavailable: no node that leads could be reached; the error says what each address said.
     """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
+    patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
     values = resolve(codec)
     randomness = _randomness()
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
-    sender.start(_reach)
+    sender.start(functools.partial(_reach, patience))
     status = StatusReader(sender, nodes)
     return blocking.Database(sender, asynchronous.Database(sender, values, status, sender.close))
 
 
-async def connect_async(
+async def connect_async(  # noqa: PLR0913 - each argument is an option
     addresses: str | Sequence[str],
     *,
     tls: TLS | None = None,
@@ -63,13 +71,15 @@ async def connect_async(
     insecure: bool = False,
     codec: str | Codec | None = None,
     timeout: float = REQUEST_SECONDS,
+    connect_timeout: float = CONNECT_SECONDS,
 ) -> asynchronous.Database:
-    """The asyncio form of :func:`connect`, on the calling event loop."""
+    """Connect to a cluster, in the asyncio form of :func:`connect`, on the calling event loop."""
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
+    patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
     values = resolve(codec)
     sender = AsyncioSender(nodes, tls, token, _randomness(), timeout)
     try:
-        await _reach(sender)
+        await _reach(patience, sender)
     except BaseException:
         sender.abort()
         await sender.close()
@@ -77,9 +87,27 @@ async def connect_async(
     return asynchronous.Database(sender, values, StatusReader(sender, nodes), sender.close)
 
 
-async def _reach(sender: AsyncioSender) -> None:
-    """A leader answers; from then on the time is known."""
-    await sender.send(Now())
+async def _reach(patience: float, sender: AsyncioSender) -> None:
+    """Wait until a leader answers; from then on the time is known.
+
+    Raises:
+        AccessDenied: every node hangs up.
+        Unavailable: none has answered within ``patience`` seconds.
+    """
+    asked: Any = sender.send(Now(), patience)
+    try:
+        await asked
+    except DeadlineExceeded:
+        if asked.refused is not None:
+            raise asked.refused from None
+        if sender.router.addresses.hung_up():
+            raise sender.router.addresses.unwelcome() from None
+        raise Unavailable(
+            f"no node that leads has answered within {patience:g} s "
+            f"({sender.router.addresses.connection_errors()}); see that the nodes run there "
+            "('postroom serve --path DIR --listen HOST:PORT'), or wait for longer with "
+            "connect_timeout="
+        ) from None
 
 
 def _checked(
@@ -101,18 +129,23 @@ def _checked(
         raise TypeError(f"tls is a postroom.TLS, not {type(tls).__name__}")
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token is text, not {type(token).__name__}")
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
-    if not timeout > 0:
-        raise ValueError(f"timeout is a number of seconds above 0, not {timeout}")
+    _seconds(timeout, "timeout")
     check_token(token)
     if tls is not None:
         check_tls(tls)
     return parsed(addresses)
 
 
+def _seconds(given: float, name: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {type(given).__name__}")
+    if not given > 0:
+        raise ValueError(f"{name} is a number of seconds above 0, not {given}")
+    return given
+
+
 def parsed(addresses: str | Sequence[str]) -> list[str]:
-    """The addresses one by one, checked."""
+    """Return the addresses one by one, checked."""
     given: object = addresses
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         name = type(given).__name__
@@ -128,6 +161,9 @@ def _address(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f'an address is text, "host:port", not {type(given).__name__}')
     address = given.strip()
+    scheme, is_url, rest = address.partition("://")
+    if is_url:
+        raise ValueError(f"{given!r} is no address: give {rest!r}, without '{scheme}://'")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) <= _HIGHEST_PORT:
         raise ValueError(f'{given!r} is no address: give "host:port"')
@@ -140,7 +176,7 @@ def _address(given: object) -> str:
 
 
 def _randomness() -> random.Random:
-    """Seeded by the operating system: ids must differ between processes."""
+    """Return a generator seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
 
 

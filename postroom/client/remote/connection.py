@@ -1,4 +1,4 @@
-"""The router's shell on asyncio: streams, timers, and nothing that decides.
+"""The router's shell on asyncio: streams, timers, and no decisions.
 
 ::
 
@@ -6,10 +6,10 @@
               │ no: a node of the first release
               └──────▶ .grpc_connection ───▶ frames ─▶ router
 
-One stream to each node, in frames of bytes (:mod:`postroom.protocol.frames`), over TCP
-(:mod:`.native`). What the router has to say is taken after whatever else happens now, so whatever
-the application asks for meanwhile goes into one frame together. No task and no future is made for a
-request but the one that its caller awaits.
+There is one stream to each node, in frames of bytes (:mod:`postroom.protocol.frames`), over TCP
+(:mod:`.native`). The router's output is taken after everything else that happens now. So all
+requests that the application makes meanwhile go into one frame together. No task and no future is
+made for a request but the one that its caller awaits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from postroom.client.remote import tls_files
 from postroom.client.remote.addresses import HungUp
+from postroom.client.remote.certificate_dates import has_expired
 from postroom.client.remote.doors import Doors
 from postroom.client.remote.native import (
     Stream,
@@ -31,6 +32,7 @@ from postroom.client.remote.native import (
     why_not_connected,
 )
 from postroom.errors import AccessDenied, Invalid, Unavailable
+from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.failures import WireError
@@ -45,11 +47,11 @@ _log = logging.getLogger(__name__)
 
 
 class TLS(NamedTuple):
-    """How to recognise nodes, and be recognised by them. All are paths of PEM files.
+    """The PEM files by which a client recognises nodes, and is recognised by them.
 
     Attributes:
-        ca: the certificate that has signed those of the nodes.
-        certificate, key: this client's own, if the nodes want to see one.
+        ca: the path of the certificate that has signed those of the nodes.
+        certificate, key: the paths of this client's own, if the nodes ask for one.
     """
 
     ca: str | Path
@@ -58,7 +60,7 @@ class TLS(NamedTuple):
 
 
 def check_tls(tls: TLS) -> None:
-    """Whether the files can be used.
+    """Check that the files can be used.
 
     Raises:
         Invalid: one cannot, or one of the pair is missing.
@@ -71,7 +73,7 @@ def check_tls(tls: TLS) -> None:
 
 
 def _context(tls: TLS | None) -> ssl.SSLContext | None:
-    """For native streams."""
+    """Return the TLS context of native streams; ``None``: without TLS."""
     if tls is None:
         return None
     check_tls(tls)
@@ -83,10 +85,10 @@ def _context(tls: TLS | None) -> ssl.SSLContext | None:
 
 
 def check_token(token: str | None) -> None:
-    """Whether a node could accept it at all.
+    """Check that a node could accept a token.
 
     Raises:
-        Invalid: none could.
+        Invalid: no node could.
     """
     if token is not None and not (token.isascii() and token.isprintable()):
         raise Invalid(
@@ -96,10 +98,10 @@ def check_token(token: str | None) -> None:
 
 
 class Streams:
-    """The router's port (:class:`postroom.client.remote.calls.Port`). See the module.
+    """The router's port (:class:`postroom.client.remote.calls.Port`) on asyncio.
 
     Args:
-        tls: ``None``: without.
+        tls: the files for TLS; ``None``: without TLS.
         token: sent along with each stream; ``None``: none.
     """
 
@@ -117,26 +119,26 @@ class Streams:
         self._timer: asyncio.TimerHandle | None = None
         self._grpc: Any = None
 
-    # --- what the router asks
+    # --- calls of the router
 
     def open(self, link: int, address: str) -> None:
-        """A stream to ``address``."""
+        """Open a stream to ``address``."""
         self._links[link] = _OpenStream(self, link, address)
 
     def output(self, link: int) -> None:
-        """There is something to write."""
+        """Write frames soon."""
         known = self._links.get(link)
         if known is not None:
             known.output()
 
     def close(self, link: int) -> None:
-        """The stream is not used any more."""
+        """Close the stream, which is not used any more."""
         known = self._links.pop(link, None)
         if known is not None:
             known.close()
 
     def alarm(self, when: float) -> None:
-        """The router is called at ``when``."""
+        """Call the router at ``when``."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self.loop.call_at(when, self._tick)
@@ -157,27 +159,40 @@ class Streams:
 
             await asyncio.sleep(LINGER_SECONDS)
 
-    # --- what links ask
+    # --- calls of links
 
     def await_end(self, future: asyncio.Future[Any]) -> None:
-        """``closed`` waits for it."""
+        """Have ``closed`` wait for ``future``."""
         self._ending.add(future)
         future.add_done_callback(self._ending.discard)
 
     def ended(self, link: int, reason: Exception) -> None:
-        """A stream has ended by itself."""
+        """Tell the router that a stream has ended by itself."""
         if self._links.pop(link, None) is not None:
-            self.router.disconnected(link, reason)
+            self.router.disconnected(link, self._own_fault(reason) or reason)
+
+    def _own_fault(self, reason: Exception) -> Exception | None:
+        """Return the error of an expired own certificate: nodes do not say that they refuse it."""
+        own = None if self._tls is None else self._tls.certificate
+        if own is None or not isinstance(reason, HungUp | AccessDenied):
+            return None
+        expiry = has_expired(own, SystemClock().wall_milliseconds() / 1000)
+        if expiry is None:
+            return None
+        return AccessDenied(
+            f"this client's certificate, {own}, expired on {expiry:%Y-%m-%d at %H:%M} UTC, and "
+            "nodes refuse it; nothing was done: renew it"
+        )
 
     def is_native(self, address: str) -> bool:
-        """Whether to try."""
+        """Return whether to try a native stream."""
         return self._doors.is_native(address, self.loop.time())
 
     def speaks_grpc_only(self, address: str) -> Any:
-        """It was tried in vain; what speaks gRPC.
+        """Note that a native stream was tried in vain; return the streams over gRPC.
 
         Raises:
-            Invalid: it is not installed, or cannot be used here.
+            Invalid: gRPC is not installed, or cannot be used here.
         """
         if self._grpc is None:
             from postroom.client.remote.grpc_connection import GrpcStreams  # noqa: PLC0415
@@ -187,12 +202,12 @@ class Streams:
         return self._grpc
 
     def forget(self, address: str) -> None:
-        """What is there may come back as another version."""
+        """Forget which protocol is spoken there: the node may come back as another version."""
         self._doors.forget(address)
 
 
 class _OpenStream:
-    """One stream, and what opens it. :class:`postroom.client.remote.native.Events`."""
+    """One stream and its opening: :class:`postroom.client.remote.native.Events`."""
 
     def __init__(self, streams: Streams, number: int, address: str) -> None:
         self._streams = streams
@@ -203,17 +218,17 @@ class _OpenStream:
         self._wanted = asyncio.Event()
         self._task = streams.loop.create_task(self._run())
 
-    # --- what the router asks
+    # --- calls of the router
 
     def output(self) -> None:
-        """There is something to write: after what else happens now."""
+        """Write frames after everything else that happens now."""
         self._wanted.set()
         if not self._is_told:
             self._is_told = True
             self._streams.loop.call_soon(self._write)
 
     def close(self) -> None:
-        """It is not used any more."""
+        """Close the stream, which is not used any more."""
         if not self._task.done():
             self._task.cancel()
             self._streams.await_end(self._task)
@@ -227,23 +242,23 @@ class _OpenStream:
         while stream is not None and stream.writable and (frame := take(number)) is not None:
             stream.write((frame,))
 
-    # --- what the stream tells
+    # --- calls of the stream
 
     def accepted(self, answer: bytes) -> None:
-        """The node lets this client in."""
+        """Write, since the node has let this client in."""
         del answer
         self._write()
 
     def received(self, frame: bytes) -> None:
-        """A frame has come in."""
+        """Hand a frame to the router."""
         self._streams.router.received(self._number, frame)
 
     def room(self) -> None:
-        """There is room to write again."""
+        """Write again."""
         self._write()
 
     def ended(self, error: Exception) -> None:
-        """It is over."""
+        """End the stream, or try gRPC if the node does not speak the native protocol."""
         if self._stream is not None:
             self._streams.await_end(self._stream.gone)
         if isinstance(error, OtherProtocol):
@@ -288,7 +303,7 @@ class _OpenStream:
 
 
 def _reason(error: Exception, address: str) -> Exception:
-    """What the router is told."""
+    """Return the error for the router."""
     match error:
         case Turned(code=code) if code == DENIED:
             return AccessDenied(
@@ -307,6 +322,8 @@ def _reason(error: Exception, address: str) -> Exception:
 
 
 def _no_tls(address: str, said: str) -> str:
+    if "certificate has expired" in said:
+        return f"the certificate of {address}, or of its authority, has expired: renew it there"
     return (
         f"no TLS connection with {address} ({said}): check that TLS(ca=...) has signed the node's "
         "certificate, that it names this address, and that TLS(certificate=...) is one that the "

@@ -1,6 +1,6 @@
 """A client's stream over gRPC: to nodes of the first release, which speak nothing else.
 
-Imported only where such a node is met; what a client needs otherwise is :mod:`.native`.
+It is imported only when such a node is met; clients otherwise use :mod:`.native`.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.enable_retries", 0),
 )
 _WORDY: Final = "Failed to connect to remote host: "
-"""What gRPC says before it comes to the reason, with the address that is told anyway."""
+"""The words of gRPC before a reason; the address in them is told anyway."""
 _OF_TLS: Final = ("handshake", "certificate", "hostname verification")
-"""What gRPC speaks of, in small letters, if the two sides cannot agree on TLS."""
+"""Words, in small letters, in gRPC's messages about failures of TLS."""
 LINGER_SECONDS: Final = 0.02
-"""gRPC tells of the end of what was cancelled a moment later; to a closed loop, with complaints."""
+"""The time after which gRPC reports the end of cancelled calls; a closed loop would complain."""
 
 
 def import_grpc() -> Any:
-    """The module, which only nodes of the first release make necessary.
+    """Return the module gRPC, which only nodes of the first release make necessary.
 
     Raises:
         Invalid: it is not installed, or cannot be used here.
@@ -50,8 +50,8 @@ def import_grpc() -> Any:
         )
     grpc_environment.prepare()
     try:
-        import grpc  # noqa: PLC0415 - only who meets such a node needs it
-        import grpc.aio  # noqa: PLC0415 - only who meets such a node needs it
+        import grpc  # noqa: PLC0415 - needed only for such a node
+        import grpc.aio  # noqa: PLC0415 - needed only for such a node
     except ImportError as error:
         raise Invalid(
             "the node speaks gRPC only, as the first release did, and gRPC is not installed: "
@@ -73,10 +73,10 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class GrpcStreams:
-    """Opens them.
+    """The streams over gRPC.
 
     Args:
-        tls: ``None``: without.
+        tls: the files for TLS; ``None``: without TLS.
         token: sent along with each stream; ``None``: none.
     """
 
@@ -92,12 +92,12 @@ class GrpcStreams:
         take: Callable[[], bytes | None],
         received: Callable[[bytes], None],
     ) -> Exception:
-        """Open a stream, and answer why it has ended.
+        """Open a stream; when it has ended, return why.
 
         Args:
-            address: of the node.
+            address: the address of the node.
             wanted: set when there may be something to send.
-            take: the next frame to send; ``None``: nothing.
+            take: returns the next frame to send; ``None``: nothing.
             received: called with each frame that comes in.
         """
         aio = self._grpc.aio
@@ -143,7 +143,7 @@ class GrpcStreams:
 
 async def _write(stream: Any, wanted: asyncio.Event, take: Callable[[], bytes | None]) -> None:
     if ACCEPTED not in dict(await stream.initial_metadata()):
-        return  # who reads learns why
+        return  # the reader learns why
     while True:
         await wanted.wait()
         wanted.clear()

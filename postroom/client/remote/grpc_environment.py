@@ -1,12 +1,12 @@
-"""What gRPC is told through the environment, before it is loaded; what the user has set stays.
+"""The settings of gRPC in the environment, made before it is loaded; the user's own stay.
 
-* ``GRPC_ENABLE_FORK_SUPPORT=0``: its own way of dealing with forks ends in a crash of the child
-  while streams are open.
-* ``GRPC_EXPERIMENTS``: the *event engine*, a pool of threads that does the input and output of
-  newer versions, hands each message from thread to thread. With the older way, in which whoever
-  waits also reads, a message there and back took 190 µs instead of 270, and a third less processor
-  time (1.85, two processes on loopback). The names of experiments belong to a version, so they are
-  given only to those that were tried.
+* ``GRPC_ENABLE_FORK_SUPPORT=0``: gRPC's own handling of forks crashes the child while streams are
+  open.
+* ``GRPC_EXPERIMENTS``: the *event engine* of newer versions, a pool of threads for input and
+  output, hands each message from thread to thread. In the older way the waiting thread also reads.
+  With it a message there and back took 190 µs instead of 270, and a third less processor time
+  (1.85, two processes on loopback). The names of experiments belong to a version, so only versions
+  that were tried get them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TRIED_VERSIONS: Final = ("1.85.",)
 
 
 def prepare() -> None:
-    """Set what is not set yet. Has no effect once gRPC is loaded."""
+    """Set what is not set yet. This has no effect once gRPC is loaded."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     try:
         installed = version("grpcio")

@@ -1,11 +1,13 @@
 """The clock of a remote client: the newest timestamp that it heard, and the time since then.
 
-A client has no clock of its own that others would have to trust. What it reads goes along with its
-requests, so that a transaction commits after it began by both clocks; a node refuses what is too
-far ahead of its own clock. That can only be when the nodes' clocks were set back, and stand until
-the wall clocks have caught up: for a moment, or for an hour. Then time stands still for this
-client, but for what it hears, until it has heard theirs move as time does; else whatever began
-after a pause would begin in their future, again and again.
+A client has no clock of its own that others would have to trust. Its readings go along with its
+requests, so that a transaction commits after it began by both clocks. A node refuses a reading that
+is too far ahead of its own clock. The cause is that another node's clock was ahead, or that the
+node's own clock runs slower than the client's.
+
+Then the client's clock stands still, except for timestamps that it hears, until the nodes' clock
+has moved as time does. Otherwise each transaction after a pause would begin in the nodes' future,
+again and again.
 
 Invariant: readings never step back, unless one of them was refused.
 """
@@ -18,15 +20,18 @@ from typing import Final
 from postroom.kv.clock import LOGICAL_BITS
 
 WATCHED_SECONDS: Final = 5.0
-"""A clock that stood is compared with the time that has passed once so much of it has. That is more
-than twice what a lease is ahead of the wall clock, by which a new leader's clock jumps."""
+"""The time after which a clock that stood is compared with the time that has passed, in seconds.
+
+It is more than twice the time that a lease is ahead of the wall clock, by which a new leader's
+clock jumps.
+"""
 
 
 class HeardClock:
-    """See the module.
+    """The clock of a remote client.
 
     Args:
-        monotonic: seconds that never go back.
+        monotonic: returns seconds that never go back.
     """
 
     __slots__ = ("_heard", "_monotonic", "_read", "_stood")
@@ -38,7 +43,7 @@ class HeardClock:
         self._stood: tuple[int, float] | None = None
 
     def heard(self, timestamp: int) -> None:
-        """A node's clock stood there, just now."""
+        """Note that a node's clock showed ``timestamp`` just now."""
         now = self._monotonic()
         if self._stood is not None:
             self._watch(self._stood, timestamp, now)
@@ -46,7 +51,7 @@ class HeardClock:
             self._heard = (timestamp, now)
 
     def _watch(self, stood: tuple[int, float], timestamp: int, now: float) -> None:
-        """Whether the nodes' clock moves again."""
+        """Go on if the nodes' clock moves again."""
         then, since = stood
         seconds = now - since
         if seconds >= WATCHED_SECONDS:
@@ -54,12 +59,12 @@ class HeardClock:
             self._stood = None if passed >= seconds / 2 else (timestamp, now)
 
     def refused(self, timestamp: int) -> None:
-        """What was read last is too far ahead for a node whose clock stands at ``timestamp``."""
+        """Stand still: a node whose clock shows ``timestamp`` has refused the last reading."""
         self._heard = self._stood = (timestamp, self._monotonic())
         self._read = timestamp
 
     def reading(self) -> int:
-        """About now; 0 if nothing was heard yet."""
+        """Return about now as a timestamp; 0 if nothing was heard yet."""
         reading, at = self._heard
         if reading and self._stood is None:
             reading += int((self._monotonic() - at) * 1000) << LOGICAL_BITS

@@ -1,9 +1,10 @@
-"""What the leaseholder holds in its memory for this client, as far as the client knows.
+"""The things that the leaseholder holds in memory for this client, as far as the client knows.
 
-While there is anything the router says something every second (:mod:`.link`), or the leaseholder
-would take this client for dead, and let go of it. Protections go with their link, and are asked for
-again; locks and claims stay for a few seconds without one. If a transaction is neither committed
-nor rolled back, the leaseholder lets go of what it holds when its time is over; so does this.
+While there are any, the router sends something every second (:mod:`.link`). Otherwise the
+leaseholder would take this client for dead, and free them. Protections end with their link, and are
+requested again; locks and claims stay for a few seconds without a link. If a transaction is neither
+committed nor rolled back, the leaseholder frees what it holds when its time is over; this module
+does the same.
 """
 
 from __future__ import annotations
@@ -12,58 +13,60 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Claimed, Extend
 from postroom.messaging.requests import ReapQueue
-from postroom.ranges.requests import CommitTransaction, GetForUpdate
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
 
 
 class Holdings:
-    """Protections and transactions. False if there are none."""
+    """The protections and transactions of this client. False if there are none."""
 
-    __slots__ = ("_leased_until", "_protected", "_transactions")
+    __slots__ = ("_leased_until", "_locking", "_protected", "_transactions")
 
     def __init__(self) -> None:
         self._protected: Counter[int] = Counter()
         self._transactions: dict[bytes, float] = {}
+        self._locking: set[bytes] = set()
         self._leased_until = 0.0
 
     def __bool__(self) -> bool:
         return bool(self._protected or self._transactions or self._leased_until)
 
-    def claimed(self, answer: Claimed, reading: int, now: float) -> None:
-        """Messages of a queue were leased, or their leases extended.
+    def claimed(self, answer: Claimed, now: float) -> None:
+        """Note that messages of a queue were leased, or their leases extended.
 
-        When they are given back is not followed: until the last of the leases has passed the client
-        goes on to be heard of.
+        This module does not follow when they are given back: the client gives signs of life until
+        the last of the leases has passed.
         """
         for each in answer.messages:
-            self.leased(((each.leased_until - reading) >> LOGICAL_BITS) / 1000, now)
+            self.leased(each.lasts / 1000, now)
 
     def leased(self, seconds: float, now: float) -> None:
-        """Something is held for so long."""
+        """Note that a message is held for ``seconds``."""
         self._leased_until = max(self._leased_until, now + seconds)
 
     def protect(self, moment: int) -> None:
-        """A timestamp is protected, once more."""
+        """Count a protection of a timestamp."""
         self._protected[moment] += 1
 
     def unprotect(self, moment: int) -> None:
-        """Once less."""
+        """Uncount a protection of a timestamp."""
         self._protected[moment] -= 1
         self._protected = +self._protected
 
     def protected(self) -> Iterator[int]:
-        """The timestamps, each as often as it is protected."""
+        """Return the timestamps, each as often as it is protected."""
         return self._protected.elements()
 
     def answered(self, request: Any, answer: Any, now: float) -> None:
-        """Something was done for a transaction: it holds something, or nothing any more."""
+        """Note the answer to a transaction's request: it holds something, or nothing any more."""
         kind = type(request)
-        if kind is GetForUpdate or (kind is ReapQueue and answer.messages):
+        if kind is GetForUpdate or kind is Lock or (kind is ReapQueue and answer.messages):
             seconds = min(TRANSACTION_SECONDS_MAX, request.seconds_max)
             self._transactions[request.transaction_id] = now + seconds
+            if kind is not ReapQueue:
+                self._locking.add(request.transaction_id)
         elif kind is not ReapQueue:
             self.ended(request.transaction_id)
         if kind is CommitTransaction:
@@ -72,14 +75,19 @@ class Holdings:
                     self.leased(write.seconds, now)
 
     def ended(self, transaction_id: bytes) -> None:
-        """It was committed or rolled back, or cannot be."""
+        """Note that a transaction was committed or rolled back, or cannot be."""
         self._transactions.pop(transaction_id, None)
+        self._locking.discard(transaction_id)
+
+    def has_locks(self, transaction_id: bytes) -> bool:
+        """Return whether others may wait for the end of a transaction."""
+        return transaction_id in self._locking
 
     def let_go(self, now: float) -> None:
-        """Of the transactions whose time is over."""
+        """Forget the transactions and leases whose time is over."""
         if self._leased_until <= now:
             self._leased_until = 0.0
         if self._transactions:
             over = [each for each, until in self._transactions.items() if until <= now]
             for transaction_id in over:
-                del self._transactions[transaction_id]
+                self.ended(transaction_id)

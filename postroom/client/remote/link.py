@@ -1,4 +1,4 @@
-"""One stream to one node, as the router sees it: what is to be sent on it, and what was.
+"""One stream to one node, as the router sees it: the requests to send on it, and those sent.
 
 ::
 
@@ -10,13 +10,18 @@ Its states, and what leads from one to the next (``TRANSITIONS``)::
     opening ── greet ──▶ greeted ── welcomed ──▶ ready ◀── heard ── asked ── silent: given up
        its hello is taken     it says who it is    └────── ask ──────▲
 
-Nothing but the hello is sent before the node is ready. While a sign of life is *asked* for, all
-goes on as before. Whoever gives a link up forgets it; so that is no state.
+Nothing but the hello is sent before the node is ready. While a sign of life is *asked* for,
+everything goes on as before. The router forgets a link that it gives up, so that is no state.
 
-Commits leave together: as many at least as are under way, or as soon as none is. A node makes one
-proposal after the other, and each costs a sync, so commits that trickled in would be proposed, and
+Commits leave together: at least as many as are under way, or as soon as none is. A node makes one
+proposal after the other, and each costs a sync. Commits that came singly would be proposed, and
 answered, in small groups for ever; a few commits do not wait (cf. PostgreSQL's ``commit_siblings``,
 and Nagle's algorithm, RFC 896).
+
+A commit may wait at the node for a lock. So others stop waiting for commits that are not answered
+within ``COMPANY_SECONDS``. The commit of a transaction that has locked anything leaves at once,
+because the waiting commits may need its locks. For the same reason commits that have locked nothing
+do not take all places under way: a quarter is left to reads, locks, and commits that free locks.
 """
 
 from __future__ import annotations
@@ -37,19 +42,27 @@ from postroom.protocol.frames import (
 from postroom.protocol.identities import Identity
 
 QUIET_SECONDS: Final = 0.5
-"""A client that waits for an answer asks for a sign of life after this time without one."""
+"""The time without a sign of life after which a client that waits for an answer asks for one."""
 IDLE_SECONDS: Final = 10.0
-"""A client that waits for nothing asks for a sign of life after this time."""
+"""The time without a sign of life after which a client that waits for nothing asks for one."""
 SPEAK_SECONDS: Final = 1.0
-"""A client that waits for something, or holds something, says something at least so often: else
-the node would take it for dead."""
+"""The longest time in which a client that waits for something, or holds something, sends nothing.
+
+The node would take it for dead otherwise.
+"""
 SILENT_SECONDS: Final = 1.0
-"""A node that gives no sign of life for so long, when asked for one, is given up."""
+"""The time after which a node that was asked for a sign of life and gives none is given up."""
 OPENING_SECONDS: Final = 10.0
 
 
+COMPANY_SECONDS: Final = 0.03
+"""The longest time that a commit waits for others to leave with."""
+_LEFT_TO_OTHERS: Final = 4
+"""The share of the requests under way that commits leave to others: one in this many."""
+
+
 class State(IntEnum):
-    """How far a link has come."""
+    """A state of a link."""
 
     OPENING = auto()
     GREETED = auto()
@@ -58,16 +71,16 @@ class State(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to it."""
+    """An event that changes the state of a link."""
 
     GREET = auto()
     """The hello is taken, to be written."""
     WELCOMED = auto()
     """The node has said who it is, or who leads."""
     ASK = auto()
-    """A sign of life is asked for."""
+    """The client asks for a sign of life."""
     HEARD = auto()
-    """A frame has come in, whichever."""
+    """A frame has come in, of any kind."""
 
 
 TRANSITIONS: Final = MappingProxyType({
@@ -78,23 +91,28 @@ TRANSITIONS: Final = MappingProxyType({
     },
     State.ASKED: {Event.ASK: State.ASKED, Event.HEARD: State.READY},
 })  # fmt: skip
-"""What each event leads to; what is not in it cannot happen, or is no sense of the node's."""
+"""The next state for each state and event; a missing event is impossible, or the node's error."""
 
 
 class Link:
-    """See the module.
+    """One stream to one node, as the router sees it.
 
     Attributes:
-        number: of the stream; they rise.
-        address: where it goes.
-        node_id: who is there; 0 until it says so.
+        number: the number of the stream; numbers rise.
+        address: the address of the node.
+        node_id: the id of the node; 0 until it says its id.
         lease: the number of the lease of its last answers.
-        holds: the leaseholder has something in memory for this client.
-        commits: those that wait for company; of all else that is not sent yet there is ``batch``.
-        sent: what may have reached the node and is not answered, by number.
-        open: how many of those, and of what is not sent yet, do not wait there for long.
-        revision: which requests are known there.
-        state: see above.
+        holds: whether the leaseholder has something in memory for this client.
+        held_back_at: when the first of the commits that wait for company came; infinity: there is
+            none.
+        commits: the commits that wait for company.
+        batch: all other calls that are not sent yet.
+        sent: the calls that may have reached the node and are not answered, by number.
+        open: how many calls, sent or not yet, do not wait there for long.
+        crowd: how many of these are commits that crowd.
+        crowd_max: how many of these may be commits that crowd.
+        revision: the revision of the requests that the node knows.
+        state: see the module.
         heard_at: when a frame last came in.
         spoke_at: when the last frame was taken.
         asked_at: when it was asked for a sign of life, if it is.
@@ -109,7 +127,10 @@ class Link:
         "asked_at",
         "batch",
         "commits",
+        "crowd",
+        "crowd_max",
         "heard_at",
+        "held_back_at",
         "holds",
         "lease",
         "looks_up",
@@ -134,11 +155,12 @@ class Link:
         self.holds = False
         self.batch: list[RemoteCall] = []
         self.commits: list[RemoteCall] = []
+        self.held_back_at = math.inf
         self.sent: dict[int, RemoteCall] = {}
         self.withdrawn: list[int] = []
         self.looks_up = False
-        self.open = 0
-        self.requests_max = self.revision = 0
+        self.open = self.crowd = 0
+        self.requests_max = self.crowd_max = self.revision = 0
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
@@ -147,23 +169,23 @@ class Link:
         self._thins = False
         self._commits_out = 0
 
-    # --- how far it has come
+    # --- its state
 
     @property
     def ready(self) -> bool:
-        """Whether the node has said who it is."""
+        """Return whether the node has said who it is."""
         return self.state >= State.READY
 
     def heard(self, now: float) -> None:
-        """A frame has come in."""
+        """Note that a frame has come in."""
         self.heard_at = now
         self.state = TRANSITIONS[self.state][Event.HEARD]
 
     def welcomed(self, node_id: int, requests_max: int, revision: int) -> None:
-        """The node has said who it is, and which requests it knows.
+        """Note that the node has said who it is, and which requests it knows.
 
         Raises:
-            WireError: nobody has greeted it.
+            WireError: the node was not greeted.
         """
         state = TRANSITIONS[self.state].get(Event.WELCOMED)
         if state is None:
@@ -171,14 +193,22 @@ class Link:
         self.state = state
         self.node_id = node_id
         self.requests_max = requests_max
+        self.crowd_max = requests_max - requests_max // _LEFT_TO_OTHERS
         self.revision = revision
 
-    # --- what is to be sent
+    # --- calls to be sent
+
+    def has_room(self, call: RemoteCall) -> bool:
+        """Return whether ``call`` may be placed, or has to wait until others are answered."""
+        if call.crowds and self.crowd >= self.crowd_max:
+            return False
+        return call.waits or self.open < self.requests_max
 
     def place(self, call: RemoteCall) -> bool:
-        """``call`` is sent with the next frame; whether the port must be told that there is one."""
+        """Have ``call`` sent with the next frame; return whether the port must be told."""
         call.link = self
-        if call.is_commit and self._commits_out:
+        self.crowd += call.crowds
+        if call.has_company and self._commits_out:
             self.open += 1
             self.commits.append(call)
             return self.commits_may_go() and self.tell()
@@ -190,26 +220,36 @@ class Link:
         return self.tell()
 
     def commits_may_go(self) -> bool:
-        """Whether ``take`` has commits to give out."""
+        """Return whether ``take`` has commits to send."""
         return bool(self.commits) and self._commits_out <= len(self.commits)
 
+    def hold_back_no_longer(self, now: float) -> bool:
+        """Release commits that have waited long enough; return whether the port must be told."""
+        if now < self.held_back_at + COMPANY_SECONDS:
+            return False
+        self.held_back_at = math.inf  # they may go; the stream decides when
+        for call in self.sent.values():
+            call.has_company = False
+        self._commits_out, self.held_back_at = 0, math.inf
+        return self.commits_may_go() and self.tell()
+
     def unsent(self) -> list[RemoteCall]:
-        """What is placed and not taken."""
+        """Return the calls that are placed and not taken."""
         return [*self.batch, *self.commits]
 
     def waiting(self) -> int:
-        """How many requests wait there for something to happen, or soon will."""
+        """Return how many requests wait there for something to happen, or soon will."""
         return len(self.sent) + len(self.batch) + len(self.commits) - self.open
 
     def tell(self) -> bool:
-        """There is something to take; whether that is news."""
+        """Note that there is something to take; return whether the port must be told."""
         if self._told:
             return False
         self._told = True
         return True
 
     def look_up(self, now: float) -> bool:
-        """Ask for a sign of life, and who leads; whether the port must be told."""
+        """Ask for a sign of life, and who leads; return whether the port must be told."""
         if self.state is not State.ASKED:
             self.asked_at = now
             self.looks_up = True
@@ -217,18 +257,18 @@ class Link:
         return self.tell()
 
     def speak(self) -> bool:
-        """Give a sign of life; whether the port must be told."""
+        """Give a sign of life; return whether the port must be told."""
         self.speaks = True
         return self.tell()
 
     def take(self, clock: int) -> bytes | None:
-        """The next frame, with what is placed, as far as it goes into one."""
+        """Return the next frame, with as many of the placed calls as fit into one."""
         if self.state is State.OPENING:
             self.state = TRANSITIONS[self.state][Event.GREET]
             return self._hello
         if self.commits_may_go():
             self.batch += self.commits
-            self.commits = []
+            self.commits, self.held_back_at = [], math.inf
         has_words = self.batch or self.withdrawn or self.looks_up or self.speaks
         if not has_words or not self.ready:
             self._told = False
@@ -254,7 +294,7 @@ class Link:
                 self.batch = batch[half:] + self.batch
                 batch = batch[:half]
             elif withdrawn:
-                withdrawn = []  # with the next frame: this request fits into one alone, perhaps
+                withdrawn = []  # in the next frame: alone, this request may fit into one
             else:
                 self._refuse(batch.pop(), why)
         del self.withdrawn[: len(withdrawn)]
@@ -262,44 +302,48 @@ class Link:
         for call in batch:
             call.was_sent = True
             sent[call.number] = call
-            self._commits_out += call.is_commit
+            self._commits_out += call.has_company
         return frame
 
     def _thinned(self, batch: list[RemoteCall]) -> list[RemoteCall]:
-        """Without those that were cancelled before they left."""
+        """Return the calls of a batch that were not cancelled before they left."""
         self._thins = bool(self.batch or self.commits)
         self.open -= sum(call.done and not call.waits for call in batch)
+        self.crowd -= sum(call.done and call.crowds for call in batch)
         return [call for call in batch if not call.done]
 
     def _refuse(self, call: RemoteCall, why: Error) -> None:
         call.done = True
         if not call.waits:
             self.open -= 1
+            self.crowd -= call.crowds
         call.complete(None, why)
 
-    # --- what has come of it
+    # --- answers
 
     def answered(self, number: int) -> RemoteCall | None:
-        """The node has answered; ``None``: nobody asked."""
+        """Return the call that the node has answered; ``None``: there is no such call."""
         call = self.sent.pop(number, None)
         if call is not None and not call.waits:
             self.open -= 1
-            self._commits_out -= call.is_commit
+            self.crowd -= call.crowds
+            self._commits_out -= call.has_company
         return call
 
     def withdraw(self, call: RemoteCall) -> bool:
-        """Tell the node that nobody waits any more, after what it is asked; whether the port must
-        be told.
+        """Tell the node that no caller waits any more; return whether the port must be told.
+
+        The node reads this after the request itself.
         """
         if call.number not in self.sent:
             self._thins = True
         self.withdrawn.append(call.number)
         return self.tell()
 
-    # --- is anybody there
+    # --- signs of life
 
     def next_look(self) -> float:
-        """When ``is_silent`` may have something to say, or a look-up is due."""
+        """Return when the next look at its signs of life is due."""
         if not self.ready:
             return self.heard_at + OPENING_SECONDS
         is_busy = self.sent or self.holds
@@ -310,26 +354,26 @@ class Link:
         return min(look, self.spoke_at + SPEAK_SECONDS) if is_busy else look
 
     def is_to_speak(self, now: float) -> bool:
-        """Whether the node might take this client for dead if nothing is said now."""
+        """Return whether the node might take this client for dead if it sends nothing now."""
         is_busy = self.ready and (self.sent or self.holds)
         return bool(is_busy) and now >= self.spoke_at + SPEAK_SECONDS
 
     def is_to_look_up(self, now: float) -> bool:
-        """Whether it is time to ask for a sign of life."""
+        """Return whether it is time to ask for a sign of life."""
         if self.state is not State.READY:
             return False
         busy = self.sent or self.holds
         return now >= self.heard_at + (QUIET_SECONDS if busy else IDLE_SECONDS)
 
     def is_silent(self, now: float) -> bool:
-        """Whether the node is to be given up."""
+        """Return whether the node is to be given up."""
         if not self.ready:
             return now >= self.heard_at + OPENING_SECONDS
         return self.state is State.ASKED and now >= self.asked_at + SILENT_SECONDS
 
 
 def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:
-    """A frame; or why it cannot be sent, because of one of its requests."""
+    """Return a frame and ``None``, or the error of a request that cannot be sent."""
     try:
         frame = encode(message)
     except (OverflowError, RecursionError, TypeError, ValueError) as error:

@@ -1,12 +1,12 @@
-"""Claims on queues whose answers are lost: nobody may hold a message without knowing it.
+"""The claims on queues whose answers are lost: a message must not be held without a caller.
 
 ::
 
     claim, number 7 ──▶ leased ── answer ──✗ the stream broke
-         │ somebody waits yet ──▶ the same claim *again* ──▶ what it holds, or else as any claim
-         └ nobody does ─────────▶ again, for nothing more ─▶ what it holds ─▶ given back, uncounted
+         │ a caller waits yet ──▶ the same claim *again* ──▶ what it holds, or else as any claim
+         └ none does ───────────▶ again, for nothing more ─▶ what it holds ─▶ given back, uncounted
 
-The number of a claim is stored with its leases, so this holds over a change of leader.
+The number of a claim is stored with its leases, so this works after a change of leader.
 """
 
 from __future__ import annotations
@@ -20,28 +20,29 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.ranges.requests import CommitTransaction
 
 LASTING = (ClaimQueue, CommitTransaction)
-"""Of the router's own requests, those that are sent until they are answered: what is held without
-knowing it, and what gives it back.
+"""The types of the router's own requests that are sent until they are answered.
+
+These find messages that are held without a caller, and give them back.
 """
 
 
 def number(call: RemoteCall) -> None:
-    """A claim is asked for."""
+    """Give a claim the number of its call."""
     call.request = msgspec.structs.replace(call.request, number=call.number)
 
 
 def ask_again(call: RemoteCall) -> None:
-    """A claim is sent that a node may have answered before."""
+    """Mark a claim that a node may have answered before."""
     call.request = msgspec.structs.replace(call.request, again=True)
 
 
 def left_behind(call: RemoteCall) -> UpkeepCall | None:
-    """What is to be asked because nobody waits for a call that was lost; ``None``: nothing."""
+    """Return the request that replaces a lost claim without a caller; ``None``: none is needed."""
     request = call.request
     if type(request) is not ClaimQueue or not call.was_sent or type(call) is UpkeepCall:
         return None
     if request.transaction_id is not None:
-        return None  # what it holds goes with its transaction
+        return None  # its messages are freed with its transaction
     left = UpkeepCall(msgspec.structs.replace(request, messages_max=0, wait=False, again=True))
     left.number, left.deadline, left.was_sent = call.number, math.inf, True
     return left

@@ -6,8 +6,8 @@
                 │               │
                 └── OtherProtocol: it speaks gRPC only                (once, with the reason)
 
-It writes at once: what is sent leaves before the call returns, unless the other side does not take
-it. Nothing here decides anything.
+It writes at once: frames leave before the call returns, unless the other side does not accept them.
+Nothing here decides anything.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ from postroom.protocol.streams import (
 )
 
 CONNECT_SECONDS: Final = 5.0
-"""For the connection and TLS; and as long again until the other side has said yes."""
+"""The time for the connection and TLS, in seconds; the other side has as long again to accept."""
 CLOSE_SECONDS: Final = 1.0
 WRITE_BUFFER_BYTES: Final = 256 * 1024
-"""What is written on before the other side takes it."""
+"""The number of bytes that are written before the other side accepts them."""
 IDLE_SECONDS: Final = 2
-"""A connection on which nothing comes is probed after so long; as long again without an answer, or
-without the other side's taking what was sent, ends it."""
+"""The time after which a silent connection is probed, in seconds.
+
+It ends after the same time again without an answer, or if sent bytes are not accepted for twice
+this time.
+"""
 
 _WAITS, _OPEN, _ENDED = range(3)
 
@@ -52,7 +55,7 @@ CertificateCheck: TypeAlias = Callable[[bytes], Exception | None]
 
 
 class Turned(Error):
-    """The other side refuses, with a code of :mod:`postroom.protocol.streams` and its reason."""
+    """A refusal by the other side, with a code of :mod:`postroom.protocol.streams` and a reason."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -60,30 +63,30 @@ class Turned(Error):
 
 
 class Events(Protocol):
-    """Who is told what happens on a stream."""
+    """The object that is told what happens on a stream."""
 
     def accepted(self, answer: bytes) -> None:
-        """The stream is open: write."""
+        """Begin to write: the stream is open."""
 
     def received(self, frame: bytes) -> None:
-        """A frame has come in."""
+        """Handle a frame that has come in."""
 
     def room(self) -> None:
-        """There is room to write again."""
+        """Write again: there is room."""
 
     def ended(self, error: Exception) -> None:
-        """The stream is over. Called once; nothing is after it."""
+        """Handle the end of the stream. Called once, and last."""
 
 
 class Stream(asyncio.Protocol):
-    """One stream that this side opens. See the module.
+    """One stream that this side opens.
 
     Args:
-        opening: what it is for.
-        events: who is told.
-        frame_bytes_max: a longer one ends the stream.
-        check: with TLS, told the certificate of the other side, in DER, before anything is said to
-            it; answers why that is not the right one.
+        opening: the purpose of the stream.
+        events: the object that is told.
+        frame_bytes_max: a longer frame ends the stream.
+        check: with TLS, called with the certificate of the other side, in DER, before anything is
+            sent to it; returns why it is wrong, or ``None``.
     """
 
     def __init__(
@@ -105,25 +108,25 @@ class Stream(asyncio.Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether it is open, and the other side takes what is written."""
+        """Return whether it is open, and the other side accepts what is written."""
         return self._state == _OPEN and not self._is_full
 
     def write(self, frames: Sequence[bytes]) -> None:
-        """Send ``frames`` now. To be called while it is writable."""
-        if self._transport is None:
+        """Send ``frames`` now. Call this only while it is writable."""
+        if self._transport is None or self._transport.is_closing():
             return
         if len(frames) == 1 and len(frames[0]) > WRITE_BUFFER_BYTES:
-            # Not put together first: that would copy it once more.
+            # Not joined first: that would copy it once more.
             self._transport.write(length_bytes(frames[0]))
             self._transport.write(frames[0])
         else:
             self._transport.write(b"".join([framed(frame) for frame in frames]))
 
     def refused(self, frame: bytes) -> None:
-        """``frame``, which has come in, is a refusal in the middle of the stream.
+        """End the stream, since ``frame`` is a refusal in the middle of it.
 
         Raises:
-            WireError: it is none.
+            WireError: ``frame`` is no refusal.
         """
         match read_reply(frame):
             case Refusal(code, reason):
@@ -132,10 +135,10 @@ class Stream(asyncio.Protocol):
                 raise WireError("an answer to nothing")
 
     def close(self, *, abort: bool = False) -> None:
-        """Let go of it, after what was written; nobody is told any more.
+        """Close it, after everything written; events are told nothing any more.
 
         Args:
-            abort: what was written need not arrive.
+            abort: whether written frames need not arrive.
         """
         if self._state != _ENDED:
             self._state = _ENDED
@@ -150,7 +153,7 @@ class Stream(asyncio.Protocol):
     # --- asyncio's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """TCP, and TLS, are there."""
+        """Send the opening: TCP, and TLS, are there."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
@@ -170,7 +173,7 @@ class Stream(asyncio.Protocol):
         return self._check(tls.getpeercert(binary_form=True) or b"")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come in."""
+        """Handle bytes that have come in."""
         try:
             for frame in self._incoming.feed(data):
                 if self._state == _ENDED:
@@ -185,25 +188,23 @@ class Stream(asyncio.Protocol):
             self._end(error)
 
     def eof_received(self) -> None:
-        """The other side ends it."""
+        """Let the transport close: the other side has ended the stream."""
 
     def pause_writing(self) -> None:
-        """The other side is slow."""
+        """Note that the other side is slow."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """It goes on."""
+        """Note that the other side accepts again."""
         self._is_full = False
         if self._state == _OPEN:
             self._events.room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """End the stream."""
         if not self.gone.done():
             self.gone.set_result(None)
         self._end(self._why_lost(exc))
-
-    # ---
 
     def _on_reply(self, frame: bytes) -> None:
         match read_reply(frame):
@@ -232,13 +233,13 @@ class Stream(asyncio.Protocol):
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """The parts of ``host:port``; an IPv6 address without its brackets."""
+    """Return the parts of ``host:port``; an IPv6 address without its brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def offering_native(context: ssl.SSLContext) -> ssl.SSLContext:
-    """``context``, which says that native streams are spoken."""
+    """Return ``context``, set to offer native streams."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols([ALPN])
     return context
@@ -250,8 +251,8 @@ async def dial(
     """Connect to ``address``, and begin the stream.
 
     Raises:
-        OSError: nobody is there, nobody can be, or there is no TLS connection (``ssl.SSLError``).
-        TimeoutError: nobody answers in time.
+        OSError: nothing listens there, the address is not valid, or TLS fails (``ssl.SSLError``).
+        TimeoutError: there is no answer in time.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -261,9 +262,9 @@ async def dial(
                 create, host, port,
                 ssl=context, server_hostname=None if context is None else host,
             )  # fmt: skip
-    except OSError:  # what is wrong with a certificate is a ValueError as well
+    except OSError:  # an error about a certificate is a ValueError as well
         raise
-    except (OverflowError, ValueError) as error:  # a part of a name is too long, say
+    except (OverflowError, ValueError) as error:  # for example, a part of a name is too long
         raise OSError(f"this can be no address: {error}") from error
     except RuntimeError as error:  # the system has no thread to look up the name
         raise OSError(str(error)) from error
@@ -272,7 +273,7 @@ async def dial(
 
 
 def why_not_connected(error: OSError | TimeoutError) -> str:
-    """In a few words, in small letters."""
+    """Return the reason in a few words, in small letters."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -289,12 +290,12 @@ def why_not_connected(error: OSError | TimeoutError) -> str:
 def notice_silence(
     connection: socket.socket | None, silent_seconds: int, untaken_seconds: int
 ) -> None:
-    """Have TCP end a connection whose other side is not there any more.
+    """Have TCP end a connection whose other side is gone.
 
     Args:
-        connection: of TCP; anything else is left alone.
+        connection: a TCP connection; anything else is left alone.
         silent_seconds: until it is probed, and as long again until it is given up.
-        untaken_seconds: how long what was sent may wait to be taken.
+        untaken_seconds: how long sent bytes may wait to be accepted.
     """
     if connection is None or connection.family not in {socket.AF_INET, socket.AF_INET6}:
         return
@@ -310,25 +311,25 @@ def notice_silence(
 
 
 class _Question:
-    """Events of a stream that is opened for its answer."""
+    """The events of a stream that is opened for its answer."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
     def accepted(self, answer: bytes) -> None:
-        if not self.answer.done():  # else nobody waits for it any more
+        if not self.answer.done():  # else the caller has gone
             self.answer.set_result(answer)
 
     def received(self, frame: bytes) -> None:
-        """Nothing more is asked."""
+        """Ignore it: nothing more was asked."""
 
     def room(self) -> None:
-        """Nothing more is said."""
+        """Do nothing: there is no more to write."""
 
     def ended(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
-            self.answer.exception()  # whoever asks may have gone while it connected
+            self.answer.exception()  # the caller may have gone while it connected
 
 
 async def ask(
@@ -338,11 +339,13 @@ async def ask(
     answer_bytes_max: int,
     check: CertificateCheck | None = None,
 ) -> bytes:
-    """The answer of the node at ``address`` to one question. ``check`` is as for a stream.
+    """Return the answer of the node at ``address`` to one question.
+
+    ``check`` is that of a :class:`Stream`.
 
     Raises:
-        OSError, TimeoutError, Error, WireError: there is none; as :func:`dial`, and as a stream
-            ends.
+        OSError, TimeoutError: see :func:`dial`.
+        Error, WireError: the stream has ended without an answer.
     """
     question = _Question()
     stream = await dial(

@@ -1,13 +1,13 @@
-"""What may be said of a request that was not plainly answered.
+"""The outcomes of requests that were not plainly answered.
 
-One thing must not be said lightly: "nothing happened":
+The client must be careful with one claim, "nothing happened":
 
-* A refusal (``Unavailable``) speaks of one attempt. If an earlier one was lost, the call goes on.
-* A failure that could be otherwise later (``ConditionFailed``) says that earlier attempts had had
-  no effect *yet*. It holds if none of them can be evaluated any more: those that were lost at the
-  same node are, since it ends older streams before it welcomes a newer one; else it is
-  ``CommitUnknown``.
-* After the deadline, ``Unavailable`` is for what certainly never took effect.
+* A refusal (``Unavailable``) is about one attempt. If an earlier one was lost, the call goes on.
+* A failure that may not repeat later (``ConditionFailed``) says that earlier attempts had no effect
+  *yet*. It is final if none of them can be evaluated any more. This is true of attempts that were
+  lost at the same node, since it ends older streams before it welcomes a newer one. Otherwise the
+  outcome is ``CommitUnknown``.
+* After the deadline, ``Unavailable`` is for requests that certainly never took effect.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Final
 
 from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import RemoteCall
+from postroom.counted import counted
 from postroom.errors import (
-    AccessDenied,
     CommitUnknown,
     DatabaseClosed,
     Error,
@@ -31,16 +31,16 @@ from postroom.ranges.requests import CommitTransaction
 from postroom.ranges.transactions import RECORD_SECONDS
 
 _STAYS_SO: Final = (TransactionConflict, TransactionExpired)
-"""Failures of a commit that later evaluations would meet as well."""
+"""The failures of a commit that later evaluations would meet as well."""
 
 
 class Outcomes:
-    """See the module.
+    """The outcomes of requests that were not plainly answered.
 
     Args:
         addresses: know why no node is reached.
         newest: the newest link that each node has welcomed; it has ended the older ones.
-        reading: about now, by the cluster's clock, as a timestamp.
+        reading: returns about now, by the cluster's clock, as a timestamp.
         request_seconds: the deadline of requests without a time-out of their own.
     """
 
@@ -57,33 +57,30 @@ class Outcomes:
         self._request_seconds = request_seconds
 
     def may_be_told_yet(self, call: RemoteCall) -> bool:
-        """Whether committing again can tell what an unknown outcome was."""
+        """Return whether another commit can tell an unknown outcome."""
         if type(call.request) is not CommitTransaction:
             return call.is_commit
         return self._reading() < call.request.began + from_seconds(RECORD_SECONDS)
 
     def failed(self, call: RemoteCall, error: Exception) -> Exception:
-        """What is to be said when the last attempt has failed with ``error``."""
+        """Return the error for a call whose last attempt has failed with ``error``."""
         if call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call):
             return self.unknown(error)
         return error
 
     def cut_off(self, call: RemoteCall, *, closed: bool) -> Error:
-        """What is to be said of a call that was not answered in time, or before closing."""
+        """Return the error for a call that was not answered in time, or before closing."""
         is_out = call.link is not None and call.number in call.link.sent
         if call.is_commit and (call.maybe or is_out):
             return self.unknown()
         if closed:
             return client_closed()
         if self._addresses.hung_up():
-            return AccessDenied(
-                "every node hangs up before anything is said; nothing was changed: give "
-                "connect(tls=...) with a certificate that they accept, or connect(insecure=True) "
-                f"if they have none ({self._addresses.connection_errors()})"
-            )
+            return self._addresses.unwelcome()
         if call.refused is not None:
             return Unavailable(
-                f"{call.refused} (asked {call.refusals} times in {self._request_seconds:g} s)",
+                f"{call.refused} (asked {counted(call.refusals, 'time')} in "
+                f"{self._request_seconds:g} s)",
                 retry_after=call.refused.retry_after,
             )
         return Unavailable(
@@ -93,7 +90,7 @@ class Outcomes:
         )
 
     def unknown(self, error: Exception | None = None) -> CommitUnknown:
-        """A commit was sent; ``error`` is what its last attempt was told."""
+        """Return the error of a commit that was sent; ``error`` is that of its last attempt."""
         told = (
             f"the last attempt was told: {error}" if error else self._addresses.connection_errors()
         )
@@ -105,7 +102,7 @@ class Outcomes:
         return unknown
 
     def queue_full(self, call: RemoteCall, calls_max: int) -> Error:
-        """What is to be said when there are too many to be sent."""
+        """Return the error for a call when there are too many to be sent."""
         if call.maybe:
             return self.unknown()
         return Unavailable(
@@ -115,12 +112,12 @@ class Outcomes:
         )
 
     def _is_adrift(self, call: RemoteCall) -> bool:
-        """Whether an attempt that was lost may be evaluated after the one that was answered."""
+        """Return whether a lost attempt may be evaluated after the one that was answered."""
         return any(self._newest.get(node, 0) <= lost for node, lost in call.adrift)
 
 
 def too_many_waits(calls_max: int) -> Error:
-    """What is to be said when too many wait at a node already."""
+    """Return the error for a call when too many wait at a node already."""
     return Unavailable(
         f"{calls_max} requests of this client wait at the store already; nothing was "
         "changed: end some of them"
@@ -128,12 +125,15 @@ def too_many_waits(calls_max: int) -> Error:
 
 
 def client_closed() -> Error:
-    """What is said to those who come, or still wait, when the client is closed."""
+    """Return the error for calls that come, or still wait, when the client is closed."""
     return DatabaseClosed("the database was closed; nothing was changed: connect again")
 
 
 def clock_is_behind() -> Unavailable:
-    """A node leads whose clock was set back: what began by a later clock waits for it."""
+    """Return the error for requests that began by a later clock than the leader's.
+
+    The clock of the node that leads was set back.
+    """
     return Unavailable(
         "the clock of the node that leads is behind that of another one, by which this began; "
         "nothing was changed: try again, and set the clocks of the nodes",

@@ -5,7 +5,11 @@
     queue ─▶ a link ─▶ refused for now ─▶ later, after a pause ─▶ queue
     timed: all calls with a time-out of their own, wherever they are
 
-Only the router moves calls; here is where they are meanwhile, and when the next one is due.
+The queue has two lines. Commits that may wait for locks of others have a line of their own: when
+the largest number of them is under way, all others pass.
+
+Only the router moves calls. This module knows where they are meanwhile, and when the next one is
+due.
 """
 
 from __future__ import annotations
@@ -15,56 +19,78 @@ from collections import deque
 from collections.abc import Iterator
 
 from postroom.client.remote.calls import RemoteCall
+from postroom.client.remote.link import Link
 from postroom.ranges.deadlines import Deadlines
 
 
 class PendingCalls:
-    """See the module.
+    """The calls that are not on a link.
 
     Attributes:
-        queue: the calls to be placed on a link, in order.
-        timed: when those end that have a time-out of their own.
+        queue: the calls to be placed on a link, in order, except those in ``commits``.
+        commits: the commits to be placed that crowd, in order.
+        timed: the ends of the calls that have a time-out of their own.
     """
 
-    __slots__ = ("_later", "queue", "timed")
+    __slots__ = ("_later", "commits", "queue", "timed")
 
     def __init__(self) -> None:
         self.queue: deque[RemoteCall] = deque()
+        self.commits: deque[RemoteCall] = deque()
         self.timed: Deadlines[RemoteCall] = Deadlines()
         self._later: list[tuple[float, int, RemoteCall]] = []
 
     def __iter__(self) -> Iterator[RemoteCall]:
-        """All that are in the queue, then those that pause."""
+        """Return all calls in the queue, then those that pause."""
         yield from self.queue
+        yield from self.commits
         for _, _, call in self._later:
             yield call
 
+    def append(self, call: RemoteCall) -> None:
+        """Append ``call`` to its line."""
+        (self.commits if call.crowds else self.queue).append(call)
+
+    def next_placed(self, link: Link) -> RemoteCall | None:
+        """Take out the first call that ``link`` has room for; ``None``: there is none."""
+        placed: deque[RemoteCall] | None = None
+        for line in (self.queue, self.commits):
+            if (
+                line and (line[0].done or link.has_room(line[0]))
+                and (placed is None or line[0].number < placed[0].number)
+            ):  # fmt: skip
+                placed = line
+        return None if placed is None else placed.popleft()
+
     def pause(self, call: RemoteCall, until: float) -> None:
-        """``call`` is tried again then."""
+        """Have ``call`` tried again at ``until``."""
         heapq.heappush(self._later, (until, call.number, call))
 
     def next_rested(self, now: float) -> RemoteCall | None:
-        """A call whose pause is over, taken out; ``None``: there is none."""
+        """Take out a call whose pause is over; ``None``: there is none."""
         if self._later and self._later[0][0] <= now:
             return heapq.heappop(self._later)[2]
         return None
 
     def return_first(self, calls: list[RemoteCall]) -> None:
-        """``calls`` go before all others, in their order."""
-        self.queue.extendleft(reversed(calls))
+        """Put ``calls`` before all others, in their order."""
+        for call in reversed(calls):
+            (self.commits if call.crowds else self.queue).appendleft(call)
 
     def drop_done(self) -> None:
-        """Forget the calls in the queue that nobody waits for any more."""
+        """Forget the calls in the queue without a waiting caller."""
         self.queue = deque(call for call in self.queue if not call.done)
+        self.commits = deque(call for call in self.commits if not call.done)
 
     def take_queue(self) -> list[RemoteCall]:
-        """The calls in the queue that somebody waits for; it is left empty."""
-        taken = [call for call in self.queue if not call.done]
+        """Empty the queue; return its calls with a waiting caller."""
+        taken = [call for call in (*self.queue, *self.commits) if not call.done]
         self.queue.clear()
+        self.commits.clear()
         return taken
 
     def next_deadline(self, first: float) -> float:
-        """When the next call is due, if that is before ``first``; else ``first``."""
+        """Return when the next call is due, if that is before ``first``; else ``first``."""
         if self._later:
             first = min(first, self._later[0][0])
         timed = self.timed.first()

@@ -1,4 +1,4 @@
-"""Gives a node of a cluster another key, for which its certificate is renewed."""
+"""A new key for a node of a cluster, for which its certificate is renewed."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ async def rebind_node(
     randomness: random.Random,
     timeout_seconds: float,
 ) -> Nodes:
-    """From now on a node is who has the new key; its streams with the old one end.
+    """Give a node a new key: it is now the node with this key; streams with the old one end.
 
     Args:
-        addresses: of some nodes.
+        addresses: those of some nodes.
         request: which node, and the fingerprint of its new key.
-        tls, token: as :func:`postroom.connect` takes them; of an administrator.
+        tls, token: see :func:`postroom.connect`; those of an administrator.
         randomness: for the client's id.
-        timeout_seconds: how long that may take.
+        timeout_seconds: how long it may take.
 
     Raises:
         Invalid: there is no such node.
-        AccessDenied: this is no administrator.
+        AccessDenied: the caller is no administrator.
     """
     sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
     try:

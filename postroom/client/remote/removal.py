@@ -1,4 +1,4 @@
-"""Takes a node out of its cluster for good, and waits until it is out."""
+"""The removal of a node from its cluster for good, with a wait until it is out."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ async def remove_node(
     randomness: random.Random,
     timeout_seconds: float,
 ) -> Nodes:
-    """Retires a node; who is left when it is out of the consensus group.
+    """Retire a node; return the nodes that are left when it is out of the consensus group.
 
     Args:
-        addresses: of some nodes.
-        node_id: which is to go.
-        tls, token: as :func:`postroom.connect` takes them.
+        addresses: those of some nodes.
+        node_id: the node to remove.
+        tls, token: see :func:`postroom.connect`.
         randomness: for the client's id.
-        timeout_seconds: how long that may take.
+        timeout_seconds: how long it may take.
 
     Raises:
         Invalid: there is no such node, or it is the last one.
-        Unavailable: it is to go, but was still there after that time.
+        Unavailable: the node is retired, but was still there after that time.
     """
     sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
     give_up_at = sender.monotonic() + timeout_seconds

@@ -6,20 +6,22 @@
                 ▲            │ not the leader · link lost · no sign of life
                 └────────────┘   (again, until its deadline)
 
-Plain synchronous code, without a network, a loop or a clock of its own: a shell
+The code is plain and synchronous, without a network, a loop or a clock of its own. A shell
 (:mod:`.connection`) or a simulation moves its frames and calls :meth:`Router.tick`.
 
-Who leads is found out by :mod:`.search`. Requests go only to a node that says that it does.
+:mod:`.search` finds out who leads. Requests go only to a node that says that it leads.
 
-What a node could not do, or would not, is sent again until its deadline (:mod:`.attempts`).
+A request that a node could not do, or would not, is sent again until its deadline
+(:mod:`.attempts`).
 
-*A node that is cut off or stopped* answers nothing: while something is awaited, a sign of life is
-asked for every half second, and after another second without one the link is given up.
+*A node that is cut off or stopped* answers nothing. While an answer is awaited, the router asks for
+a sign of life every half second. After another second without one it gives up the link.
 
-What the leaseholder keeps in memory for this client goes with the lease, and protections go with
-the link: they are asked for again (:mod:`.upkeep`); whoever waits asks again. It keeps what it
-holds for transactions (locks, claims) while it hears of this client. So something is said every
-second while anything is held or awaited there, whatever the application does meanwhile.
+The leaseholder's memory of this client is lost with the lease, and protections are lost with the
+link. Protections are requested again (:mod:`.upkeep`); waiting calls are sent again. The
+leaseholder keeps what it holds for transactions (locks, claims) while it hears of this client. So
+the router sends something every second while anything is held or awaited there, whatever the
+application does meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from postroom.client.remote.attempts import Attempts, Pauses
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
-from postroom.client.remote.link import Link
+from postroom.client.remote.link import COMPANY_SECONDS, Link
 from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
@@ -56,33 +58,34 @@ from postroom.ranges.nodes import RebindNode, RetireNode
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
+    Lock,
     ScanChanges,
     Unprotect,
 )
 
 SWEEP_SECONDS: Final = 0.25
-"""How late a deadline without a time of its own may be noticed."""
+"""The longest delay with which a deadline without a timer of its own is noticed, in seconds."""
 WITHDRAWING_SECONDS: Final = 1.0
-"""How long the node's word on a withdrawn request is awaited."""
+"""The time for which the node's answer on a withdrawn request is awaited, in seconds."""
 LATE_SECONDS: Final = 0.25
-"""If ``tick`` is called so much too late, this process was not running."""
+"""The delay of ``tick`` that shows that this process was not running, in seconds."""
 
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
+_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
 _UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
 
 
 class Router:
-    """See the module.
+    """The client's router.
 
     Args:
-        addresses: of some nodes, ``host:port``.
+        addresses: those of some nodes, ``host:port``.
         port: the shell.
-        monotonic: seconds that never go back.
+        monotonic: returns seconds that never go back.
         randomness: for the client's id and for jitter.
-        request_seconds: after which a request without a time-out of its own ends.
+        request_seconds: the time after which a request without a time-out of its own ends.
 
     Attributes:
-        client: what this client is known by; the ids of its transactions begin with it.
+        client: the id of this client; the ids of its transactions begin with it.
     """
 
     def __init__(
@@ -121,20 +124,24 @@ class Router:
         self._alarm_at = math.inf
         self._closed = False
 
-    # --- what the shell calls
+    # --- calls of the shell
 
     def start(self) -> None:
         """Begin to look for the cluster."""
         self._search.start()
 
     def submit(self, call: RemoteCall) -> None:
-        """Take a request. ``call.complete`` is called once, perhaps before this returns."""
+        """Accept a request. ``call.complete`` is called once, perhaps before this returns."""
         self._number += 1
         call.number = self._number
         kind = type(call.request)
         seconds = call.timeout_seconds
         now = self._monotonic()
-        call.is_commit = kind is CommitTransaction
+        if kind is CommitTransaction:
+            call.is_commit = True
+            call.has_company = call.crowds = not self._holdings.has_locks(
+                call.request.transaction_id
+            )
         call.deadline = now + (self._request_seconds if seconds is None else seconds)
         if seconds is not None and not call.is_commit:
             self._pending.timed.set(call, call.deadline)
@@ -144,19 +151,24 @@ class Router:
         if self._sweep_at == math.inf:
             self._sweep_soon(now)
         link = self._search.target
-        if (
-            link is None
-            or self._pending.queue
-            or (link.open >= link.requests_max and not call.waits)
-        ):
+        before = self._pending.commits if call.crowds else self._pending.queue
+        if link is None or before or not link.has_room(call):
             self._enqueue(call)
         elif (
             link.revision >= revisions.REVISION or not self._is_refused(link, call)
         ) and link.place(call):
             self._port.output(link.number)
+        if link is not None and link.commits:
+            self._mind_company(link, now)
+
+    def _mind_company(self, link: Link, now: float) -> None:
+        """Set the time until which commits wait for company on ``link``."""
+        if link.held_back_at == math.inf and not link.commits_may_go():
+            link.held_back_at = now
+            self._arm(now + COMPANY_SECONDS)
 
     def _sweep_soon(self, now: float) -> None:
-        """There is a call to look after."""
+        """Set the time of the next sweep, since there is a call to look after."""
         self._sweep_at = min(self._sweep_at, now + SWEEP_SECONDS)
         self._arm(self._sweep_at)
 
@@ -165,14 +177,14 @@ class Router:
         return self._number
 
     def cancel(self, call: RemoteCall) -> None:
-        """Nobody wants the answer any more: ``complete`` will not be called."""
+        """Cancel a call, whose caller has gone: ``complete`` will not be called."""
         if not call.done:
             self._withdraw(call)
             self._attempts.leave(call)
             self._attempts.done(call)
 
     def take(self, link: int) -> bytes | None:
-        """The next frame to write to the link; ``None``: nothing, until ``Port.output``."""
+        """Return the next frame for the link; ``None``: nothing, until ``Port.output``."""
         known = self._links.get(link)
         frame = None if known is None else known.take(self.clock.reading())
         if known is not None and frame is not None:
@@ -180,7 +192,7 @@ class Router:
         return frame
 
     def received(self, link: int, frame: bytes) -> None:
-        """A frame has come in."""
+        """Handle a frame that has come in."""
         known = self._links.get(link)
         if known is None:
             return
@@ -197,13 +209,13 @@ class Router:
             self._drop(known, error)
 
     def disconnected(self, link: int, reason: Exception | None) -> None:
-        """The stream has ended, or could not be opened."""
+        """Handle a stream that has ended, or could not be opened."""
         known = self._links.get(link)
         if known is not None:
             self._lost(known, reason)
 
     def tick(self) -> None:
-        """It may be time for something (``Port.alarm``)."""
+        """Do what is due (``Port.alarm``)."""
         now = self._monotonic()
         late, self._alarm_at = now > self._alarm_at + LATE_SECONDS, math.inf
         if self._closed:
@@ -219,25 +231,32 @@ class Router:
             self._sweep(now)
         self._search.tick(now)
         self._place_queued()
+        for link in self._links.values():
+            if link.hold_back_no_longer(now):
+                self._port.output(link.number)
+            if link.commits:
+                self._mind_company(link, now)
         self._arm(self.next_deadline())
 
     def next_deadline(self) -> float:
-        """When ``tick`` has something to do."""
-        return self._pending.next_deadline(min(self._search.next_deadline(), self._sweep_at))
+        """Return when ``tick`` has something to do."""
+        held_back = min((link.held_back_at for link in self._links.values()), default=math.inf)
+        first = min(self._search.next_deadline(), self._sweep_at, held_back + COMPANY_SECONDS)
+        return self._pending.next_deadline(first)
 
     def is_quiet(self) -> bool:
-        """Whether nothing is under way but what waits for something to happen."""
+        """Return whether all calls under way only wait for something to happen."""
         return all(call.waits or call.done or call.may_stay for call in self._unanswered())
 
     def close(self) -> None:
-        """End everything. What was not answered by now gets an error."""
+        """End everything. Calls that were not answered by now get an error."""
         self._closed = True
         self._search.target = None
         unanswered = [call for call in self._unanswered() if not call.done]
         for number in list(self._links):
             self._port.close(number)
         self._links.clear()
-        self._pending.queue.clear()
+        self._pending.take_queue()
         for call in unanswered:
             self._attempts.finish(call, self._outcomes.cut_off(call, closed=True))
 
@@ -256,7 +275,7 @@ class Router:
         if kind is Unprotect:
             self._holdings.unprotect(call.request.timestamp)
             self._upkeep.mark(link)
-            if link is None:  # whoever leads next does not know of it
+            if link is None:  # the next leader does not know of it
                 self._attempts.done(call)
                 call.complete(None, None)
             return link is None
@@ -272,24 +291,25 @@ class Router:
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
             self._attempts.finish(call, client_closed())
-        elif len(self._pending.queue) >= CLIENT_QUEUE_MAX:
+        elif len(self._pending.queue) + len(self._pending.commits) >= CLIENT_QUEUE_MAX:
             self._attempts.finish(call, self._outcomes.queue_full(call, CLIENT_QUEUE_MAX))
         else:
-            self._pending.queue.append(call)
+            self._pending.append(call)
             self._search.hurry()
 
     def _place_queued(self) -> None:
-        link, queue = self._search.target, self._pending.queue
-        while queue and link is not None:
-            call = queue[0]
-            if not (call.done or call.waits) and link.open >= link.requests_max:
-                return
-            queue.popleft()
+        link = self._search.target
+        while link is not None and (call := self._pending.next_placed(link)) is not None:
             if not (call.done or self._is_refused(link, call)):
                 self._upkeep.place(link, call)
+        if link is not None and link.commits:
+            self._mind_company(link, self._monotonic())
 
     def _is_refused(self, link: Link, call: RemoteCall) -> bool:
-        """Whether the node does not know what is asked: it would end the stream."""
+        """Refuse a call that the node does not know; return whether it was refused.
+
+        The node would end the stream for it.
+        """
         if link.revision >= revisions.REVISION:
             return False
         failure = revisions.refusal(call.request, link.revision)
@@ -314,7 +334,7 @@ class Router:
                 self._on_result(link, call, answer.result)
             elif not call.done:
                 self._attempts.failed(link, call, failure, message.clock)
-        if self._pending.queue:
+        if self._pending.queue or self._pending.commits:
             self._place_queued()
         if link.commits_may_go() and link.tell():
             self._port.output(link.number)
@@ -335,7 +355,7 @@ class Router:
             self.addresses.served()
             call.complete(answer, None)
 
-    # --- who leads
+    # --- the leader
 
     def _on_welcome(self, link: Link, message: frames.Welcome) -> None:
         if message.leader == message.node_id:
@@ -371,7 +391,7 @@ class Router:
     # --- time
 
     def _is_idle(self) -> bool:
-        """Whether nobody waits for a leader, or will: calls on links may come back from there."""
+        """Return whether no call waits for a leader, or may yet come back from its link."""
         return not self._holdings and next(iter(self._unanswered()), None) is None
 
     def _arm(self, when: float) -> None:
@@ -380,7 +400,7 @@ class Router:
             self._port.alarm(when)
 
     def _expire(self, now: float) -> None:
-        """What had a time-out of its own."""
+        """End the calls whose own time-outs have passed."""
         for call in self._pending.timed.take_due(now):
             if call.done:
                 continue
@@ -388,12 +408,12 @@ class Router:
             if call.link is None or call.withdrawn:
                 self._attempts.leave(call)
                 self._attempts.finish(call, DeadlineExceeded())
-            else:  # the node may just have answered, or can at once: its word counts
+            else:  # the node may just have answered, or can at once: its answer counts
                 call.withdrawn = True
                 self._pending.timed.set(call, now + WITHDRAWING_SECONDS)
 
     def _sweep(self, now: float) -> None:
-        """What had not, and those in the queue that nobody waits for any more."""
+        """End the calls whose deadlines have passed, and drop those without a caller."""
         unanswered = list(self._unanswered())
         for call in unanswered:
             timed = call.timeout_seconds is not None and not call.is_commit

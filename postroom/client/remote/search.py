@@ -1,4 +1,4 @@
-"""The search for the leader: which links there are, and which of them leads to it.
+"""The search for the leader: the links that exist, and the one that leads to it.
 
 ::
 
@@ -6,11 +6,11 @@
                         ▲                              │ nothing for a second │
                         └──────────────────────────────┴──── names another ───┘
 
-Each node welcomes with who leads, as far as it knows, and tells it again when asked (a look-up).
-While no target is known, the addresses are tried in turn, at first without a pause, then with
-growing, random ones; a node that does not welcome in time does not hold up the next. As long as
-nobody waits for anything the pauses grow long: a node may be gone for good, and what listens at its
-address one day may be somebody else's.
+In its welcome each node says who leads, as far as it knows, and says it again when asked (a
+look-up). While no target is known, the addresses are tried in turn, at first without a pause, then
+with growing, random ones. A node that does not welcome in time does not delay the next. While no
+caller waits for anything the pauses grow long: a node may be gone for good, and its address may one
+day belong to another program.
 
 Links to nodes that do not lead stay open: they may lead next.
 """
@@ -28,23 +28,23 @@ from postroom.protocol.frames import Welcome
 from postroom.protocol.identities import Identity
 
 PATIENCE_SECONDS: Final = 1.0
-"""After which the next address is tried as well."""
+"""The time after which the next address is tried as well, in seconds."""
 
 
 class Search:
-    """See the module.
+    """The search for the leader.
 
     Args:
-        addresses: to try.
+        addresses: those to try.
         port: opens links.
-        monotonic: seconds that never go back.
-        identity: what the client is known by.
-        arm: called with when ``tick`` is wanted.
-        is_idle: whether nobody waits for a leader.
+        monotonic: returns seconds that never go back.
+        identity: the id and the secret of the client.
+        arm: called with the time at which ``tick`` is wanted.
+        is_idle: returns whether no caller waits for a leader.
 
     Attributes:
-        links: those that are open, or being opened, by number.
-        target: the one to the leader; ``None``: it is searched for.
+        links: the links that are open, or being opened, by number.
+        target: the link to the leader; ``None``: the leader is searched for.
         newest: the newest link that each node has welcomed; it has ended the older ones.
     """
 
@@ -75,13 +75,13 @@ class Search:
         self._next_at(self._monotonic())
 
     def any_ready(self) -> Link | None:
-        """A link to whichever node."""
+        """Return a link to any node that is ready, or ``None``."""
         return next((each for each in self.links.values() if each.ready), None)
 
-    # --- what is heard
+    # --- news
 
     def welcomed(self, link: Link, message: Welcome) -> bool:
-        """A node says who leads; whether that makes ``link`` the target."""
+        """Note who leads, as a node says; return whether this makes ``link`` the target."""
         self._addresses.learn(message.nodes)
         self._addresses.welcomed(link.address)
         if not link.ready:
@@ -98,14 +98,14 @@ class Search:
         return False
 
     def denied(self, link: Link, reason: Exception, leader: str | None) -> None:
-        """A node has refused a request: it does not lead, perhaps the one at ``leader`` does."""
+        """Note that a node has refused a request because it does not lead; ``leader`` may."""
         if link is self.target:
             self.target = None
             self._addresses.failed(link.address, reason)
             self._go_on(leader)
 
     def lost(self, link: Link, reason: Exception | None) -> None:
-        """A link has ended."""
+        """Note that a link has ended."""
         del self.links[link.number]
         self._addresses.failed(link.address, reason)
         if link is self.target:
@@ -117,16 +117,16 @@ class Search:
     # --- time
 
     def hurry(self) -> None:
-        """Somebody waits: no long pause now."""
+        """Cut a long pause short, since a call waits."""
         now = self._monotonic()
         if self.target is None and self._at > now + PATIENCE_SECONDS:
             self._next_at(now)
 
     def silent(self, now: float, *, late: bool) -> list[Link]:
-        """Ask for signs of life where it is time to; answers the links that gave none.
+        """Ask for signs of life where it is time to; return the links that gave none.
 
         Args:
-            late: this client was not running for a while, so that silence says nothing.
+            late: whether this client was not running for a while, so that silence means nothing.
         """
         given_up = []
         for link in self.links.values():
@@ -158,17 +158,17 @@ class Search:
         self._port.open(link.number, address)
 
     def next_deadline(self) -> float:
-        """When ``tick`` or ``silent`` has something to do."""
+        """Return when ``tick`` or ``silent`` has something to do."""
         return min([self._at, *(link.next_look() for link in self.links.values())])
 
     def _go_on(self, hint: str | None) -> None:
-        """After a pause, at ``hint`` first."""
+        """Go on after a pause, at ``hint`` first."""
         self._hint = hint
         now = self._monotonic()
         when = now + self._addresses.pause(idle=self._is_idle())
         if self._at > now + PATIENCE_SECONDS:
-            # A long pause goes on: a node that says every ten seconds who leads would make it begin
-            # anew each time.
+            # A long pause goes on: a node that says every ten seconds who leads would restart it
+            # each time.
             when = min(when, self._at)
         self._next_at(when)
 

@@ -6,8 +6,8 @@
                                                            router ─▶ streams
             ◀─────────────────── each by its own lock ────
 
-The background thread is one for all databases of the process, and stays: connecting again costs no
-thread, and gRPC, where it is needed, does not like event loops that end before it does.
+The process has one background thread for all databases. It stays: another connection costs no
+thread, and gRPC, where it is needed, fails if event loops end before it does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.connection import TLS, Streams
 from postroom.client.remote.router import Router
-from postroom.client.run_blocking import run_blocking
+from postroom.client.run_blocking import Sleep, run_blocking
 from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
@@ -75,7 +75,7 @@ class AsyncioSender:
     """A ``Sender`` on the running event loop, which carries the router as well.
 
     Attributes:
-        router: which decides everything.
+        router: decides everything.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class AsyncioSender:
         forks.mind(self)
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
+        """Return an awaitable of the answer to ``request``."""
         if self._refusal:
             raise DatabaseClosed(self._refusal)
         answer = _Awaited(self, request, timeout_seconds)
@@ -113,7 +113,7 @@ class AsyncioSender:
         return answer
 
     def cancel(self, answer: _Awaited | _Blocking) -> None:
-        """Nobody waits for it any more; if it has just come, it is taken back."""
+        """Cancel a request, whose caller has gone; give back messages that it has just received."""
         self.router.cancel(answer)
         request = taken_back_by(self, answer.request, answer._result)
         if request is not None:
@@ -121,14 +121,14 @@ class AsyncioSender:
                 self.send(request)
 
     def try_get(self, key: bytes) -> None:
-        """Nothing is known here."""
+        """Return ``None``: this client keeps no values."""
 
     async def sleep(self, seconds: float) -> None:
-        """Let a time pass."""
+        """Sleep."""
         await asyncio.sleep(seconds)
 
     def now(self) -> Awaitable[int]:
-        """A timestamp, which the leaseholder is asked for."""
+        """Return an awaitable of a timestamp from the leaseholder."""
         return self.send(Now())
 
     async def close(self) -> None:
@@ -149,7 +149,7 @@ class AsyncioSender:
         self.router.close()
 
     def forked(self) -> None:
-        """This is the child of a fork, which has the identity and the sockets of its parent."""
+        """Refuse all calls in the child of a fork, which has its parent's identity and sockets."""
         self._refusal = forks.refusal("connected", "connect")
 
 
@@ -167,26 +167,30 @@ class _Blocking(RemoteCall):
         self._woken: threading.Lock | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Called by the background thread."""
+        """Receive the answer, in the background thread."""
         self._result = result
         self._error = error
-        self._answered = True  # before the lock is looked at: who waits does it the other way round
+        self._answered = True  # before it looks at the lock: a waiting thread does the opposite
         if self._woken is not None:
             self._woken.release()
 
     def wait(self) -> None:
-        """Block until it is there."""
+        """Block until the answer is there."""
         woken = threading.Lock()
         woken.acquire()
         self._woken = woken
         if not self._answered:
             woken.acquire()
 
+    def end_wait(self, error: BaseException) -> None:
+        """Raise ``error`` in the thread that waits, unless the answer comes first."""
+        self._sender.end_wait(self, error)
+
     def __await__(self) -> Generator[_Blocking, None, Any]:
         if not self._answered:
             try:
                 yield self
-            except BaseException:  # an interrupt, wherever in ``wait``, or behind it
+            except BaseException:  # an interrupt, anywhere in ``wait``, or after it
                 self._sender.cancel(self)
                 raise
         if self._error is not None:
@@ -195,7 +199,7 @@ class _Blocking(RemoteCall):
 
 
 class _Wait:
-    """Something that a thread waits for."""
+    """An awaitable for which a thread waits."""
 
     def __init__(self, wait: Callable[[], object]) -> None:
         self.wait = wait
@@ -223,7 +227,7 @@ class ThreadSender:
         self._sender: AsyncioSender
 
     def start(self, connected: Callable[[AsyncioSender], Coroutine[Any, Any, None]]) -> None:
-        """Create the sender, and wait until ``connected`` has come to its end.
+        """Create the sender, and wait until ``connected`` has ended.
 
         Raises:
             whatever it raises.
@@ -245,24 +249,24 @@ class ThreadSender:
     # --- a sender
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
-        """The answer to ``request``."""
+        """Return an awaitable of the answer to ``request``."""
         if self._refusal:
             raise DatabaseClosed(self._refusal)
         answer = _Blocking(self, request, timeout_seconds)
         self._requests.append(answer)
         try:
             self._call()
-        except BaseException:  # an interrupt: nobody will wait for it
+        except BaseException:  # an interrupt: no thread will wait for it
             self.cancel(answer)
             raise
         return answer
 
     def _call(self) -> None:
-        if not self._called:  # whoever comes until it has run is taken along
+        if not self._called:  # callers that come until it has run are taken along
             try:
                 self._called = True
                 self._loop.call_soon_threadsafe(self._take_in)
-            except BaseException:  # an interrupt: else all who come would wait for this one call
+            except BaseException:  # an interrupt: else all callers would wait for this one call
                 self._called = False
                 raise
 
@@ -273,22 +277,32 @@ class ThreadSender:
             submit(requests.popleft())
 
     def cancel(self, answer: _Blocking) -> None:
-        """Nobody waits for it any more."""
+        """Cancel a request, whose caller has gone."""
         self._loop.call_soon_threadsafe(self._cancel, answer)
+
+    def end_wait(self, answer: _Blocking, error: BaseException) -> None:
+        """End the wait for ``answer``, from another thread."""
+        self._loop.call_soon_threadsafe(self._end_wait, answer, error)
+
+    def _end_wait(self, answer: _Blocking, error: BaseException) -> None:
+        self._take_in()  # it may be among those
+        if not (answer.done or answer.is_commit):  # the outcome of a commit is told soon
+            self._sender.router.cancel(answer)
+            answer.complete(None, error)
 
     def _cancel(self, answer: _Blocking) -> None:
         self._take_in()  # it may be among those
         self._sender.cancel(answer)
 
     def try_get(self, key: bytes) -> None:
-        """Nothing is known here."""
+        """Return ``None``: this client keeps no values."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
-        """Let a time pass; closing the database ends it."""
-        return _Wait(lambda: self._stopped.wait(seconds))
+        """Sleep; closing the database ends it."""
+        return Sleep(self._stopped, seconds)
 
     def now(self) -> Awaitable[int]:
-        """A timestamp, which the leaseholder is asked for."""
+        """Return an awaitable of a timestamp from the leaseholder."""
         return self.send(Now())
 
     run = staticmethod(run_blocking)
@@ -318,7 +332,7 @@ class ThreadSender:
         await sender.close()
 
     def forked(self) -> None:
-        """This is the child of a fork, where the background thread does not live."""
+        """Refuse all calls in the child of a fork, where the background thread does not exist."""
         self._refusal = forks.refusal("connected", "connect")
 
 
@@ -338,7 +352,7 @@ def _background_loop() -> asyncio.AbstractEventLoop:
             )
             try:
                 thread.start()
-            except RuntimeError:  # there is none to be had: else all would wait for it from now on
+            except RuntimeError:  # no thread is left: else all callers would wait for one
                 loop.close()
                 raise
             _background = loop
@@ -351,7 +365,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _after_fork() -> None:
-    """The child has none of the threads: the first to connect there starts one of its own."""
+    """Reset the child, which has none of the threads: its first connection starts one."""
     global _background, _starting
     _background, _starting = None, threading.Lock()
 

@@ -1,26 +1,33 @@
-"""The status of a cluster, put together from what its leader says."""
+"""The status of a cluster, built from the answers of its leader."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from postroom.client.sender import Sender
-from postroom.client.values import NodeInfo, Status, service_infos
-from postroom.errors import Invalid
+from postroom.client.values import (
+    NodeInfo,
+    Status,
+    position_infos,
+    service_infos,
+    storage_info,
+)
+from postroom.errors import Invalid, VersionMismatch
 from postroom.kv.clock import Timestamp
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.nodes import NodeDescriptor, Nodes, NodeStatus, ReadNodes
+from postroom.ranges.positions import Position, ReadPositions
 from postroom.ranges.requests import Now
 
 
 class StatusReader:
-    """Reads the status of a store elsewhere.
+    """A reader of the status of a remote store.
 
     Args:
-        sender: how to ask.
-        addresses: what the application connected to.
+        sender: the client's sender.
+        addresses: those that the application connected to.
     """
 
     def __init__(self, sender: Sender, addresses: Sequence[str]) -> None:
@@ -28,7 +35,7 @@ class StatusReader:
         self._addresses = addresses
 
     async def __call__(self) -> Status:
-        """How the store is now."""
+        """Return the status of the store now."""
         counters: Counters = await self._sender.send(ReadCounters())
         now: int = await self._sender.send(Now())
         node: NodeStatus = await self._sender.send(DescribeNode())
@@ -43,6 +50,9 @@ class StatusReader:
             node.leader or None,
             tuple(_info(each, node) for each in await self._nodes()),
             service_infos(node.services),
+            storage_info(node.storage),
+            node.refused,
+            position_infos(await self._positions(), now),
         )
 
     async def _nodes(self) -> Sequence[NodeDescriptor]:
@@ -51,6 +61,13 @@ class StatusReader:
         except Invalid:  # a store that stands alone
             return ()
         return nodes.nodes
+
+    async def _positions(self) -> Sequence[Position]:
+        try:
+            found: list[Position] = await self._sender.send(ReadPositions())
+        except VersionMismatch:  # the node that leads has an earlier version, without positions
+            return ()
+        return found
 
 
 def _info(node: NodeDescriptor, leader: NodeStatus) -> NodeInfo:

@@ -1,7 +1,7 @@
-"""Asks each node of a cluster for itself, whoever leads and even if nobody does: for ``status``.
+"""A survey of all nodes of a cluster, for ``status``: each node reports for itself.
 
-A database talks to the leader; with the majority gone there is none. Here every address is
-greeted, every node that one of them names as well, and each says how it is.
+A database talks to the leader; without a majority there is none. The survey greets every address,
+and every node that one of them names. Each node reports its own status.
 
 ::
 
@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from postroom.client.remote.addresses import in_words
 from postroom.client.remote.connection import TLS, Streams
 from postroom.errors import AccessDenied, Error
 from postroom.messaging.counters import Counters
@@ -32,13 +33,13 @@ _DESCRIBE, _COUNT = 1, 2
 
 @dataclass(slots=True)
 class NodeReport:
-    """What is known of one node.
+    """The report of one node.
 
     Attributes:
         address: where it is, or should be.
-        node_id: 0: not known.
+        node_id: its id; 0: not known.
         status: what it says of itself; ``None``: it does not answer.
-        error: why not.
+        error: why it does not answer.
     """
 
     address: str
@@ -49,11 +50,11 @@ class NodeReport:
 
 @dataclass(slots=True)
 class Survey:
-    """What came of it.
+    """The result of a survey.
 
     Attributes:
-        nodes: in order of their numbers.
-        counters: what became of all messages, if a leader could be asked.
+        nodes: in the order of their ids.
+        counters: the sums over all messages, if a leader could be asked.
     """
 
     nodes: list[NodeReport] = field(default_factory=list)
@@ -61,7 +62,7 @@ class Survey:
 
     @property
     def leader(self) -> NodeReport | None:
-        """The node that leads; of two that believe so, the one elected later."""
+        """Return the node that leads; of two that believe that they do, the one elected later."""
         leading = [(each.status.term, each.node_id, each) for each in self.nodes
                    if each.status is not None and each.status.role == "leader"]  # fmt: skip
         return max(leading)[2] if leading else None
@@ -74,7 +75,7 @@ async def survey(
     randomness: random.Random,
     timeout_seconds: float = SURVEY_SECONDS,
 ) -> Survey:
-    """Asks the nodes at ``addresses``, and those that they name.
+    """Ask the nodes at ``addresses``, and those that they name.
 
     Raises:
         Error: none of them answers; ``AccessDenied``, if that is why.
@@ -95,7 +96,7 @@ async def survey(
 
 
 class _Asking:
-    """The conversations, as the streams see them."""
+    """The conversations with the nodes, in place of a router."""
 
     def __init__(self, streams: Streams, randomness: random.Random) -> None:
         self.done = asyncio.Event()
@@ -120,15 +121,15 @@ class _Asking:
         self._unanswered[link] = {_DESCRIBE, _COUNT}
         self._streams.open(link, address)
 
-    # --- what streams ask of a router
+    # --- calls of the streams
 
     def take(self, link: int) -> bytes | None:
-        """The next frame to be sent."""
+        """Return the next frame to be sent."""
         queued = self._frames[link]
         return queued.pop(0) if queued else None
 
     def received(self, link: int, frame: bytes) -> None:
-        """A frame has come in."""
+        """Handle a frame that has come in."""
         try:
             message = frames.from_node(frame)
             match message:
@@ -143,19 +144,17 @@ class _Asking:
             self.disconnected(link, error)
 
     def disconnected(self, link: int, reason: Exception | None) -> None:
-        """The stream has ended."""
+        """Handle the end of a stream."""
         report = self._links[link]
         if report.status is None and report.error is None:
             report.error = reason or Error("the node has closed the stream")
         self._unanswered[link].clear()
         self._look()
 
-    # ---
-
     def _welcomed(self, link: int, welcome: frames.Welcome) -> None:
         self._named.update(welcome.nodes)
         self._links[link].node_id = welcome.node_id
-        if link not in self._welcomed_links:  # else the nodes are others now
+        if link not in self._welcomed_links:  # else it says that the nodes have changed
             self._welcomed_links.add(link)
             self._ask(link, welcome)
         for node_id, address in welcome.nodes:
@@ -186,19 +185,21 @@ class _Asking:
             self.done.set()
 
     def give_up(self, seconds: float) -> None:
-        """The time is over."""
+        """Note an error for each node that has not answered in time."""
         for report in self._links.values():
             if report.status is None and report.error is None:
                 report.error = Error(f"no answer within {seconds:g} s")
 
     def end(self) -> None:
-        """Let go of all streams."""
+        """Close all streams."""
         for link in self._links:
             self._streams.close(link)
 
     def result(self) -> Survey:
-        """What is known now. A node that is reached at two addresses counts once; of two that are
-        said to be at one address, one is not there.
+        """Return what is known now.
+
+        A node that is reached at two addresses counts once. If two nodes are said to be at one
+        address, one of them is not there.
         """
         reports: dict[Any, NodeReport] = {}
         for report in self._links.values():
@@ -218,4 +219,4 @@ def _nobody(reports: list[NodeReport]) -> Error:
     kind = Error
     if all(isinstance(each.error, AccessDenied) for each in reports):
         kind = AccessDenied
-    return kind("no node answers: " + "; ".join(f"{r.address}: {r.error}" for r in reports))
+    return kind(f"no node answers: {in_words({each.address: each.error for each in reports})}")

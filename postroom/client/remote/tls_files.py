@@ -1,6 +1,6 @@
-"""The PEM files that TLS is given, of clients and nodes, checked before gRPC sees them.
+"""Checks of the PEM files for TLS, of clients and nodes, before gRPC sees them.
 
-gRPC tells of a wrong file on this side as of a node that cannot be reached, or not at all.
+gRPC reports a wrong file on this side as a node that cannot be reached, or not at all.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _MISMATCHES: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
 def fault(
     ca: str | Path, certificate: str | Path | None = None, key: str | Path | None = None
 ) -> str | None:
-    """What is wrong with the files, in words; ``None``: nothing that can be seen here.
+    """Return what is wrong with the files, in words; ``None``: nothing that can be seen here.
 
     Args:
         ca: the authority's certificate.
-        certificate, key: what this side shows of itself; both, or neither.
+        certificate, key: those of this side; both, or neither.
     """
     for path in (ca, certificate, key):
         unreadable = None if path is None else _unreadable(path)
@@ -42,7 +42,7 @@ def _unreadable(path: str | Path) -> str | None:
 
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # whether a key is long enough is not asked here
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # this check is not about the length of keys
     return context
 
 

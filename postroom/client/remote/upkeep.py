@@ -1,8 +1,8 @@
-"""What the router says for itself, so that the leaseholder's memory of this client is as it should.
+"""The router's own requests, which keep the leaseholder's memory of this client right.
 
-:mod:`.holdings` knows what is held. Here is what is done about it: protections are asked for again
-when the leaseholder may have forgotten them; what nobody waits for any more is taken back; and the
-link is told whether anything is held, so that it says something every second.
+:mod:`.holdings` knows what is held. This module requests protections again when the leaseholder may
+have forgotten them. It gives back messages without a waiting caller. It tells the link whether
+anything is held, so that the link sends something every second.
 """
 
 from __future__ import annotations
@@ -23,30 +23,31 @@ from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
+    Lock,
     Protect,
     ReleaseLocks,
     Unprotect,
 )
 
 GIVING_BACK: Final = FIRST_NUMBER + (1 << 62)
-"""From here on the router numbers transactions of its own."""
+"""The first number of the router's own transactions."""
 
 OF_HOLDINGS: Final = frozenset({
-    ClaimQueue, CommitTransaction, GetForUpdate, Protect, ReapQueue, ReleaseLocks,
+    ClaimQueue, CommitTransaction, GetForUpdate, Lock, Protect, ReapQueue, ReleaseLocks,
 })  # fmt: skip
 """The requests whose answers change what is held."""
 
 
 class Upkeep:
-    """See the module.
+    """The router's own requests.
 
     Args:
         holdings: what is held for this client.
         port: the shell.
-        clock: the nodes', as far as it was heard.
-        monotonic: seconds that never go back.
-        client: what this client is known by.
-        next_number: of a request.
+        clock: the nodes' clock, as far as it was heard.
+        monotonic: returns seconds that never go back.
+        client: the id of this client.
+        next_number: returns the next number of a request.
     """
 
     def __init__(
@@ -66,15 +67,15 @@ class Upkeep:
         self._next_number = next_number
 
     def mark(self, link: Link | None) -> None:
-        """The link learns whether anything is held."""
+        """Tell the link whether anything is held."""
         if link is not None:
             link.holds = bool(self._holdings)
 
     def place(self, link: Link, call: RemoteCall) -> None:
-        """Send a call of a client on a link, behind what must go first."""
+        """Send a call of a client on a link, after the requests that must go first."""
         is_news = False
         if call.was_sent and type(call.request) is ReapQueue:
-            # What an answer that was lost took for the transaction, nobody could take now.
+            # No caller could reap now what a lost answer has reaped for the transaction.
             is_news = link.place(self._own(ReleaseLocks(call.request.transaction_id)))
         elif call.was_sent and type(call.request) is ClaimQueue:
             lost_claims.ask_again(call)
@@ -88,11 +89,12 @@ class Upkeep:
         return call
 
     def protect_again(self, link: Link) -> None:
-        """The leaseholder's memory of this client is gone, or another node's.
+        """Request the protections again: the leaseholder may have lost its memory of this client.
 
-        Or it is not: this is called when a node says that it leads, and again with its first answer
-        under a lease. A timestamp that is protected twice would be so for as long as the stream
-        lasts, so it is taken back first; of what it does not protect, the node ignores that.
+        It may also have kept it: this is called when a node says that it leads, and again with its
+        first answer under a lease. A timestamp that is protected twice would stay protected for as
+        long as the stream lasts. So each protection is first taken back; the node ignores this for
+        a timestamp that it does not protect.
         """
         self.mark(link)
         moments = list(self._holdings.protected())
@@ -101,7 +103,7 @@ class Upkeep:
                 self.place(link, self._own(again(moment)))
 
     def answered(self, link: Link, call: RemoteCall, answer: Any) -> None:
-        """A request of ``OF_HOLDINGS`` was done: what is held now."""
+        """Note what is held now, by the answer to a request of ``OF_HOLDINGS``."""
         kind = type(call.request)
         if kind is Protect:
             self._protected(link, call, answer)
@@ -120,12 +122,13 @@ class Upkeep:
             link.holds = True
 
     def _claimed(self, link: Link, call: RemoteCall, answer: Claimed) -> None:
-        """Messages are this client's while the leaseholder hears of it; nobody's, if nobody waits
-        for them any more.
+        """Note the messages of a claim; give them back if no caller waits for them any more.
+
+        They belong to this client while the leaseholder hears of it.
         """
         now, is_wanted = self._monotonic(), not call.done and type(call) is not UpkeepCall
         if is_wanted or call.request.transaction_id is not None:
-            self._holdings.claimed(answer, self._clock.reading(), now)
+            self._holdings.claimed(answer, now)
             self.mark(link)
             return
         own_id = self._client + (GIVING_BACK + self._next_number()).to_bytes(8, "big")

@@ -1,9 +1,9 @@
 """Full-text search over documents, kept up to date by deferred updates.
 
-The classic use of executable messages: a document has many words, and writing all of them in its
-own transaction would make that large and slow. So the transaction that changes a document changes
-one record beside it, and *defers* a ``Put`` or a ``Delete`` for each posting that comes or goes;
-they are carried out exactly once, soon after. ::
+This is the classic use of executable messages. A document has many words, and a transaction that
+wrote all of them would be large and slow. So the transaction that changes a document changes one
+record beside it. It *defers* a ``Put`` or a ``Delete`` for each posting that comes or goes; they
+are carried out exactly once, soon after. ::
 
     index.put(tx, key, document)
         document ────────────────── in the transaction
@@ -13,17 +13,21 @@ they are carried out exactly once, soon after. ::
     index.search("wine cellar")
         postings of each word ── merged ─▶ candidates ── records at the same timestamp ─▶ hits
 
-**Why a posting that is late never wins.** The key of a posting ends with the *generation* of the
-document at which it was born, and that never comes twice: a generation is the timestamp at which
-the transaction has read the record, and transactions that change one record have one order. So each
-posting has one ``Put`` and at most one ``Delete``. In whatever order those of several transactions
-are carried out, a posting that a record names is there, or its ``Put`` still waits; a posting that
-no record names may be left over, but search asks the record, which does not know it.
+**Why a late posting does no harm.** The key of a posting ends with the *generation* of the document
+at which it was born, and no generation comes twice. A generation is the timestamp at which the
+transaction has read the record, and transactions that change one record have one order. So each
+posting has one ``Put`` and at most one ``Delete``. This is true in whatever order the updates of
+several transactions are carried out: a posting that a record names exists, or its ``Put`` still
+waits. A posting that no record names may be left over, but search asks the record, which does not
+know it.
 
-Files: `words` (text to words), `query`, `layout` (keys and stored forms), `definition` (an index
-and its state), `changes` (what a change writes: the rules), `ranking`, `matching` (candidates),
-`index` (what an application calls), `sync_index`, `of_database`, `building`, and `checking` (what
-must be there, compared with what is).
+The files:
+
+* ``words``: text to words; ``query``; ``layout``: keys and stored forms;
+* ``definition``: an index and its state; ``changes``: the writes of a change, the rules;
+* ``ranking``; ``matching``: candidates; ``index``: the calls of an application;
+* ``sync_index``, ``of_database``, ``building``;
+* ``checking``: a comparison of the index with what it must be.
 
 Left out: stemming, stop words, words of languages that are written without spaces.
 """

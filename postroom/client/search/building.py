@@ -1,17 +1,17 @@
-"""Making an index: its definition, the turns of its state, and what has to be put right.
+"""The making of an index: its definition, the changes of its state, and its repairs.
 
-A bulk build goes like this (:mod:`.definition` draws the states)::
+A bulk build goes through these steps (:mod:`.definition` draws the states)::
 
     begin    the definition says building: from now on transactions write live records
              ── a timestamp T is held ──
-    load     records and postings of all documents as of T, into an empty span beside
+    load     records and postings of all documents at T, into an empty span beside
     loaded   settling: what the build has counted is added to the sums
     settle   documents that have a live record as well: what the build wrote of them goes
              ── ready ──
 
-T is after ``begin``: what was changed before T is in the documents as of T, what is changed after
-it has a live record. A build that was ended before ``loaded`` begins anew with another id, and the
-data of the old one goes; after it, ``settle`` is gone on with.
+T is after ``begin``. Changes before T are in the documents at T; documents that change after T have
+a live record. A build that was ended before ``loaded`` begins again with another id, and the data
+of the old one is deleted. A build that was ended after it goes on with ``settle``.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from postroom.client.database import Database
 
 _AT_ONCE: Final = 16
-"""Documents in one transaction: a document of many words is large by itself."""
+"""The documents in one transaction: a document of many words is large by itself."""
 
 Told = Callable[[int], None]
-"""Is told how many documents are done."""
+"""A function that is told how many documents are done."""
 
 
 class Building:
-    """Makes an index, and builds it.
+    """The making and the build of an index.
 
     Args:
-        database: where.
+        database: the database.
         wanted: the index; its id and state do not matter.
     """
 
@@ -62,10 +62,10 @@ class Building:
         self._index = SearchIndex(database, wanted.name)
 
     async def begin(self, *, anew: bool = False) -> Definition:
-        """The definition: made, begun anew, or as it is if there is nothing to be built.
+        """Make the definition, or begin it again; return it, or the present one if it is built.
 
         Args:
-            anew: also if it is there and built.
+            anew: whether to begin again even if it is built.
 
         Raises:
             Invalid: there is one of this name for other documents. Nothing was changed.
@@ -93,14 +93,14 @@ class Building:
         return made
 
     async def loaded(self, built: Definition, documents: int, words: int) -> None:
-        """The build has written everything.
+        """Note that the build has written everything.
 
         Args:
             built: the definition that it has built.
-            documents, words: how many these were.
+            documents, words: how many it has indexed.
 
         Raises:
-            Invalid: the index was dropped, or another build has taken its place.
+            Invalid: the index was dropped, or another build has replaced this one.
         """
         await self._raw.run(self._loaded, built, documents, words)
 
@@ -110,13 +110,13 @@ class Building:
         await tx.increment(built.layout.words, words)
 
     async def settle(self, built: Definition, told: Told = lambda _: None) -> int:
-        """Puts right the documents that were changed during the build; then it is ready.
+        """Correct the documents that were changed during the build; then the index is ready.
 
         Returns:
-            How many documents there was something to be done for.
+            How many documents needed a correction.
 
         Raises:
-            Invalid: as :meth:`loaded`.
+            Invalid: see :meth:`loaded`.
         """
         settled = done = 0
         async for keys in self._live(built.layout):
@@ -127,7 +127,7 @@ class Building:
         return settled
 
     async def _settle_all(self, keys: list[bytes]) -> int:
-        """In as few transactions as there is room in: postings of long documents fill one."""
+        """Settle documents in as few transactions as possible: a long document may fill one."""
         try:
             settled: int = await self._database.run(self._settle, keys)
             return settled
@@ -141,7 +141,7 @@ class Building:
         return sum([await self._index.settle(tx, key) for key in keys])
 
     async def _live(self, layout: Layout) -> AsyncIterator[list[bytes]]:
-        """The documents that have live records now."""
+        """Return the documents that have live records now."""
         async with aclosing(self._raw.scan_pages(*layout.live_records)) as pages:
             async for page in pages:
                 keys = [layout.document_of(key) for key, _ in page.pairs]
@@ -162,11 +162,11 @@ class Building:
     # --- without Spark
 
     async def build(self, definition: Definition, told: Told = lambda _: None) -> int:
-        """Builds it in this process, by transactions of a few documents each.
+        """Build the index in this process, by a transaction for each document.
 
         Args:
-            definition: as :meth:`begin` has answered it.
-            told: is told how many documents are done.
+            definition: the result of :meth:`begin`.
+            told: called with how many documents are done.
 
         Returns:
             How many documents cannot be indexed.
@@ -184,7 +184,7 @@ class Building:
         return refused
 
     async def _refresh(self, key: bytes) -> int:
-        """Answers 1 if the document cannot be indexed."""
+        """Index a document; return 1 if it cannot be indexed, else 0."""
         try:
             await self._database.run(self._index.refresh, key)
         except Invalid:
@@ -193,11 +193,11 @@ class Building:
 
 
 async def drop(raw: Database, name: str) -> bool:
-    """Drops an index; whether there was one.
+    """Drop an index; return whether there was one.
 
     Args:
         raw: the database, values as they are stored.
-        name: of the index.
+        name: the name of the index.
     """
 
     async def dropped(tx: Transaction) -> bool:
@@ -214,10 +214,10 @@ async def drop(raw: Database, name: str) -> bool:
 
 
 async def sweep(raw: Database) -> int:
-    """Deletes data of indexes that are not there any more: what late tasks of a build have left.
+    """Delete data of indexes that no longer exist, as left by late tasks of a build.
 
     Returns:
-        Of how many.
+        How many indexes had such data.
     """
 
     async def swept(tx: Transaction) -> int:

@@ -1,6 +1,6 @@
-"""What changing a document writes: the rules of the index, plain, without a store.
+"""The writes of a change of a document: the rules of the index, plain, without a store.
 
-A change compares the words of the new document with the records of the old one, and comes to a new
+A change compares the words of the new document with the records of the old one. Its result is a new
 record, postings that must come, postings that must go, and what it adds to the sums. ::
 
     old record:  {wine: 2 born 7, red: 1 born 7}
@@ -9,15 +9,15 @@ record, postings that must come, postings that must go, and what it adds to the 
       put        (white, key, 9)
       delete     (red, key, 7)
 
-Invariants, which hold whatever order deferred updates of several transactions are carried out in:
+These invariants hold in whatever order deferred updates of several transactions are carried out:
 
 * A posting is put by one change only: its key has the generation of that change.
 * A posting is deleted only by a change whose record does not name it, and no later record does.
-* So of a posting that a record names, only the ``Put`` was ever deferred.
+* Therefore, for a posting that a record names, only the ``Put`` was ever deferred.
 
-Before the bulk build is loaded a change does not look at what it writes, and the build writes only
-records and postings of generation 0, which no change does. So neither overwrites the other. Changes
-after that have a document's built record for a part of its past, and put both right.
+Before the bulk build is loaded, a change does not look at the writes of the build. The build writes
+only records and postings of generation 0, which no change does. So neither overwrites the other.
+Later changes treat a document's built record as a part of its past, and correct both.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Past:
     """The records of a document before a change.
 
     Attributes:
-        live: that of the last transaction; ``None``: there is none.
-        built: that of the bulk build; ``None``: there is none, or it does not count yet.
+        live: the record of the last transaction; ``None``: there is none.
+        built: the record of the bulk build; ``None``: there is none, or it does not count yet.
     """
 
     live: Record | None = None
@@ -42,12 +42,12 @@ class Past:
 
     @property
     def record(self) -> Record | None:
-        """The one that counts; ``None``: there is no such document."""
+        """Return the record that counts; ``None``: there is no such document."""
         counts = self.built if self.live is None else self.live
         return None if counts is None or counts.deleted else counts
 
     def postings(self, key: bytes) -> dict[Posting, int]:
-        """All postings that there may be, with their frequencies."""
+        """Return all postings that may exist, with their frequencies."""
         found: dict[Posting, int] = {}
         for record in (self.built, self.live):
             if record is not None:
@@ -57,20 +57,20 @@ class Past:
 
     @property
     def counted(self) -> tuple[int, int]:
-        """What it has added to the sums so far: documents, words."""
+        """Return what it has added to the sums: documents, words."""
         records = [each for each in (self.live, self.built) if each and not each.deleted]
         return len(records), sum(each.length for each in records)
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a change writes.
+    """The writes of a change.
 
     Attributes:
         record: the live record; ``None``: there is to be none.
-        puts: postings that come, with their frequencies.
-        deletes: postings that go.
-        documents, words: what is added to the sums.
+        puts: the postings that come, with their frequencies.
+        deletes: the postings that go.
+        documents, words: the amounts that are added to the sums.
     """
 
     record: Record | None
@@ -89,19 +89,19 @@ def change(
     building: bool,
     afresh: bool = False,
 ) -> Change:
-    """What a change of a document comes to.
+    """Return the writes of a change of a document.
 
     Args:
-        key: of the document.
+        key: the key of the document.
         past: its records, as the transaction has read them.
-        words: of the new document, with their frequencies; ``None``: it is deleted.
-        read_timestamp: where the transaction reads.
+        words: the words of the new document, with their frequencies; ``None``: it is deleted.
+        read_timestamp: the timestamp at which the transaction reads.
         building: whether the build may yet write a record of this document.
-        afresh: all postings are written anew, whatever is there.
+        afresh: whether all postings are written again, even if they exist.
     """
     before = None if afresh else past.record
     generation = read_timestamp
-    if past.live is not None:  # once more in the same transaction
+    if past.live is not None:  # another change in the same transaction
         generation = max(generation, past.live.generation)
     record = _record(before, words, generation)
     if record is None and building:
@@ -118,8 +118,9 @@ def change(
 
 
 def settle(key: bytes, past: Past) -> Change:
-    """What is left to do for a document that transactions have changed while the index was built:
-    the build's record and postings go, unless the live record names them.
+    """Return the writes that settle a document that was changed while the index was built.
+
+    The build's record and postings go, unless the live record names them.
     """
     live = None if past.live is None or past.live.deleted else past.live
     named = {} if live is None else Past(live).postings(key)
@@ -130,7 +131,7 @@ def settle(key: bytes, past: Past) -> Change:
 
 
 def built(words: Mapping[str, int]) -> Record:
-    """The record of a document that the bulk build writes."""
+    """Return the record of a document in the bulk build."""
     return Record(
         BUILT_GENERATION,
         sum(words.values()),

@@ -1,10 +1,10 @@
-"""Whether an index is right: what must be there, compared with what is.
+"""A check of an index: its actual data, compared with what it must be.
 
-Documents and records are written by the same transactions, so at any timestamp they must agree.
+Documents and records are written by the same transactions, so they must agree at any timestamp.
 Postings follow later: between a commit and its deferred updates they differ, and nothing is wrong.
-So a comparison at some timestamp only finds *suspects*. These are looked at once more, at a
-timestamp at which the outbox can be read as well: what waits there counts as carried out. Whatever
-differs then is damage, and nothing else is, however much the documents change meanwhile.
+So a comparison at some timestamp only finds *suspects*. A second look is at a timestamp at which
+the outbox can be read as well: updates that wait there count as carried out. All differences that
+are left then are damage, and only these, however much the documents change meanwhile.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ Kind: TypeAlias = Literal[
     "unindexed", "unindexable", "deleted", "words", "record",
     "missing", "left over", "frequency", "sums",
 ]  # fmt: skip
-"""What can differ:
+"""A kind of difference:
 
-``unindexed``: a document has no record: it was put without the index
-``unindexable``: neither has one that cannot be indexed
-``deleted``: a record's document is not there
-``words``: a record says of a word another frequency than the document
-``record``: there are two records of a document, or one cannot be read
-``missing``, ``left over``: a posting is not there, or is there and no record names it
-``frequency``: a posting says another frequency than the record
-``sums``: how many documents, or words, there are
+* ``unindexed``: a document has no record: it was put without the index
+* ``unindexable``: a document has no record, because it cannot be indexed
+* ``deleted``: a record's document does not exist
+* ``words``: a record has another frequency for a word than the document
+* ``record``: there are two records of a document, or one cannot be read
+* ``missing``, ``left over``: a posting does not exist, or exists and no record names it
+* ``frequency``: a posting has another frequency than the record
+* ``sums``: how many documents, or words, there are
 """
 
 
 class Difference(NamedTuple):
-    """One thing that is not as it must be.
+    """One difference between the index and what it must be.
 
     Attributes:
-        kind: what differs.
-        key: of the document.
-        word: which one, if it is about a word.
+        kind: the kind of the difference.
+        key: the key of the document.
+        word: the word, if it is about one.
         expected, found: frequencies, or sums; 0: none.
         reason: why a document cannot be indexed.
     """
@@ -64,10 +64,10 @@ class Difference(NamedTuple):
 
 
 class Suspect(NamedTuple):
-    """A document about which something differs, perhaps.
+    """A document that may differ from its index.
 
     Attributes:
-        key: of the document.
+        key: the key of the document.
         strays: keys of postings that no record names.
     """
 
@@ -76,11 +76,11 @@ class Suspect(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document as the index has to know it.
+    """A document as the index must represent it.
 
     Attributes:
-        words: with their frequencies; none, if it cannot be indexed.
-        reason: why it cannot be.
+        words: its words with their frequencies; none, if it cannot be indexed.
+        reason: why it cannot be indexed.
     """
 
     words: Mapping[str, int]
@@ -88,7 +88,7 @@ class Document(NamedTuple):
 
 
 def read_document(definition: Definition, key: bytes, stored: bytes) -> Document:
-    """A document as it is stored."""
+    """Return a stored document in the form for the index."""
     try:
         definition.check_key(key)
         return Document(definition.words(stored, key))
@@ -103,13 +103,14 @@ def compare(
     past: Past,
     postings: Mapping[Posting, int],
 ) -> list[Difference]:
-    """What differs of one document.
+    """Return the differences of one document.
 
     Args:
-        definition: of the index.
-        key, document: of the document; ``None``: there is none.
+        definition: the definition of the index.
+        key: the key of the document.
+        document: the document; ``None``: there is none.
         past: its records.
-        postings: those that are there, with their frequencies; -1: it cannot be read.
+        postings: its postings, with their frequencies; -1: one cannot be read.
     """
     return [
         *_of_record(definition, key, document, past),
@@ -154,7 +155,7 @@ def _of_postings(key: bytes, past: Past, postings: Mapping[Posting, int]) -> Ite
 
 
 def past_of(live: bytes | None, built: bytes | None) -> Past | None:
-    """The records of a document as they are stored; ``None``: one cannot be read."""
+    """Return the stored records of a document; ``None``: one cannot be read."""
     try:
         return Past(*(None if each is None else unpack_record(each) for each in (live, built)))
     except StoreCorrupted:
@@ -162,7 +163,7 @@ def past_of(live: bytes | None, built: bytes | None) -> Past | None:
 
 
 def frequency_of(stored: bytes, key: bytes) -> int:
-    """What a posting says; -1: it cannot be read."""
+    """Return the frequency in a posting; -1: it cannot be read."""
     try:
         return unpack_posting(stored, key)[0]
     except StoreCorrupted:
@@ -170,11 +171,11 @@ def frequency_of(stored: bytes, key: bytes) -> int:
 
 
 class Checking:
-    """Looks at suspects once more.
+    """A second look at suspects.
 
     Args:
         raw: the database, values as they are stored.
-        definition: of the index.
+        definition: the definition of the index.
     """
 
     def __init__(self, raw: Database, definition: Definition) -> None:
@@ -183,10 +184,11 @@ class Checking:
         self._layout = definition.layout
 
     async def confirm(self, suspects: Iterable[Suspect]) -> list[Difference]:
-        """What differs of them indeed.
+        """Return the real differences of suspects.
 
         Raises:
             SnapshotTooOld: another node has become the leader meanwhile; call again.
+            Invalid: the index was dropped or built anew meanwhile.
         """
         some = list(suspects)
         async with self._raw.hold(whole=True) as at:
@@ -216,7 +218,7 @@ class Checking:
         return found
 
     def _check_same(self, stored: bytes | None) -> None:
-        """Checks that the index has not been built anew."""
+        """Check that the index has not been built anew."""
         if stored is None or read(stored).id != self._definition.id:
             raise Invalid(
                 f"the search index {self._definition.name!r} was dropped or built anew while it "
@@ -224,7 +226,7 @@ class Checking:
             )
 
     async def sums(self, at: Timestamp) -> tuple[int, int]:
-        """How many documents and words the index counts, with what waits to be carried out.
+        """Return how many documents and words the index counts, with updates that wait.
 
         Args:
             at: a timestamp that is protected as a whole.
@@ -244,7 +246,7 @@ class Checking:
     async def _records(
         self, keys: list[bytes], at: Timestamp
     ) -> list[tuple[bytes | None, Past | None]]:
-        """Documents and their records."""
+        """Return documents and their records."""
         layout = self._layout
         asked = [each for key in keys for each in (key, layout.live(key), layout.built_record(key))]
         stored = await self._raw.get_many(asked, at=at)
@@ -253,7 +255,7 @@ class Checking:
         ]
 
     async def _waiting(self, at: Timestamp) -> AsyncIterator[object]:
-        """The updates that wait, in the order in which they are carried out."""
+        """Return the updates that wait, in the order in which they are carried out."""
         async for page in self._raw.bulk.outbox(at=at):
             for entry in page.entries:
                 if entry.update is not None:

@@ -1,4 +1,4 @@
-"""What an index is: its name, its documents, how their text is found, and its state.
+"""The definition of an index: its name, its documents, how their text is found, and its state.
 
 ::
 
@@ -16,8 +16,8 @@ settling    counts, unless there is a    leaves nothing              finds every
 ready       the same                     leaves nothing              finds everything
 ==========  ===========================  ==========================  ============================
 
-Every transaction that changes a document reads the definition, so each was made either before a
-change of state or after it.
+Every transaction that changes a document reads the definition. So each of them comes either before
+a change of state or after it.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ State: TypeAlias = Literal["building", "settling", "ready"]
 
 FORMATS: Final = ("text", "json", "msgpack")
 _POSTING_KEY_BYTES: Final = 4 * WORD_CHARACTERS_MAX + 128
-"""Of a posting's key, but for the document's."""
+"""The largest size of a posting's key without the document's key."""
 
 
 class Definition(msgspec.Struct, frozen=True):
     """A search index, as it is stored.
 
     Attributes:
-        name: of the index.
-        prefix: of the keys of its documents.
+        name: the name of the index.
+        prefix: the prefix of the keys of its documents.
         fields: the fields of a document that are searched, ``a.b`` for one inside another; none:
             all text in it.
-        format: of the documents' values.
+        format: the format of the documents' values.
         tokenizer: the version of the rules by which text is divided.
-        id: of its data.
+        id: the id of its data.
         state: how far it is built.
     """
 
@@ -75,36 +75,36 @@ class Definition(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> bytes:
-        """Where it is stored."""
+        """Return the key at which it is stored."""
         return definition_key(self.name)
 
     @property
     def packing(self) -> Packing:
-        """Of what the index stores: so that whoever reads the documents can scan over it."""
+        """Return the packing of its values: a reader of the documents can scan over them."""
         return "json" if self.format == "json" else "msgpack"
 
     @property
     def layout(self) -> Layout:
-        """Of its data."""
+        """Return the layout of its data."""
         return Layout(self.id, self.packing)
 
     @property
     def span(self) -> tuple[bytes, bytes | None]:
-        """Of its documents."""
+        """Return the span of its documents."""
         return span_of(self.prefix)
 
     def packed(self) -> bytes:
-        """As it is stored."""
+        """Return the definition in its stored form."""
         facts = msgspec.to_builtins(self)  # bytes become text in base 64
         return self.layout.pack(facts)
 
     def same_documents(self, other: Definition) -> bool:
-        """Whether both are about the same text."""
+        """Return whether both are about the same text."""
         mine, others = ((each.prefix, each.fields, each.format) for each in (self, other))
         return mine == others
 
     def check_key(self, key: bytes) -> None:
-        """Checks that a document may have this key.
+        """Check that a document may have this key.
 
         Raises:
             ValueError: it does not begin with the prefix.
@@ -125,11 +125,11 @@ class Definition(msgspec.Struct, frozen=True):
     # --- text
 
     def texts(self, stored: bytes, key: bytes) -> list[str]:
-        """The searched texts of a document.
+        """Return the searched texts of a document.
 
         Args:
             stored: its value.
-            key: of the document.
+            key: the key of the document.
 
         Raises:
             WrongType: the value is not of this index's format.
@@ -142,7 +142,7 @@ class Definition(msgspec.Struct, frozen=True):
         return [text for each in self.fields for text in _texts_in(_field(document, each))]
 
     def words(self, stored: bytes, key: bytes) -> Counter[str]:
-        """The words of a document, and how often each occurs.
+        """Return the words of a document, and how often each occurs.
 
         Raises:
             WrongType: the value is not of this index's format.
@@ -159,8 +159,9 @@ class Definition(msgspec.Struct, frozen=True):
         return found
 
     def _check_postings(self, found: Counter[str], key: bytes) -> None:
-        """Checks that one transaction can delete all postings of a document, which have its key:
-        else it could never be deleted.
+        """Check that one transaction can delete all postings of a document.
+
+        Their keys contain its key. Otherwise it could never be deleted.
         """
         count = len(found)
         if count * _deferred(2 * len(key) + _POSTING_KEY_BYTES) <= TRANSACTION_BYTES_MAX:
@@ -177,12 +178,12 @@ class Definition(msgspec.Struct, frozen=True):
 
 
 def _deferred(key_bytes: int) -> int:
-    """How much a deferred deletion adds to a transaction, about."""
+    """Return about how many bytes a deferred deletion adds to a transaction."""
     return 2 * key_bytes + 64
 
 
 def read(stored: bytes) -> Definition:
-    """A definition.
+    """Return a definition from its stored form.
 
     Raises:
         StoreCorrupted: it is none.
@@ -201,10 +202,10 @@ def define(
     fields: Sequence[Any] = (),
     format: str = "text",  # noqa: A002
 ) -> Definition:
-    """A definition, checked.
+    """Return a definition, checked.
 
     Raises:
-        TypeError, ValueError: that cannot be one.
+        TypeError, ValueError: an argument is not valid.
     """
     if not isinstance(name, str) or not isinstance(prefix, bytes):
         raise TypeError("the name of a search index is a str, the prefix of its documents bytes")
@@ -229,7 +230,7 @@ def define(
 
 
 def check_tokenizer(definition: Definition) -> None:
-    """Checks that the index was made by the rules that this version knows.
+    """Check that the index was made by the rules that this version knows.
 
     Raises:
         Invalid: it was made by others.
@@ -251,7 +252,7 @@ def _field(document: Any, path: str) -> Any:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Text and whole numbers, wherever they are in lists and values of dictionaries."""
+    """Return text and whole numbers, wherever they are in lists and values of dictionaries."""
     left = [value]  # not by recursion: they may be nested as deep as a codec can read
     while left:
         match value := left.pop():

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class SearchIndex:
-    """A full-text index over the documents with a prefix. Made by :meth:`Database.search_index`.
+    """A full-text index over the documents with a prefix. :meth:`Database.search_index` makes it.
 
     Attributes:
-        name: of the index.
+        name: the name of the index.
     """
 
     def __init__(self, database: Database, name: str) -> None:
@@ -37,7 +37,7 @@ class SearchIndex:
         self._known: Definition | None = None
 
     async def definition(self) -> Definition:
-        """What the index is, and how far it is built.
+        """Return the definition of the index, and how far it is built.
 
         Raises:
             Invalid: there is no index of this name.
@@ -47,12 +47,12 @@ class SearchIndex:
     # --- changing documents
 
     async def put(self, tx: Transaction, key: bytes, document: Any) -> None:
-        """Sets ``key`` to ``document`` when the transaction commits, and has the index follow.
+        """Set ``key`` to ``document`` when the transaction commits, and have the index follow.
 
         Args:
             tx: a transaction of the same database.
-            key: of the document.
-            document: its value, as ``tx.put`` takes it.
+            key: the key of the document.
+            document: its value, see ``tx.put``.
 
         Raises:
             Invalid: there is no such index.
@@ -60,38 +60,38 @@ class SearchIndex:
             KeyTooLarge, ValueTooLarge: the key is too long for an index, or the document has too
                 many different words.
             WrongType: the document is not of the format of the index.
-            TransactionTooLarge: with what the index needs, it has gathered more than 16 MiB.
+            TransactionTooLarge: with the writes of the index, it has gathered more than 16 MiB.
         """
         stored = arguments.value(document, tx.codec, arguments.key(key))
         await self._follow(tx, key, stored)
         tx.put(key, document)
 
     async def delete(self, tx: Transaction, key: bytes) -> None:
-        """Removes the document, if it is there, when the transaction commits; and what the index
-        has of it.
+        """Remove the document, if it exists, and its index data when the transaction commits.
 
         Raises:
-            As :meth:`put`.
+            Invalid, ValueError, KeyTooLarge, TransactionTooLarge: see :meth:`put`.
         """
         await self._follow(tx, arguments.key(key), None)
         tx.delete(key)
 
     async def refresh(self, tx: Transaction, key: bytes) -> None:
-        """Has the index follow what the document is now: for one that was changed without it.
+        """Have the index follow the present document: for one that was changed without the index.
 
         Raises:
-            As :meth:`put`.
+            Invalid, ValueError, KeyTooLarge, ValueTooLarge, WrongType, TransactionTooLarge: see
+                :meth:`put`.
         """
         raw = tx.as_stored()
         await self._follow(tx, key, await raw.get(key))
 
     async def repair(self, tx: Transaction, key: bytes, strays: Iterable[bytes] = ()) -> None:
-        """Writes anew what the index has of a document, whatever of it is damaged.
+        """Write the index data of a document again, even if it is damaged.
 
         Args:
             tx: a transaction of the same database.
-            key: of the document; it need not be there.
-            strays: keys of postings that no record names, which go.
+            key: the key of the document; it need not exist.
+            strays: keys of postings that no record names; they are deleted.
         """
         raw = tx.as_stored()
         definition, past = await self._past(raw, key, damaged=True)
@@ -117,12 +117,12 @@ class SearchIndex:
         write(raw, definition.layout, key, past, change)
 
     async def settle(self, tx: Transaction, key: bytes) -> bool:
-        """Puts right what transactions and the bulk build have written of a document.
+        """Correct what transactions and the bulk build have written of a document.
 
-        For the job that builds the index.
+        This is for the job that builds the index.
 
         Returns:
-            Whether there was anything to be done.
+            Whether there was anything to do.
         """
         raw = tx.as_stored()
         definition, past = await self._past(raw, key)
@@ -135,12 +135,12 @@ class SearchIndex:
     async def _past(
         self, raw: Transaction, key: bytes, *, damaged: bool = False
     ) -> tuple[Definition, Past]:
-        """The definition and the records of a document, as the transaction sees them.
+        """Return the definition and the records of a document, as the transaction sees them.
 
         Args:
             raw: the transaction.
-            key: of the document.
-            damaged: records that cannot be read do not count.
+            key: the key of the document.
+            damaged: whether to ignore records that cannot be read.
         """
         if self._known is None:
             self._known = await self.definition()
@@ -173,7 +173,7 @@ class SearchIndex:
     async def search(
         self, words: str, *, limit: int = 10, at: int | None = None, consistent: bool = False
     ) -> list[Hit]:
-        """The documents that have all of these words, the best first, as of one timestamp.
+        """Return the documents that have all of these words, the best first, at one timestamp.
 
         Each hit is right at that timestamp. A document that was changed just before it may be
         missing, since postings follow soon after.
@@ -181,16 +181,16 @@ class SearchIndex:
         Args:
             words: ``wine cellar``, ``cell*``, ``"wine cellar"`` (:mod:`.query`).
             limit: how many at most.
-            at: as of this timestamp instead of now.
-            consistent: wait first until all that was deferred so far is carried out; then nothing
-                that was committed before is missing.
+            at: the timestamp to read at, instead of now.
+            consistent: whether to wait first until all updates deferred so far are carried out;
+                then no earlier commit is missing.
 
         Raises:
             Invalid: there is no such index, or it is being built, or a prefix fits too many
                 documents.
             ValueError: there is no word in ``words``, or too many.
             SnapshotTooOld: ``at`` is collected already.
-            TimeoutError: what was deferred was not carried out in 30 s (``consistent``).
+            TimeoutError: the deferred updates were not carried out in 30 s (``consistent``).
         """
         query = parse(words)
         most = arguments.count(limit, "limit")
@@ -209,7 +209,7 @@ class SearchIndex:
 
 
 def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Change) -> None:
-    """Adds a change to a transaction: records at once, all else deferred.
+    """Add a change to a transaction: records at once, everything else deferred.
 
     Raises:
         ValueTooLarge: the record does not fit into a value.
@@ -232,7 +232,7 @@ def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Chan
 
 
 def packed(layout: Layout, key: bytes, record: Record) -> bytes:
-    """A record as it is stored.
+    """Return a record in its stored form.
 
     Raises:
         ValueTooLarge: it does not fit into a value.
@@ -248,7 +248,7 @@ def packed(layout: Layout, key: bytes, record: Record) -> bytes:
 
 
 def _moment(raw: Transaction) -> int:
-    """Where it reads: it has read the definition."""
+    """Return where the transaction reads; it has read the definition."""
     moment = raw.read_timestamp
     assert moment is not None
     return moment

@@ -1,7 +1,7 @@
-"""Where an index lies: its keys, and what is stored there.
+"""The layout of an index: its keys, and the values stored there.
 
-All of it is under one prefix of ordinary keys (tuples of ``postroom.key``), so it is replicated,
-exported and read by Spark as all else is::
+All of it is under one prefix of ordinary keys (tuples of ``postroom.key``). So it is replicated,
+exported and read by Spark like everything else::
 
     ("postroom.search", "definition", name)   the definition and state of an index
     ("postroom.search", "last id")            drawn from when an index is built anew
@@ -13,8 +13,8 @@ exported and read by Spark as all else is::
         "built", "sums", key)             [documents, words] of a part of the build
         "sums", "documents" | "words")    counters, for the ranking
 
-Values are packed as the documents are, in JSON or MessagePack, so that a database with that codec
-can scan over them. Which of the two is seen at the first byte.
+Values are packed like the documents, in JSON or MessagePack, so that a database with that codec can
+scan over them. The first byte shows which of the two it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT: Final = "postroom.search"
 LIVE: Final = "live"
 BUILT: Final = "built"
 BUILT_GENERATION: Final = 0
-"""Before any other: a timestamp is never 0."""
+"""The generation before any other: a timestamp is never 0."""
 
 _RECORD: Final = "record"
 _WORD: Final = "word"
@@ -49,24 +49,24 @@ DATA: Final[Span] = span_of(tuple_key(ROOT, "data"))
 
 
 def definition_key(name: str) -> bytes:
-    """Where the definition of an index is."""
+    """Return the key of the definition of an index."""
     return tuple_key(ROOT, "definition", name)
 
 
 def id_of(data_key: bytes) -> str:
-    """Of which index a key in ``DATA`` is."""
+    """Return the id of the index whose data has a key in ``DATA``."""
     return str(unpack_key(data_key)[2])
 
 
 @dataclass(frozen=True)
 class Record:
-    """What the index knows of a document.
+    """The index's record of a document.
 
     Attributes:
         generation: when it was written: a timestamp, above that of any earlier record of the
             document; 0: by the bulk build.
         length: how many words the document has, repeated ones included; -1: it was deleted.
-        words: of each word, how often it occurs, and at which generation its posting was born.
+        words: for each word, how often it occurs, and at which generation its posting was born.
     """
 
     generation: int
@@ -75,16 +75,16 @@ class Record:
 
     @property
     def deleted(self) -> bool:
-        """Whether it stands for a document that is gone."""
+        """Return whether it stands for a document that is gone."""
         return self.length < 0
 
 
 class Posting(NamedTuple):
-    """That a document has a word: what its key says.
+    """A posting: a document has a word. These are the fields of its key.
 
     Attributes:
-        word: which.
-        key: of the document.
+        word: the word.
+        key: the key of the document.
         born: the generation of the document.
     """
 
@@ -94,12 +94,12 @@ class Posting(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What a key of an index's data is about.
+    """The meaning of a key of an index's data.
 
     Attributes:
         kind: ``live`` or ``built`` (a record), ``posting``, or ``sums``.
-        key: of the document; of sums nothing.
-        posting: if it is one.
+        key: the key of the document; empty for sums.
+        posting: the posting, if it is one.
     """
 
     kind: str
@@ -111,11 +111,11 @@ class Layout:
     """The keys of one index's data.
 
     Args:
-        id: of the data. An index that is built anew gets another one.
-        packing: of values.
+        id: the id of the data. An index that is built anew gets another one.
+        packing: the packing of values.
     """
 
-    def __init__(self, id: str, packing: Packing) -> None:  # noqa: A002 - what it is
+    def __init__(self, id: str, packing: Packing) -> None:  # noqa: A002 - the id of the data
         self.id = id
         self.packing = packing
         self._data = tuple_key(ROOT, "data", id)
@@ -129,50 +129,50 @@ class Layout:
 
     @property
     def span(self) -> Span:
-        """All of it."""
+        """Return the span of all data."""
         return span_of(self._data)
 
     @property
     def live_records(self) -> Span:
-        """The records that transactions have written."""
+        """Return the span of the records that transactions have written."""
         return span_of(self._live_records)
 
     @property
     def built_sums(self) -> Span:
-        """What the parts of the build have counted."""
+        """Return the span of the sums that parts of the build have counted."""
         return span_of(self.built + tuple_key(_SUMS))
 
     def live(self, key: bytes) -> bytes:
-        """The record that a transaction has written of a document."""
+        """Return the key of the record that a transaction has written of a document."""
         return self._live_records + tuple_key(key)
 
     def document_of(self, live_key: bytes) -> bytes:
-        """Of which document such a record is."""
+        """Return the key of the document of such a record."""
         (key,) = unpack_key(live_key[len(self._live_records) :])
         return _as_bytes(key)
 
     def built_record(self, key: bytes) -> bytes:
-        """The record that the build has written of a document."""
+        """Return the key of the record that the build has written of a document."""
         return self._built_records + tuple_key(key)
 
     def built_sum(self, key: bytes) -> bytes:
-        """Where the part of the build that begins with a document counts."""
+        """Return the key of the sums of the part of the build that begins with a document."""
         return self.built + tuple_key(_SUMS, key)
 
     def posting(self, posting: Posting) -> bytes:
-        """The key of a posting."""
+        """Return the key of a posting."""
         word, key, born = posting
         if born == BUILT_GENERATION:
             return self._built_words + tuple_key(word, key)
         return self._live_words + tuple_key(word, key, born)
 
     def postings(self, word: str, *, prefix: bool = False) -> tuple[Span, Span]:
-        """The live and the built postings of a word, or of all that begin so."""
+        """Return the spans of live and built postings of a word, or of all words with a prefix."""
         packed = tuple_key(word)[:-1] if prefix else tuple_key(word)  # text ends with a zero byte
         return span_of(self._live_words + packed), span_of(self._built_words + packed)
 
     def read_posting(self, key: bytes) -> Posting:
-        """What the key of a posting says."""
+        """Return the posting of a key."""
         if key.startswith(self._live_words):
             word, document, born = unpack_key(key[len(self._live_words) :])
             return Posting(str(word), _as_bytes(document), int(born))  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ class Layout:
         return Posting(str(word), _as_bytes(document), BUILT_GENERATION)
 
     def read(self, key: bytes) -> Row:
-        """What a key of this index's data is about."""
+        """Return the meaning of a key of this index's data."""
         if key.startswith((self._live_words, self._built_words)):
             posting = self.read_posting(key)
             return Row("posting", posting.key, posting)
@@ -193,26 +193,26 @@ class Layout:
     # --- values
 
     def pack(self, value: Any) -> bytes:
-        """As it is stored."""
+        """Return a value in its stored form."""
         if self.packing == "json":
             return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
         packed: bytes = msgpack.packb(value)
         return packed
 
     def pack_record(self, record: Record) -> bytes:
-        """A record as it is stored."""
+        """Return a record in its stored form."""
         return self.pack([record.generation, record.length, record.words])
 
     def pack_posting(self, frequency: int, length: int) -> bytes:
-        """What a posting says: how often the word occurs, and among how many words."""
+        """Return the value of a posting: how often the word occurs, and among how many words."""
         return self.pack([frequency, length])
 
 
 def unpack(stored: bytes, key: bytes = b"") -> Any:
-    """What ``pack`` has packed.
+    """Return the value that ``pack`` has packed.
 
     Raises:
-        StoreCorrupted: that is nothing that it packs.
+        StoreCorrupted: ``pack`` has not packed this.
     """
     try:
         return json.loads(stored) if stored[:1] in b"[{" else msgpack.unpackb(stored)
@@ -221,7 +221,7 @@ def unpack(stored: bytes, key: bytes = b"") -> Any:
 
 
 def unpack_record(stored: bytes, key: bytes = b"") -> Record:
-    """A record.
+    """Return a record from its stored form.
 
     Raises:
         StoreCorrupted: it is none.
@@ -238,10 +238,10 @@ def unpack_record(stored: bytes, key: bytes = b"") -> Record:
 
 
 def unpack_posting(stored: bytes, key: bytes = b"") -> tuple[int, int]:
-    """Of a posting: how often the word occurs, and how many words the document had.
+    """Return how often a posting's word occurs, and how many words the document had.
 
     Raises:
-        StoreCorrupted: it is none.
+        StoreCorrupted: it is no posting.
     """
     try:
         frequency, length = unpack(stored, key)

@@ -1,13 +1,13 @@
-"""Finding the documents of a query, at one timestamp.
+"""The search for the documents of a query, at one timestamp.
 
 ::
 
     postings of each word, in order of documents ── join ─▶ candidates (all words)
         ── best first, by what their postings say ─▶ records ─▶ hits (phrases: documents, too)
 
-The postings of a word are read page by page, never all at once. Of candidates the best are kept.
-Postings may be left over from earlier versions of a document; so the record of each candidate, read
-at the same timestamp, decides, and tells frequencies and length as they are.
+The postings of a word are read page by page, never all at once. Only the best candidates are kept.
+Postings may be left over from earlier versions of a document. So the record of each candidate, read
+at the same timestamp, decides, and gives the actual frequencies and length.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class Hit(NamedTuple):
     """A document that has all words.
 
     Attributes:
-        key: of the document.
+        key: the key of the document.
         score: the higher, the better it fits; comparable within one search.
-        timestamp: as of when it has them.
+        timestamp: the timestamp at which it has them.
     """
 
     key: bytes
@@ -56,10 +56,10 @@ class Hit(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the postings of one word say of a document.
+    """The contents of the postings of one word in a document.
 
     Attributes:
-        key: of the document.
+        key: the key of the document.
         frequency: how often it has the word.
         length: how many words it had when the posting was born.
     """
@@ -82,7 +82,7 @@ class Matching:
 
     Args:
         raw: the database, values as they are stored.
-        definition: of the index.
+        definition: the definition of the index.
         at: the timestamp, which is protected.
     """
 
@@ -93,7 +93,7 @@ class Matching:
         self._at = at
 
     async def hits(self, query: Query, limit: int) -> list[Hit]:
-        """The best hits.
+        """Return the best hits.
 
         Raises:
             Invalid: a prefix fits too many documents.
@@ -125,7 +125,7 @@ class Matching:
     # --- candidates
 
     async def _candidates(self, query: Query, having: list[int]) -> list[Candidate]:
-        """Documents with a posting for each word; counts in ``having`` how many have each."""
+        """Return documents with a posting for each word; count in ``having`` how many have each."""
         found: list[Candidate] = []
         async with AsyncExitStack() as stack:
             terms = [self._of_word(word) for word in query.exact]
@@ -140,7 +140,7 @@ class Matching:
         return found
 
     async def _of_word(self, word: str) -> AsyncGenerator[Found, None]:
-        """The postings of a word, in order of documents, one of each."""
+        """Return the postings of a word, in the order of documents, one for each."""
         live_span, built_span = self._layout.postings(word)
         async with (
             aclosing(self._of_span(live_span)) as live,
@@ -159,8 +159,9 @@ class Matching:
                     other = await anext(built, None)
 
     async def _of_span(self, span: Span) -> AsyncGenerator[Found, None]:
-        """Of several postings of a word and a document, which are left over but for one, the
-        newest.
+        """Return the newest posting of each document in a span.
+
+        If a document has several postings of a word, the others are left over.
         """
         last: Posting | None = None
         found: Found | None = None
@@ -175,7 +176,7 @@ class Matching:
             yield found
 
     async def _of_prefix(self, prefix: str) -> list[Found]:
-        """The same of all words that begin so; a document has the sum of their frequencies."""
+        """Return the postings of all words with a prefix, frequencies added up by document."""
         found: dict[bytes, Found] = {}
         for span in self._layout.postings(prefix, prefix=True):
             async for each in self._of_span(span):
@@ -190,7 +191,7 @@ class Matching:
                     )
         return [found[key] for key in sorted(found)]
 
-    # --- what is so
+    # --- checks by records and documents
 
     async def _records(self, candidates: Sequence[Candidate]) -> list[Record | None]:
         layout = self._layout
@@ -225,7 +226,7 @@ def _pasts(keys: Sequence[bytes], stored: Sequence[bytes | None]) -> Iterator[Pa
 async def _joined(
     terms: Sequence[AsyncGenerator[Found, None]], having: list[int]
 ) -> AsyncGenerator[Candidate, None]:
-    """The documents that all terms have found."""
+    """Return the documents that all terms have found."""
     heads: list[Found | None] = [None] * len(terms)
     behind = set(range(len(terms)))
     while True:
@@ -240,7 +241,7 @@ async def _joined(
         if not behind:
             yield Candidate(furthest, tuple(head.frequency for head in here), here[0].length)
             behind = set(range(len(terms)))
-    for number, head in enumerate(heads):  # how many have the word is wanted of each
+    for number, head in enumerate(heads):  # count all documents that have the word
         if head is not None:
             async for _ in terms[number]:
                 having[number] += 1
@@ -252,12 +253,12 @@ async def _listed(found: list[Found]) -> AsyncGenerator[Found, None]:
 
 
 def _promising(candidate: Candidate) -> tuple[float, bytes]:
-    """Sorts the best first, without knowing how rare the words are."""
+    """Return a sort key: the best come first, without regard to how rare the words are."""
     return -sum(candidate.frequencies) / (candidate.length + 1), candidate.key
 
 
 def _frequencies(query: Query, record: Record | None) -> list[int] | None:
-    """How often a document has each word; ``None``: it has not all of them."""
+    """Return how often a document has each word; ``None``: it lacks one of them."""
     if record is None:
         return None
     found = [record.words.get(word, (0, 0))[0] for word in query.exact]

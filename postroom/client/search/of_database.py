@@ -1,4 +1,4 @@
-"""What a database offers about search indexes, in the asyncio form."""
+"""The search calls of a database, in the asyncio form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from postroom.client.search.layout import DEFINITIONS
 
 
 class SearchOfDatabase:
-    """What a database offers about search indexes."""
+    """The search calls of a database."""
 
     async def create_search_index(
         self: Any,
@@ -22,24 +22,24 @@ class SearchOfDatabase:
         prefix: bytes,
         *,
         fields: Sequence[str] = (),
-        format: str | None = None,  # noqa: A002 - as the option of Spark
+        format: str | None = None,  # noqa: A002 - like the option of Spark
         anew: bool = False,
     ) -> SearchIndex:
-        """Makes a full-text index over the documents whose keys begin with ``prefix``.
+        """Make a full-text index over the documents whose keys begin with ``prefix``.
 
-        If there are such documents they are indexed now, by transactions; of many, the job
-        ``index`` does so quicker. One of that name for the same documents is fine: if it was not
-        built to its end, it is built.
+        Existing documents are indexed now, by transactions; for many, the job ``index`` is quicker.
+        If an index of that name exists for the same documents, it is only built if its build was
+        not finished.
 
         Args:
             name: 128 bytes at most.
-            prefix: of the keys.
+            prefix: the prefix of the keys.
             fields: the fields that are searched, ``a.b`` for one inside another; none: all text.
-            format: of values: ``text``, ``json`` or ``msgpack``; ``None``: by the codec.
-            anew: built anew, even if it is there.
+            format: the format of values: ``text``, ``json`` or ``msgpack``; ``None``: by the codec.
+            anew: whether to build it again even if it exists.
 
         Raises:
-            TypeError, ValueError: an argument is none that can be.
+            TypeError, ValueError: an argument is not valid.
             Invalid: there is one of this name for other documents.
         """
         wanted = definitions.define(name, prefix, fields, format or format_of(self.codec))
@@ -50,29 +50,31 @@ class SearchOfDatabase:
         return SearchIndex(self, name)
 
     def search_index(self: Any, name: str) -> SearchIndex:
-        """The search index of that name. Nobody is asked: if there is none, the first call says
-        so.
+        """Return the search index of that name.
+
+        The store is not asked: if there is no such index, the first call raises ``Invalid``.
         """
         return SearchIndex(self, name)
 
     async def search_indexes(self: Any) -> list[Definition]:
-        """All search indexes."""
+        """Return the definitions of all search indexes."""
         found = self.as_stored().scan(*DEFINITIONS)
         return [definitions.read(stored) async for _, stored in found]
 
     async def drop_search_index(self: Any, name: str) -> bool:
-        """Drops a search index; its documents stay. Whether there was one."""
+        """Drop a search index; its documents stay. Return whether there was one."""
         return await building.drop(self.as_stored(), name)
 
     async def sweep_search_indexes(self: Any) -> int:
-        """Deletes data of indexes that are not there any more, which late tasks of a build may have
-        left; of how many.
+        """Delete data of indexes that no longer exist; return of how many.
+
+        Late tasks of a build may have left such data.
         """
         return await building.sweep(self.as_stored())
 
 
 def format_of(codec: Packing) -> str:
-    """Of the values that a codec packs.
+    """Return the format of the values that a codec packs.
 
     Raises:
         ValueError: it is one of the application's own.

@@ -1,8 +1,8 @@
-"""What is searched for: words that a document has all of.
+"""A query: words that a document must have.
 
 ========================  ======================================================================
 ``wine cellar``           both words, anywhere
-``cell*``                 a word that begins so
+``cell*``                 a word with this prefix
 ``"wine cellar"``         these words, one right after the other, in one text of the document
 ========================  ======================================================================
 """
@@ -21,11 +21,11 @@ _PARTS: Final = re.compile(r'"([^"]*)"|(\S+)')
 
 @dataclass(frozen=True)
 class Query:
-    """Words that a document must have.
+    """The words that a document must have.
 
     Attributes:
         exact: these words.
-        prefixes: a word that begins so, for each of them.
+        prefixes: for each of them, a word with this prefix.
         phrases: these words in a row.
     """
 
@@ -35,7 +35,7 @@ class Query:
 
 
 def parse(text: str) -> Query:
-    """What ``text`` asks for.
+    """Return the query in ``text``.
 
     Raises:
         TypeError: it is no text.

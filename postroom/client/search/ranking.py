@@ -1,4 +1,4 @@
-"""Which hit comes first: Okapi BM25, the usual measure.
+"""The order of hits: Okapi BM25, the usual measure.
 
 A word counts more the fewer documents have it, and the more often it occurs among few words.
 (Robertson and Zaragoza, "The Probabilistic Relevance Framework: BM25 and Beyond", 2009; the form of
@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from typing import Final
 
 SATURATION: Final = 1.2
-"""How soon a further occurrence of a word adds no more (``k1``)."""
+"""The parameter ``k1``: how soon another occurrence of a word adds no more."""
 LENGTH_WEIGHT: Final = 0.75
-"""How much long documents are discounted (``b``)."""
+"""The parameter ``b``: how much long documents are discounted."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """What scores depend on, beside the document.
+    """The facts on which scores depend, beside the document.
 
     Attributes:
-        rarity: of each word that is searched for.
-        average_length: of a document.
+        rarity: that of each word in the query.
+        average_length: that of a document, in words.
     """
 
     rarity: tuple[float, ...]
@@ -32,7 +32,7 @@ class Ranking:
 
     @classmethod
     def of(cls, documents: int, words: int, having: Sequence[int]) -> Ranking:
-        """For an index.
+        """Return the ranking for an index.
 
         Args:
             documents: how many there are, about.
@@ -44,7 +44,7 @@ class Ranking:
         return cls(rarity, max(words / total, 1.0))
 
     def score(self, frequencies: Sequence[int], length: int) -> float:
-        """Of a document, by how often it has each word, and how many words it has in all."""
+        """Return the score of a document with these frequencies of words and ``length`` words."""
         discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length / self.average_length)
         parts = (
             rarity * frequency * (SATURATION + 1) / (frequency + discount)

@@ -12,7 +12,7 @@ from postroom.client.sender import BlockingSender
 
 
 class SearchIndex:
-    """A full-text index over the documents with a prefix. Made by :meth:`Database.search_index`."""
+    """A full-text index over the documents with a prefix, made by :meth:`Database.search_index`."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous.SearchIndex) -> None:
         self._blocking = sender
@@ -20,7 +20,7 @@ class SearchIndex:
 
     @property
     def name(self) -> str:
-        """Of the index."""
+        """Return the name of the index."""
         return self._core.name
 
     definition = blocking(asynchronous.SearchIndex.definition)
@@ -32,7 +32,7 @@ class SearchIndex:
 
 
 class Building:
-    """Makes an index, and builds it: see :mod:`.building`."""
+    """The making and the build of an index: see :mod:`.building`."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous_building.Building) -> None:
         self._blocking = sender
@@ -44,7 +44,7 @@ class Building:
 
 
 class Checking:
-    """Looks at suspects once more: see :mod:`.checking`."""
+    """A second look at suspects: see :mod:`.checking`."""
 
     def __init__(self, sender: BlockingSender, core: asynchronous_checking.Checking) -> None:
         self._blocking = sender
@@ -55,7 +55,7 @@ class Checking:
 
 
 class SearchOfDatabase:
-    """What a database offers about search indexes."""
+    """The search calls of a database."""
 
     _blocking: BlockingSender
     _core: AsyncSearchOfDatabase
@@ -63,8 +63,9 @@ class SearchOfDatabase:
     create_search_index = owning(AsyncSearchOfDatabase.create_search_index, SearchIndex)
 
     def search_index(self, name: str) -> SearchIndex:
-        """The search index of that name. Nobody is asked: if there is none, the first call says
-        so.
+        """Return the search index of that name.
+
+        The store is not asked: if there is no such index, the first call raises ``Invalid``.
         """
         return SearchIndex(self._blocking, self._core.search_index(name))
 
@@ -72,12 +73,12 @@ class SearchOfDatabase:
     drop_search_index = blocking(AsyncSearchOfDatabase.drop_search_index)
 
     def search_building(self, wanted: Definition) -> Building:
-        """Makes and builds an index step by step: for the job ``index``."""
+        """Return the object that makes and builds an index step by step: for the job ``index``."""
         core = asynchronous_building.Building(self._core, wanted)  # type: ignore[arg-type]
         return Building(self._blocking, core)
 
     def search_checking(self, definition: Definition) -> Checking:
-        """Looks at what seems to be wrong with an index: for the job ``index``."""
+        """Return the object that checks an index: for the job ``index``."""
         raw = self._core.as_stored()  # type: ignore[attr-defined]
         return Checking(self._blocking, asynchronous_checking.Checking(raw, definition))
 

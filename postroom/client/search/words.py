@@ -1,12 +1,12 @@
-"""Text to words: the same for documents and for queries, wherever it is done.
+"""Text to words: the same for documents and for queries, in every process.
 
-A word is a run of letters, digits and the marks that belong to them, folded (Unicode NFKC, case
-folding, NFKC again) and cut to ``WORD_CHARACTERS_MAX`` characters. ``TOKENIZER`` says which rules
-these are: an index that was made by others is built anew. What is no letter or digit divides: of
-*e-mail* there are two words.
+A word is a run of letters, digits and the marks that belong to them. It is folded (Unicode NFKC,
+case folding, NFKC again) and cut to ``WORD_CHARACTERS_MAX`` characters. ``TOKENIZER`` is the
+version of these rules: an index that was made by another version is built anew. All other
+characters divide words: *e-mail* is two words.
 
-Of marks in a row the first 30 count, as in the stream-safe format of Unicode (annex 15). No
-language has so many, and to put n of them into their order takes time in proportion to n squared.
+Only the first 30 marks in a row count, as in the stream-safe format of Unicode (annex 15). No
+language has more, and the time to order n marks is proportional to n squared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from postroom.limits import WORD_CHARACTERS_MAX
 
 TOKENIZER: Final = 1
-"""Of these rules. Changing them changes the number."""
+"""The version of these rules. A change of the rules changes the number."""
 
 _ASCII: Final = re.compile(r"[a-z0-9]+")
 _MARKS_BEFORE: Final = 0x20000
@@ -29,7 +29,7 @@ _BECOME_MARKS: Final = "\uff9e\uff9f"
 
 
 def words(text: str) -> list[str]:
-    """The words of ``text``, in their order."""
+    """Return the words of ``text``, in their order."""
     if text.isascii():
         found = _ASCII.findall(text.lower())
     else:
@@ -42,8 +42,10 @@ def words(text: str) -> list[str]:
 
 @cache
 def _of_any_script() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Letters and digits, with the marks that follow them (vowels of Indian scripts, accents); and
-    too many marks in a row.
+    """Return the patterns of a word and of too many marks in a row.
+
+    A word is letters and digits, with the marks that follow them (vowels of Indian scripts,
+    accents).
     """
     marks = []
     first = 0

@@ -4,7 +4,8 @@
 
     Worker ── run ──┬─ a TaskLoop for each task    claims messages, calls the function
                     ├─ an InboxLoop for each inbox finds keys with mail, locks one, calls the
-                    function └─ Supervisor                  begins a loop again that has failed
+                    │                              function
+                    └─ Supervisor                  begins a loop again that has failed
 
     Caller ── a transaction: the function's writes, what it sends, the acknowledgement
 

@@ -1,4 +1,4 @@
-"""Calling the function of a task, in a transaction, whichever form it and the database have.
+"""Calls of a task's function, in a transaction, whichever form it and the database have.
 
 ==================  ==============================  ===============================================
 database            ``async def f``                 ``def f``
@@ -7,119 +7,206 @@ asyncio             on the loop                     in a thread; its transaction
 synchronous         on the worker's loop            in a thread, with a transaction of that thread's
 ==================  ==============================  ===============================================
 
-As with ``run``, the function is called again if its transaction was in conflict with another one.
-A function that has read nothing yet has all the time it likes: the time of its transaction begins
-with its first read. So long work comes first, and reading and writing after it.
+Like ``run``, this calls the function again if its transaction was in conflict with another one. A
+function that has read nothing yet has any time that it needs: the time of its transaction begins
+with its first read. So do long work first, and read and write after it.
 
-Some exceptions mean something else to whoever waits for a function than to the function itself: a
-``CancelledError`` of something that it has waited for is no wish to end the worker, and a
-``StopIteration`` cannot leave a thread. They become the cause of a ``RuntimeError``.
+A coroutine function cannot always be recognised: a plain decorator around one hides it. So the
+result of a call tells, too. A function that was called in a thread and has returned an awaitable
+has not run. Its transaction is rolled back, and it is called again on the loop, in the asyncio
+forms. In the same way, a plain function that was called on the loop is called again in a thread. A
+function that has returned anything else that still has to run has failed
+(:mod:`postroom.client.functions`).
+
+However a function ends, only its call ends. ``SystemExit``, a ``CancelledError`` of something that
+it has waited for, or a ``StopIteration`` would mean something else to the waiting caller than to
+the function. They become the cause of a ``RuntimeError``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import signal
+import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from inspect import iscoroutinefunction, signature
-from typing import Any
+from types import CoroutineType
+from typing import Any, Final
 
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.bridge import LoopSender
+from postroom.client.functions import (
+    AT_REST,
+    at_rest,
+    completed,
+    is_asynchronous,
+    is_pending,
+    name_of,
+)
 from postroom.client.queues.messages import AnyMessage, QueueMessage
 from postroom.client.queues.sending import QueueSends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
+from postroom.client.worker.calls import Running
+from postroom.client.worker.supervision import log
+from postroom.client.worker.threads import Threads
+from postroom.counted import counted
 from postroom.errors import CommitUnknown, Retryable
 
 Function = Callable[[Any, Any], Any]
 
+STUCK_SECONDS: Final = 60.0
+ROOM_SECONDS: Final = 0.5
+"""The pause between two looks of a worker that takes nothing more, in seconds."""
 
-def check_function(function: Function) -> None:
-    """Each message would fail, and end as a dead letter, for a mistake that can be told now.
 
-    Raises:
-        TypeError: it cannot be called with a message and a transaction.
+class _OtherForm(TypeError):
+    """A function that has the other form than it was called in, and has not run."""
+
+
+class Callee:
+    """A function of a user, and the form in which it is called.
+
+    Attributes:
+        function: the user's function.
+        is_asynchronous: whether it is called on the loop; else in a thread. A call may show that
+            this is wrong.
     """
-    if not callable(function):
-        raise TypeError(f"a task is a function f(message, tx), not {type(function).__name__}")
-    try:
-        parameters = signature(function)
-    except (TypeError, ValueError):  # some that are written in C do not tell
-        return
-    try:
-        parameters.bind(None, None)
-    except TypeError as error:
-        name = getattr(function, "__qualname__", repr(function))
-        takes = ", ".join(parameters.parameters)
-        raise TypeError(
-            f"{name}({takes}) cannot be called as f(message, tx), so it is no task: {error}"
-        ) from None
 
-
-class Running:
-    """A call that is under way; its transaction is kept young while it knows nothing."""
-
-    def __init__(self) -> None:
-        self._tx: QueueSends | None = None
-
-    def begins(self, tx: QueueSends) -> None:
-        """It has a new transaction."""
-        self._tx = tx
-
-    def keep_young(self) -> None:
-        """Its transaction's time begins now, if it has read nothing."""
-        if self._tx is not None:
-            self._tx.keep_young()
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.is_asynchronous = is_asynchronous(function)
 
 
 class Caller:
-    """See the module.
+    """The calls of functions for one run of a worker.
 
     Args:
         db: the asyncio form.
-        db_of_threads: the synchronous form; ``None``: the store was opened in the other one.
+        db_of_threads: the synchronous form; ``None``: the store was opened in the asyncio form.
         threads: where functions run that are no coroutine functions.
+
+    Attributes:
+        lost: coroutines that go on although they were cancelled.
     """
 
     def __init__(
         self,
         db: asynchronous.Database,
         db_of_threads: blocking.Database | None,
-        threads: ThreadPoolExecutor,
+        threads: Threads,
     ) -> None:
         self.db = db
+        self.lost: set[asyncio.Task[Any]] = set()
         self._db_of_threads = db_of_threads
         self._threads = threads
+        self._owner = asyncio.current_task()
 
-    def message(self, function: Function, core: QueueMessage) -> AnyMessage:
-        """A message in the form that goes with a function."""
-        if iscoroutinefunction(function):
+    @property
+    def lost_calls(self) -> int:
+        """Return how many functions go on that were given up."""
+        return len(self.lost) + self._threads.lost
+
+    async def room(self, stopping: asyncio.Event) -> None:
+        """Wait until fewer functions are lost than may run, or until the worker is to stop."""
+        while self.lost_calls >= self._threads.most and not stopping.is_set():
+            log.error(
+                "%s on that had to be given up, as many as this worker may run: it takes "
+                "nothing more until one of them returns; restart its process",
+                counted(self.lost_calls, "function goes", "functions go"),
+            )
+            waiting = asyncio.ensure_future(stopping.wait())
+            give_up = asyncio.get_running_loop().time() + STUCK_SECONDS
+            while self.lost_calls >= self._threads.most and not waiting.done():
+                left = give_up - asyncio.get_running_loop().time()
+                if left <= 0:
+                    break
+                await asyncio.wait({waiting}, timeout=min(left, ROOM_SECONDS))
+            waiting.cancel()
+
+    def lose(self, call: asyncio.Task[Any]) -> None:
+        """Note a coroutine that goes on although it was cancelled."""
+        self.lost.add(call)
+        call.add_done_callback(self.lost.discard)
+
+    def forget_lost(self) -> None:
+        """Forget the coroutines that do not end: the loop ends, and must not wait for them."""
+        for each in self.lost:
+            asyncio._unregister_task(each)
+            each._log_destroy_pending = False  # type: ignore[attr-defined]
+
+    async def call_hook(self, hook: Callee, message: Any, error: Exception, attempt: int) -> None:
+        """Call a function that is told of a failure.
+
+        Raises:
+            whatever it raises.
+        """
+        if not hook.is_asynchronous:
+            given = self.message(hook, message) if isinstance(message, QueueMessage) else message
+            future = self._threads.submit(_called, hook.function, given, error, attempt)
+            try:
+                await asyncio.wrap_future(future)
+            except _OtherForm:
+                hook.is_asynchronous = True
+            except asyncio.CancelledError:
+                self._threads.lose(future)
+                raise
+            else:
+                return
+        try:
+            result = hook.function(message, error, attempt)
+            await completed(result, hook.function, callables=True)
+        except BaseException as raised:
+            task = asyncio.current_task()
+            if _is_interrupt(raised) or (task is not None and task.cancelling()):
+                raise
+            raise _as_failure(raised) from raised
+
+    def message(self, callee: Callee, core: QueueMessage) -> AnyMessage:
+        """Return a message in the form that goes with a function."""
+        if callee.is_asynchronous:
             return core
         return MessageOfThreads(LoopSender(self.db.sender, asyncio.get_running_loop()), core)
 
     async def call(
-        self, function: Function, given: Any, finish: Callable[[QueueSends], None], running: Running
+        self,
+        callee: Callee,
+        message: QueueMessage,
+        finish: Callable[[QueueSends], None],
+        running: Running,
     ) -> None:
-        """Calls ``function(given, tx)`` and commits.
+        """Call the function of a task with a message of a queue, and commit.
 
         Args:
-            function: of the task.
-            given: its first argument.
+            callee: the function.
+            message: its first argument.
             finish: what the worker adds to the transaction.
-            running: learns of the transaction.
+            running: the call.
 
         Raises:
             whatever the function and the commit raise; nothing was changed.
         """
-        database = self._db_of_threads
-        if iscoroutinefunction(function) or database is None:
+        try:
+            await self._call(callee, message, finish, running)
+        except _OtherForm:
+            callee.is_asynchronous = not callee.is_asynchronous
+            await self._call(callee, message, finish, running)
+
+    async def _call(
+        self,
+        callee: Callee,
+        message: QueueMessage,
+        finish: Callable[[QueueSends], None],
+        running: Running,
+    ) -> None:
+        given, database = self.message(callee, message), self._db_of_threads
+        if callee.is_asynchronous or database is None:
 
             async def attempt_on_loop(tx: Transaction) -> None:
                 running.begins(tx)
-                await self._call_on_loop(function, given, tx)
+                given.given_to_task(tx.id)
+                await self._call_on_loop(callee, given, tx, running)
                 finish(tx)
 
             await self.db.repeat(attempt_on_loop)
@@ -127,67 +214,164 @@ class Caller:
 
         def attempt(tx: blocking.Transaction) -> None:
             running.begins(tx)
-            function(given, tx)
+            given.given_to_task(tx.id)
+            running.calling()
+            _called(callee.function, given, tx)
+            running.returned()
             finish(tx)
 
-        await self._in_thread(database.run, attempt)
+        try:
+            await self._in_thread(running, database.run, attempt)
+        finally:
+            if running.given_up is not None:
+                running.release()
 
     async def call_with(
         self,
-        function: Function,
+        callee: Callee,
         take: Callable[[Transaction], Awaitable[Any]],
         failed: Callable[[Exception], Awaitable[None]],
+        running: Running,
     ) -> None:
-        """The same with a transaction of the loop, from which ``take`` gets what the function is
-        given; if that is ``None`` there is nothing to do. Its commit consumes that.
+        """Call a function in a transaction of the loop with what ``take`` gets from it, and commit.
+
+        If ``take`` returns ``None`` there is nothing to do. The commit consumes what it has taken.
 
         Args:
-            function: of the task.
+            callee: the function.
             take: gets its first argument.
-            failed: called when the function has failed, and while the transaction still holds what
-                it has taken.
+            failed: called when the function has failed, while the transaction still holds what it
+                has taken.
+            running: the call.
         """
 
         async def attempt(tx: Transaction) -> None:
+            running.begins(tx)
             given = await take(tx)
             if given is None:
                 return
             try:
-                await self._call_on_loop(function, given, tx)
-            except (Retryable, CommitUnknown):
+                await self._call_on_loop(callee, given, tx, running)
+            except (Retryable, CommitUnknown, _OtherForm):
                 raise
             except Exception as error:
                 await failed(error)
                 raise
 
-        await self.db.repeat(attempt)
+        try:
+            await self.db.repeat(attempt)
+        except _OtherForm:
+            callee.is_asynchronous = not callee.is_asynchronous
+            await self.db.repeat(attempt)
 
-    async def _call_on_loop(self, function: Function, given: Any, tx: Transaction) -> None:
-        if iscoroutinefunction(function):
+    async def _call_on_loop(
+        self, callee: Callee, given: Any, tx: Transaction, running: Running
+    ) -> None:
+        running.calling()
+        if callee.is_asynchronous:
+            running.is_in_function = True
             try:
-                await function(given, tx)
-            except asyncio.CancelledError as error:
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
-                raise _as_failure(error) from error
+                await self._awaited(callee.function, given, tx, running)
+            finally:
+                running.is_in_function = False
         else:
             sender = LoopSender(self.db.sender, asyncio.get_running_loop())
-            await self._in_thread(function, given, blocking.Transaction(sender, tx))
+            of_thread = blocking.Transaction(sender, tx)
+            await self._in_thread(running, _called, callee.function, given, of_thread)
+        running.returned()
 
-    async def _in_thread(self, function: Callable[..., Any], *given: Any) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._threads, _called, function, *given)
+    async def _awaited(self, function: Function, given: Any, tx: Any, running: Running) -> None:
+        try:
+            result = function(given, tx)
+            if type(result) is CoroutineType:  # the usual case
+                result = await result
+                if type(result) in AT_REST:
+                    return
+            elif not is_pending(result):
+                at_rest(result, function, callables=True)
+                raise _OtherForm(
+                    f"{name_of(function)} returns a coroutine in some calls and none in others: "
+                    "make it a coroutine function"
+                )
+            await completed(result, function, callables=True)
+        except asyncio.CancelledError as error:
+            if self._is_stopped(running):
+                raise
+            _uncancel()
+            raise running.given_up or _as_failure(error) from error
+        except StopIteration as error:
+            raise _as_failure(error) from error
+        except Exception:
+            raise
+        except BaseException as error:
+            if _is_interrupt(error):
+                raise
+            raise _as_failure(error) from error
+
+    async def _in_thread(self, running: Running, function: Callable[..., Any], *given: Any) -> None:
+        future = self._threads.submit(function, *given)
+        running.in_thread(future)
+        try:
+            await asyncio.wrap_future(future)
+        except asyncio.CancelledError as error:
+            is_lost = running.lose_thread(self._threads)
+            if self._is_stopped(running) or running.given_up is None:
+                raise
+            _uncancel()
+            if not is_lost:
+                raise running.given_up from error
+            raise TimeoutError(
+                f"{running.given_up}; its thread cannot be stopped, and is lost until its function "
+                "returns"
+            ) from error
+
+    def _is_stopped(self, running: Running) -> bool:
+        """Return whether a call was cancelled by the worker, or together with the worker."""
+        owner = self._owner
+        return running.is_stopped or (owner is not None and owner.cancelling() > 0)
 
 
 def _called(function: Callable[..., Any], *given: Any) -> None:
     try:
-        function(*given)
-    except (StopIteration, asyncio.CancelledError, concurrent.futures.CancelledError) as error:
+        result = function(*given)
+        if is_pending(result):
+            if hasattr(result, "close"):
+                result.close()
+            raise _OtherForm(
+                f"{name_of(function)} returns a coroutine in some calls and none in others: make "
+                "it a coroutine function"
+            )
+        at_rest(result, function, callables=True)
+    except (StopIteration, concurrent.futures.CancelledError) as error:
+        raise _as_failure(error) from error
+    except Exception:
+        raise
+    except BaseException as error:
         raise _as_failure(error) from error
 
 
 def _as_failure(error: BaseException) -> RuntimeError:
-    return RuntimeError(f"its function has raised {type(error).__name__}")
+    try:
+        text = str(error)
+    except BaseException:  # the failure is told all the same
+        text = ""
+    return RuntimeError(f"its function has raised {type(error).__name__}{text and ': '}{text}")
 
 
-__all__ = ["Caller", "Function", "Running"]
+def _uncancel() -> None:
+    """Uncancel the running task: it was cancelled only to end the function, which has ended."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Return whether an error may come from a signal without a handler, not from the function."""
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+__all__ = ["Callee", "Caller", "Function"]

@@ -1,7 +1,8 @@
-"""Keeping what is being worked on: leases are extended, and transactions kept young.
+"""A keeper of the messages in work: it extends leases and keeps transactions young.
 
-One look at everything that a task is working on, four times a lease: what has less than half of its
-lease left is extended by a whole one. A transaction that knows nothing yet begins its time anew.
+It looks at all messages that a task works on, four times a lease. A message that has less than half
+of its lease left gets a whole one more. A transaction in which nothing could become too old begins
+its time again.
 """
 
 from __future__ import annotations
@@ -12,22 +13,21 @@ from typing import Final
 from postroom.client.queues.consuming import Consumer
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.sender import Sender
-from postroom.client.worker.calling import Running
+from postroom.client.worker.calls import Running
 from postroom.errors import Error, LeaseLost
-from postroom.kv.clock import LOGICAL_BITS
 
 LOOKS_PER_LEASE: Final = 4
 YOUNG_SECONDS: Final = 20.0
-"""A transaction that knows nothing is made young again so often; its time is three times that."""
+"""The longest pause between two looks, in seconds: a third of a transaction's time."""
 LOOK_SECONDS_MIN: Final = 0.01
 
 
 class Keeper:
-    """Keeps the messages that one task is working on.
+    """A keeper of the messages that one task is working on.
 
     Args:
         sender: tells the time.
-        consumer: which claimed them.
+        consumer: the consumer that has claimed them.
     """
 
     def __init__(self, sender: Sender, consumer: Consumer) -> None:
@@ -37,23 +37,22 @@ class Keeper:
         self._looking: asyncio.Task[None] | None = None
         self._pause = 0.0
 
-    def begins(self, message: QueueMessage) -> Running:
-        """``message`` is being worked on."""
-        running, lease = Running(), self._left(message)
+    def begins(self, message: QueueMessage, running: Running) -> None:
+        """Keep ``message``, which is being worked on from now on."""
+        lease = self._left(message)
         self._held[message] = running, lease
         pause = min(max(lease / LOOKS_PER_LEASE, LOOK_SECONDS_MIN), YOUNG_SECONDS)
         if self._looking is None or pause < self._pause:
             self.close()
             self._pause = pause
             self._looking = asyncio.ensure_future(self._look())
-        return running
 
     def ends(self, message: QueueMessage) -> None:
-        """It is not any more."""
+        """Stop keeping ``message``."""
         self._held.pop(message, None)
 
     def close(self) -> None:
-        """Nothing is kept any more, until something begins."""
+        """Stop looking, until another message begins."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
@@ -73,15 +72,14 @@ class Keeper:
         try:
             await message.extend(lease)
         except LeaseLost:
-            self.ends(message)  # the commit will say so
+            self.ends(message)  # the commit will raise it
         except Error:
-            return  # there are further looks before the lease has passed
+            return  # there are more looks before the lease has passed
         else:
             self._consumer.extended(message, lease)
 
     def _left(self, message: QueueMessage) -> float:
-        until = message.leased_until or 0
-        return ((until - self._sender.reading()) >> LOGICAL_BITS) / 1000
+        return message.held_until - self._sender.monotonic()
 
 
 __all__ = ["Keeper"]

@@ -14,13 +14,13 @@ from postroom.log_once import LogOnce
 PAUSE_SECONDS_FIRST: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 30.0
 SOUND_SECONDS: Final = 60.0
-"""Who has run for so long is sound again: its next pause is short."""
+"""The time that a loop must run for its next pause to be short again, in seconds."""
 
 log: Final = logging.getLogger("postroom.worker")
 
 
 class Supervisor:
-    """Runs loops until they are told to stop.
+    """A runner of loops, until they are told to stop.
 
     Args:
         sender: tells the time.
@@ -33,15 +33,15 @@ class Supervisor:
         self._said = LogOnce()
 
     async def run(self, name: str, begin: Callable[[], Awaitable[None]]) -> None:
-        """One loop, again and again, until it ends or is to stop.
+        """Run one loop, again and again, until it ends or is to stop.
 
         Args:
             name: for the log.
             begin: the loop.
 
         Raises:
-            DatabaseClosed, Unavailable: the store is closed, or has stopped: it would fail for
-                ever.
+            DatabaseClosed, Unavailable: the store is closed, or has stopped: the loop would fail
+                for ever.
         """
         pause = PAUSE_SECONDS_FIRST
         while not self._stopping.is_set():
@@ -61,23 +61,15 @@ class Supervisor:
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def say(self, what: str, message: str, *arguments: object) -> None:
-        """Writes a warning when a spell of ``what`` begins."""
+        """Log a warning when a spell of ``what`` begins."""
         self._said.log(log, what, self._sender.monotonic(), message, *arguments)
 
     async def _pause(self, seconds: float) -> None:
         await waited([asyncio.ensure_future(self._stopping.wait())], seconds)
 
 
-def told(error: BaseException) -> str:
-    """The type of an error and what it says, whatever becomes of asking it."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception as other:
-        return f"{type(error).__name__}, which cannot say more ({type(other).__name__})"
-
-
 async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -> None:
-    """Until one of them is done, or for a time; then they are cancelled."""
+    """Wait until one of them is done, or for a time; then cancel them."""
     own = list(tasks)
     try:
         await asyncio.wait(own, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -86,4 +78,4 @@ async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -
             each.cancel()
 
 
-__all__ = ["Supervisor", "log", "told", "waited"]
+__all__ = ["Supervisor", "log", "waited"]

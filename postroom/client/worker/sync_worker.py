@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from postroom.client import arguments
 from postroom.client import sync as blocking
-from postroom.client.worker.worker import Run, Tasks, stopped_by_signals
+from postroom.client.worker.options import Hook
+from postroom.client.worker.stop_signals import stopped_by_signals
+from postroom.client.worker.threads import Threads
+from postroom.client.worker.worker import Run, Tasks
 from postroom.limits import BRIDGING_THREADS_MAX
 
 T = TypeVar("T")
 
 
 class Worker(Tasks[blocking.Database]):
-    """Functions that are called with messages of queues and inboxes.
+    """A set of functions that are called with messages of queues and inboxes.
 
     ::
 
@@ -31,11 +33,20 @@ class Worker(Tasks[blocking.Database]):
         worker.run()
 
     Args:
-        db: whose messages it works on; ``None``: it is told later (:meth:`bind`).
+        db: the database whose messages it works on; ``None``: given later (:meth:`bind`).
+        on_failure: called with message, exception and number of the attempt when an attempt of any
+            of its tasks has failed, after the hook of the task.
+        on_dead: called in the same way when a message has died of it.
     """
 
-    def __init__(self, db: blocking.Database | None = None) -> None:
-        super().__init__(db)
+    def __init__(
+        self,
+        db: blocking.Database | None = None,
+        *,
+        on_failure: Hook | None = None,
+        on_dead: Hook | None = None,
+    ) -> None:
+        super().__init__(db, on_failure=on_failure, on_dead=on_dead)
         self._stop: Callable[[], None] = lambda: None
 
     def run(
@@ -46,18 +57,18 @@ class Worker(Tasks[blocking.Database]):
         signals: bool = True,
         ready: Callable[[], None] | None = None,
     ) -> None:
-        """Works until it is told to stop, by :meth:`stop` or a signal; then it finishes what it has
-        begun, and gives back what it has claimed ahead.
+        """Work until it is told to stop, by :meth:`stop` or a signal.
 
-        It goes on whatever fails: a loop of it that has failed begins again after a pause, and says
-        so in the log ``postroom.worker``.
+        Then it finishes what it has begun, and gives back what it has claimed ahead. It goes on
+        whatever fails: a loop that has failed begins again after a pause. The log
+        ``postroom.worker`` tells it.
 
         Args:
-            queues: only the tasks of these.
+            queues: run only the tasks of these queues.
             concurrency: how many messages and keys at a time altogether.
-            signals: SIGTERM and SIGINT stop it, if this is the main thread; the second one cancels
-                what runs.
-            ready: is called, once, when its queues have been found, and before it takes messages.
+            signals: whether SIGTERM and SIGINT stop it, if this is the main thread; the second one
+                cancels what runs.
+            ready: called, once, when its queues have been found, and before it takes messages.
 
         Raises:
             Invalid: a queue of its tasks does not exist.
@@ -71,15 +82,17 @@ class Worker(Tasks[blocking.Database]):
         self._on_a_loop(work, queues, concurrency)
 
     def run_until_idle(self, *, queues: Collection[str] | None = None) -> int:
-        """Works off what is due now, and what becomes due by it; returns how many messages, and
-        batches of inboxes, that were. What is scheduled for later, backs off, or is held back by a
-        limit of its queue, is not due. What is rejected with ``delay=0`` is due again at once: a
-        function that does so for ever needs ``max_attempts``, or this does not end.
+        """Work off what is due, and what becomes due by it; return the number of messages.
+
+        A batch of an inbox counts as one. Messages that are scheduled for later, back off, or are
+        held back by a limit of their queue, are not due. A message that is rejected with
+        ``delay=0`` is due again at once: a function that does this for ever needs ``max_attempts``,
+        or this does not end.
         """
         return self._on_a_loop(Run.until_idle, queues, None)
 
     def stop(self) -> None:
-        """Nothing more is begun; called again, what runs is cancelled. Any thread may call it."""
+        """Begin nothing more; called again, cancel what runs. Any thread may call it."""
         self._stop()
 
     def _on_a_loop(
@@ -91,20 +104,24 @@ class Worker(Tasks[blocking.Database]):
         if concurrency is not None:
             arguments.count(concurrency, "concurrency")
         chosen, database = self.chosen(queues), self.db
-        threads = ThreadPoolExecutor(BRIDGING_THREADS_MAX, "postroom-bridge")
+        threads = Threads(BRIDGING_THREADS_MAX, "postroom-bridge")
 
         async def run() -> Any:
             loop = asyncio.get_running_loop()
-            made = Run(database.on_loop(threads), database, chosen, concurrency)
+            made = Run(database.on_loop(threads), database, chosen, self.hooks, concurrency)
+            self.caller = made.caller
             self._stop = lambda: _told(loop, made)
-            return await work(made)
+            try:
+                return await work(made)
+            finally:
+                made.caller.forget_lost()
 
         try:
             result: T = asyncio.run(run())
             return result
         finally:
             self._stop = lambda: None
-            threads.shutdown(wait=False)
+            threads.shutdown()
 
 
 def _told(loop: asyncio.AbstractEventLoop, run: Run) -> None:

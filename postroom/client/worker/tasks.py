@@ -2,12 +2,16 @@
 
 ::
 
-    claimed ─▶ a slot is free ─▶ the function is called ─┬─ returned ─▶ acknowledged, with its
-                  writes (its lease is extended meanwhile)      ├─ Reject ───▶ given back, with its
-                                                         delay ├─ Discard ──▶ a dead letter
-                                                         └─ any other ▶ given back, with the queue's
-                                                                        back-off; dead after
-                                                                        max_attempts
+    claimed ─▶ a slot is free ─▶ the function is called ─┬─ returned ──▶ acknowledged, with its
+               (its lease is extended meanwhile)         │               writes
+                                                         ├─ Reject ────▶ given back, with its delay
+                                                         ├─ Discard ───▶ a dead letter
+                                                         └─ any other ─▶ given back, with the
+                                                                         queue's back-off; dead
+                                                                         after max_attempts
+
+Whatever a function does, its message gets one of these ends, with a reason, at once. A lease that
+was lost has ended the attempt already.
 """
 
 from __future__ import annotations
@@ -16,128 +20,129 @@ import asyncio
 import functools
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
 from postroom.client.queues.messages import EnqueueHandle, QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.queues.sending import Enqueue, QueueSends
-from postroom.client.worker.calling import Caller, Running
+from postroom.client.worker.calling import Callee
+from postroom.client.worker.calls import Calls, Running
+from postroom.client.worker.failures import Failure, Failures
 from postroom.client.worker.keeping import Keeper
-from postroom.client.worker.outcomes import Discard, Reject
-from postroom.client.worker.supervision import Supervisor, told
+from postroom.client.worker.options import Options
+from postroom.client.worker.outcomes import outcome_of
+from postroom.client.worker.workplace import Workplace
 from postroom.errors import Error, LeaseLost
+from postroom.messaging.queues.requests import QueueSettings
+
+SETTINGS_SECONDS: Final = 1.0
+"""The time for which the settings of a queue are used without asking again, in seconds."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Task(Generic[P, R]):
-    """A function of a worker. Called, it is the function; ``enqueue`` has it called by a worker.
+    """A function of a worker. A call runs the function; ``enqueue`` has a worker call it.
 
     Attributes:
-        queue, kind: of the messages that it is called with.
-        concurrency: how many of them at a time, by one worker.
-        max_attempts: after which a message is dead; ``None``: what the queue says.
+        queue, kind: those of the messages that it is called with.
+        options: how they are worked off.
     """
 
-    def __init__(
-        self,
-        function: Callable[P, R],
-        queue: str,
-        kind: str,
-        concurrency: int,
-        max_attempts: int | None,
-    ) -> None:
+    def __init__(self, function: Callable[P, R], queue: str, kind: str, options: Options) -> None:
         functools.update_wrapper(self, function)
         self.function = function
         self.queue = queue
         self.kind = kind
-        self.concurrency = concurrency
-        self.max_attempts = max_attempts
+        self.options = options
+
+    @property
+    def name(self) -> str:
+        """Return its name in the log."""
+        return f"the task of queue {self.queue!r}, kind {self.kind!r}"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Calls the function, here and now."""
+        """Call the function, here and now."""
         return self.function(*args, **kwargs)
 
     def enqueue(self, tx: QueueSends, payload: Any, **options: Any) -> EnqueueHandle:
-        """Has a worker call the function, once ``tx`` has committed.
+        """Have a worker call the function, once ``tx`` has committed.
 
         Args:
             tx: a transaction, of either form.
-            payload: of the message.
-            options: those of ``tx.enqueue``, but for queue and kind.
+            payload: the payload of the message.
+            options: those of ``tx.enqueue``, except queue and kind.
         """
         return tx.enqueue(self.queue, payload, kind=self.kind, **options)
 
     def message(self, payload: Any, **options: Any) -> Enqueue:
-        """The same for ``tx.when_done``."""
+        """Return a message that has a worker call the function, for ``tx.when_done``."""
         return Enqueue(self.queue, payload, kind=self.kind, **options)
 
     def is_last(self, message: QueueMessage) -> bool:
-        """Whether no attempt follows this one."""
-        return self.max_attempts is not None and message.epoch + 1 >= self.max_attempts
+        """Return whether no attempt follows this one."""
+        most = self.options.max_attempts
+        return most is not None and message.epoch + 1 >= most
 
 
 class TaskLoop:
-    """Brings a task its messages.
+    """The loop that brings a task its messages.
 
     Args:
-        task: which one.
-        caller: calls it.
-        supervisor: for what is to be said.
-        stopping: set when it is to stop.
-        slots: of the worker; ``None``: it has as many as its tasks.
-        patience: seconds of one claim; ``None``: claims can be cancelled.
+        task: the task.
+        workplace: what the loops of the run share.
+        failures: where failures are told.
     """
 
-    def __init__(
-        self,
-        task: Task[Any, Any],
-        caller: Caller,
-        supervisor: Supervisor,
-        stopping: asyncio.Event,
-        slots: asyncio.Semaphore | None,
-        patience: float | None,
-    ) -> None:
+    def __init__(self, task: Task[Any, Any], workplace: Workplace, failures: Failures) -> None:
         self.task = task
-        self._caller = caller
-        self._supervisor = supervisor
-        self._stopping = stopping
-        self._slots = slots
-        self._patience = patience
-        self._own_slots = asyncio.Semaphore(task.concurrency)
-        self._running: set[asyncio.Task[None]] = set()
+        self._caller = caller = workplace.caller
+        self._failures = failures
+        self._supervisor = workplace.supervisor
+        self._stopping = workplace.stopping
+        self._callee = Callee(task.function)
+        self._known: QueueSettings | None = None
+        self._asked_at = 0.0
         self._db: asynchronous.Database = caller.db
         self._queue: Queue = self._db.queue(task.queue)
-        self._consumer = self._queue.consumer(kinds=(task.kind,), credit=task.concurrency)
+        concurrency = task.options.concurrency
+        self._consumer = self._queue.consumer(kinds=(task.kind,), credit=concurrency)
         self._keeper = Keeper(self._db.sender, self._consumer)
+        self._calls = Calls(
+            self._db.sender.monotonic,
+            concurrency,
+            caller.lost,
+            workplace.slots,
+            task.options.timeout,
+        )
 
     # --- claiming
 
     async def run(self) -> None:
-        """Until it is to stop; what runs goes on (:meth:`finish`)."""
+        """Run until it is to stop; calls that run then go on (:meth:`finish`)."""
         try:
             while not self._stopping.is_set():
-                await self._own_slots.acquire()
+                await self._calls.place()
                 message = None
                 try:
+                    await self._caller.room(self._stopping)
                     if not self._stopping.is_set():
                         message = await self._next()
                 finally:
                     if message is None:
-                        self._own_slots.release()
+                        self._calls.leave()
                 if message is not None:
                     self._start(message)
         finally:
             await self._consumer.give_back()
 
     async def _next(self) -> QueueMessage | None:
-        # What was claimed together begins together: their transactions share a turn of the store.
+        # Messages that were claimed together begin together: their transactions share a turn of the
+        # store.
         if (message := self._consumer.at_hand()) is not None:
             return message
-        if self._patience is not None:
-            return await self._consumer.next(self._patience)
         asked = asyncio.ensure_future(self._consumer.next())
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -146,7 +151,7 @@ class TaskLoop:
         except asyncio.CancelledError:
             if asked.done() and not asked.cancelled() and asked.exception() is None:
                 message = asked.result()
-                if message is not None:  # nobody has got it
+                if message is not None:  # no call has got it
                     await self._consumer.give_back_at_once(message)
             raise
         finally:
@@ -156,71 +161,63 @@ class TaskLoop:
                 with suppress(asyncio.CancelledError):
                     await asked
             elif not asked.cancelled():
-                asked.exception()  # it is retrieved, also if this was cancelled meanwhile
+                asked.exception()  # retrieve it, even if this was cancelled meanwhile
 
     async def run_ready(self) -> int:
-        """Works off what is ready now; returns how many messages that were."""
+        """Work off what is ready now; return how many messages there were."""
         done = 0
         while True:
-            await self._own_slots.acquire()
+            await self._calls.place()
             message = await self._consumer.next(0)
             if message is None:
-                self._own_slots.release()
+                self._calls.leave()
                 await self.finish()
                 return done
             done += 1
             self._start(message)
 
     def _start(self, message: QueueMessage) -> None:
-        running = asyncio.ensure_future(self._handle(message))
-        self._running.add(running)
-        running.add_done_callback(self._ended)
+        running = Running(self._db.sender.monotonic)
+        self._keeper.begins(message, running)  # also while it waits for a slot
+        ended = self._calls.start(
+            running,
+            functools.partial(self._handle, message),
+            functools.partial(self._abandon, message),
+        )
+        ended.add_done_callback(self._ended)
 
-    def _ended(self, running: asyncio.Task[None]) -> None:
-        self._running.discard(running)
-        self._own_slots.release()
-        if not running.cancelled() and (error := running.exception()) is not None:
+    def _ended(self, ended: asyncio.Future[Any]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
             self._supervisor.say(
                 f"{self.task.queue} {type(error).__name__}", "a message of %s: %s: %s",
                 self.task.queue, type(error).__name__, str(error),
             )  # fmt: skip
 
     async def finish(self) -> None:
-        """Until everything that runs has ended."""
-        while self._running:
-            await asyncio.wait(set(self._running))
+        """Wait until everything that runs has ended."""
+        await self._calls.finish()
         self._keeper.close()
 
     def cancel(self) -> None:
-        """Ends what runs, as far as it can be ended; the messages are given back, uncounted."""
-        for each in self._running:
-            each.cancel()
+        """End what runs, as far as it can be ended; the messages are given back, uncounted."""
+        self._calls.cancel()
 
     # --- one message
 
-    async def _handle(self, message: QueueMessage) -> None:
-        running = self._keeper.begins(message)
+    async def _handle(self, message: QueueMessage, running: Running) -> None:
         try:
-            async with self._slots or _Free():
-                await self._call(message, running)
+            await self._call(message, running)
         except asyncio.CancelledError:
-            await self._consumer.give_back_at_once(message)
+            if not running.is_lost:
+                await self._consumer.give_back_at_once(message)
             raise
-        except LeaseLost as lost:
-            self._supervisor.say(f"{self.task.queue} lost", "%s: %s", self.task.queue, str(lost))
-            message.settled()
-        except Reject as asked:
-            await self._reject(message, asked.delay, asked.reason or "rejected by its function")
-        except Discard as asked:
-            await self._reject(message, None, asked.reason or "discarded", dead=True)
         except Exception as error:
-            reason = told(error)
-            self._supervisor.say(
-                f"{self.task.queue} {type(error).__name__}",
-                "message %s of %s has failed (attempt %d): %s",
-                str(message.id), self.task.queue, message.epoch + 1, reason,
-            )  # fmt: skip
-            await self._reject(message, None, reason)
+            if running.is_lost:
+                return  # its outcome is stored already
+            if running.is_stopped:
+                await self._consumer.give_back_at_once(message)
+            else:
+                await self._failed(message, error)
         finally:
             self._keeper.ends(message)
 
@@ -229,39 +226,52 @@ class TaskLoop:
             if not tx.queues.settles(message):
                 tx.acknowledge(self.task.queue, message)
 
-        function = self.task.function
-        given = self._caller.message(function, message)
-        await self._caller.call(function, given, finish, running)
+        await self._caller.call(self._callee, message, finish, running)
         message.settled()
 
-    async def _reject(
-        self, message: QueueMessage, delay: Any, reason: str, *, dead: bool = False
-    ) -> None:
-        """What cannot be told the store is known to it when the lease has passed."""
-        dead = dead or self.task.is_last(message)
+    async def _abandon(self, message: QueueMessage, running: Running) -> None:
+        """Store a failure, since the function goes on although it was cancelled."""
+        self._keeper.ends(message)
+        if running.is_stopped:
+            await self._consumer.give_back_at_once(message)
+        else:
+            error = TimeoutError(f"{running.given_up}; it goes on although it was cancelled")
+            await self._failed(message, error)
+
+    async def _failed(self, message: QueueMessage, error: Exception) -> None:
+        """Store how the attempt ended.
+
+        If the store cannot be told, it finds out when the lease has passed.
+        """
+        outcome = outcome_of(error)
+        dead, dies = outcome.dead or self.task.is_last(message), False
         try:
-            await message.reject(delay, dead=dead, reason=reason)
-        except LeaseLost:
-            message.settled()
-        except (TypeError, ValueError) as error:  # that is no delay
-            if delay is None:
-                raise
-            await self._reject(message, None, f"{reason} ({error})", dead=dead)
-        except Error as error:
+            settings = await self._settings()
+            most = settings.max_attempts
+            dies = dead or (most is not None and message.epoch + 1 >= most)
+            await self._consumer.reject(message, outcome.delay, outcome.reason, dead=dead)
+        except LeaseLost as lost:
+            self._supervisor.say(f"{self.task.queue} lost", "%s: %s", self.task.queue, str(lost))
+            return
+        except Error as other:
             self._supervisor.say(
                 f"{self.task.queue} reject", "a message of %s could not be given back: %s",
-                self.task.queue, str(error),
+                self.task.queue, str(other),
             )  # fmt: skip
+            return
+        name = f"message {message.id!s} of queue {self.task.queue!r}"
+        revive = ""
+        if dies and settings.dead_letter_queue:
+            revive = f"it is in queue {settings.dead_letter_queue!r} now, which works on it"
+        elif dies:
+            revive = f"to revive it: postroom queue replay {self.task.queue} {message.id!s}"
+        await self._failures.tell(Failure(message, name, message.epoch + 1, error, revive))
 
-
-class _Free:
-    """No bound."""
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(self, *_: object) -> None:
-        return None
+    async def _settings(self) -> QueueSettings:
+        now = self._db.sender.monotonic()
+        if self._known is None or now - self._asked_at > SETTINGS_SECONDS:
+            self._known, self._asked_at = (await self._queue.info()).settings, now
+        return self._known
 
 
 __all__ = ["Task", "TaskLoop"]

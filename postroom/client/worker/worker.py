@@ -1,57 +1,78 @@
 """A worker, in its asyncio form: the tasks of one process, and how they are run.
 
-States of a run: *running* until it is told to stop; then *stopping*: nothing more is claimed, what
-was claimed ahead is given back, what runs is finished; told once more, it cancels what runs.
+A run is *running* until it is told to stop. Then it is *stopping*: nothing more is claimed,
+messages that were claimed ahead are given back, and calls that run are finished. If it is told to
+stop once more, it cancels what runs.
 """
 
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from postroom.client import arguments
+from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.queues import arguments as checks
-from postroom.client.worker.calling import Caller, Function, check_function
-from postroom.client.worker.inboxes import ATTEMPTS_MAX_DEFAULT, InboxLoop, InboxTask
+from postroom.client.worker.calling import Caller, Function
+from postroom.client.worker.failures import FailureLog, Failures
+from postroom.client.worker.inboxes import InboxLoop, InboxTask
+from postroom.client.worker.options import TIMEOUT_SECONDS, Hook, Hooks, Options, check_hooks
+from postroom.client.worker.stop_signals import stopped_by_signals
 from postroom.client.worker.supervision import Supervisor
 from postroom.client.worker.tasks import Task, TaskLoop
+from postroom.client.worker.threads import Threads
+from postroom.client.worker.workplace import Workplace
 from postroom.errors import Invalid
+from postroom.limits import ATTEMPTS_MAX_DEFAULT, TRANSACTION_SECONDS_MAX
 
 P = ParamSpec("P")
 R = TypeVar("R")
 DatabaseT = TypeVar("DatabaseT")
 
 CONCURRENCY_DEFAULT: Final = 8
-BRIDGED_PATIENCE_SECONDS: Final = 1.0
-"""How long one claim waits that cannot be cancelled."""
 
 
 class Tasks(Generic[DatabaseT]):
-    """What a worker of either form knows: its tasks.
+    """The tasks of a worker of either form.
 
     Args:
-        db: whose messages it works on; ``None``: it is told later (:meth:`bind`).
+        db: the database whose messages it works on; ``None``: given later (:meth:`bind`).
+        on_failure: called with message, exception and number of the attempt when an attempt of any
+            of its tasks has failed, after the hook of the task.
+        on_dead: called in the same way when a message has died of it.
     """
 
-    def __init__(self, db: DatabaseT | None = None) -> None:
+    def __init__(
+        self,
+        db: DatabaseT | None = None,
+        *,
+        on_failure: Hook | None = None,
+        on_dead: Hook | None = None,
+    ) -> None:
+        check_hooks(on_failure=on_failure, on_dead=on_dead)
+        self.hooks = Hooks(on_failure, on_dead)
+        self.caller: Caller | None = None
         self._db = db
         self._tasks: dict[tuple[str, str], Task[Any, Any]] = {}
         self._inboxes: list[InboxTask] = []
 
+    @property
+    def lost_calls(self) -> int:
+        """Return how many functions go on that were given up.
+
+        Their time was over, and they could not be stopped.
+        """
+        return 0 if self.caller is None else self.caller.lost_calls
+
     def bind(self, db: DatabaseT) -> None:
-        """``db`` is the one whose messages it works on."""
+        """Set the database whose messages it works on."""
         self._db = db
 
     @property
     def db(self) -> DatabaseT:
-        """The database that it was given.
+        """Return the database that it was given.
 
         Raises:
             Invalid: there is none yet.
@@ -65,52 +86,68 @@ class Tasks(Generic[DatabaseT]):
 
     @property
     def has_tasks(self) -> bool:
-        """Whether there is anything to do."""
+        """Return whether there is anything to do."""
         return bool(self._tasks or self._inboxes)
 
     @property
     def queues(self) -> list[str]:
-        """The queues that its tasks are for."""
+        """Return the queues that its tasks are for."""
         return list(dict.fromkeys(queue for queue, _ in self._tasks))
 
-    def task(
+    def task(  # noqa: PLR0913 - each argument is an option
         self,
         queue: str,
         kind: str = "",
         *,
         concurrency: int = CONCURRENCY_DEFAULT,
         max_attempts: int | None = None,
+        timeout: float | None = TIMEOUT_SECONDS,
+        on_failure: Hook | None = None,
+        on_dead: Hook | None = None,
     ) -> Callable[[Callable[P, R]], Task[P, R]]:
-        """Makes a function ``f(message, tx)``, or a coroutine function, a task.
+        """Make a function ``f(message, tx)``, or a coroutine function, a task.
 
-        What it writes and sends by ``tx``, and the acknowledgement, commit together. If it raises
-        something, nothing of it happened: ``Reject(delay=...)`` has the message fired again,
-        ``Discard(reason)`` never again, any other exception by the queue's back-off; its type and
-        text become the message's ``last_error``. Functions that are no coroutine functions run in
-        threads. While it runs its lease is extended.
+        The function's writes and sends by ``tx``, and the acknowledgement, commit together. If it
+        raises something, nothing of it happened. ``Reject(delay=...)`` has the message fired again,
+        ``Discard(reason)`` never again, any other exception by the queue's back-off. The type and
+        text of the exception become the message's ``last_error``.
+
+        Functions that are no coroutine functions run in threads. While the function runs, the lease
+        of the message is extended. The worker alone ends the transaction and the message:
+        ``tx.commit``, ``tx.rollback``, ``message.acknowledge`` and ``message.reject`` are refused.
 
         Args:
-            queue: its name.
+            queue: the name of the queue.
             kind: the function gets messages of this kind, and no others.
             concurrency: how many at a time, by this worker.
-            max_attempts: a message that failed so often is dead; ``None``: what the queue says.
+            max_attempts: a message is dead after this many failed attempts; ``None``: the queue's
+                number.
+            timeout: seconds that a call may take; one that takes longer has failed. ``None``: any
+                number. A coroutine is cancelled. A thread cannot be stopped: it goes on, its calls
+                of ``tx`` have no effect any more, and another thread takes its place.
+            on_failure: called with message, exception and number of the attempt when an attempt has
+                failed. It may be a coroutine function, and cannot change the outcome.
+            on_dead: called in the same way when the message has died of it.
+
+        Raises:
+            TypeError: the function cannot be called with these arguments, or calls of it run
+                nothing: it is a generator function, or a class.
+            ValueError: the worker has a task for this queue and kind already.
         """
         name, of_kind = checks.queue_name(queue), checks.kind(kind)
-        arguments.count(concurrency, "concurrency")
-        if max_attempts is not None:
-            arguments.count(max_attempts, "max_attempts")
+        options = Options(concurrency, max_attempts, timeout, on_failure, on_dead).checked()
         if (name, of_kind) in self._tasks:
             raise ValueError(f"this worker has a task for queue {name!r}, kind {of_kind!r} already")
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
-            check_function(function)
-            made = Task(function, name, of_kind, concurrency, max_attempts)
+            functions.check(function, "a task", "message", "tx")
+            made = Task(function, name, of_kind, options)
             self._tasks[name, of_kind] = made
             return made
 
         return decorate
 
-    def inbox(
+    def inbox(  # noqa: PLR0913 - each argument is an option
         self,
         prefix: bytes = b"",
         *,
@@ -118,35 +155,45 @@ class Tasks(Generic[DatabaseT]):
         concurrency: int = CONCURRENCY_DEFAULT,
         max_attempts: int | None = ATTEMPTS_MAX_DEFAULT,
         hold: bool = False,
+        timeout: float | None = TRANSACTION_SECONDS_MAX,
+        on_failure: Hook | None = None,
+        on_dead: Hook | None = None,
     ) -> Callable[[Function], InboxTask]:
-        """Makes a function ``f(message, tx)``, or a coroutine function, work off inboxes.
+        """Make a function ``f(message, tx)``, or a coroutine function, work off inboxes.
 
         Keys that have mail are shared out among the workers, one worker a key at a time; the
-        messages of a key come in their order. What the function writes and sends, and that the
-        messages are consumed, commits together. If it raises something they come again later:
-        ``Reject(delay=...)`` says when, ``Discard(reason)`` never, and any other exception after a
-        second, doubled with each attempt, five minutes at most; its type and text become their
+        messages of a key come in their order. The function's writes and sends commit together with
+        the consumption of the messages.
+
+        If it raises something the messages come again later. ``Reject(delay=...)`` says when,
+        ``Discard(reason)`` never. After any other exception they come after a second, doubled with
+        each attempt, five minutes at most. The type and text of the exception become their
         ``last_error``. An attempt at which the worker is killed counts as well.
 
         Args:
-            prefix: of the keys.
-            batch: the function gets a list of up to so many messages of one key; ``None``: one
+            prefix: the prefix of the keys.
+            batch: the function gets a list of up to this many messages of one key; ``None``: one
                 message at a time.
             concurrency: how many keys at a time, by this worker.
-            max_attempts: a message that failed so often is a dead letter; ``None``: none ever is.
-            hold: the messages behind one that has failed wait until it comes again, so that their
-                order is kept. Otherwise they pass it.
+            max_attempts: a message is a dead letter after this many failed attempts; ``None``:
+                never.
+            hold: whether the messages behind one that has failed wait until it comes again, so that
+                their order is kept. Otherwise they pass it.
+            timeout: seconds that a call may take, see :meth:`task`. The transaction has taken the
+                messages already, so its time is over after a minute in any case.
+            on_failure, on_dead: see :meth:`task`; called for each message of a batch.
+
+        Raises:
+            TypeError: see :meth:`task`.
         """
         of_keys = arguments.key(prefix)
         if batch is not None:
             arguments.count(batch, "batch")
-        arguments.count(concurrency, "concurrency")
-        if max_attempts is not None:
-            arguments.count(max_attempts, "max_attempts")
+        options = Options(concurrency, max_attempts, timeout, on_failure, on_dead).checked()
 
         def decorate(function: Function) -> InboxTask:
-            check_function(function)
-            made = InboxTask(function, of_keys, batch, concurrency, max_attempts, bool(hold))
+            functions.check(function, "a task", "message", "tx")
+            made = InboxTask(function, of_keys, batch, bool(hold), options)
             self._inboxes.append(made)
             return made
 
@@ -155,7 +202,7 @@ class Tasks(Generic[DatabaseT]):
     def chosen(
         self, queues: Collection[str] | None
     ) -> tuple[list[Task[Any, Any]], list[InboxTask]]:
-        """The tasks to run: of all queues and inboxes; or of these queues alone."""
+        """Return the tasks to run: those of all queues and inboxes, or of these queues alone."""
         if queues is None:
             return list(self._tasks.values()), self._inboxes
         unknown = set(queues) - set(self.queues)
@@ -169,9 +216,11 @@ class Run:
 
     Args:
         db: the asyncio form of the store.
-        db_of_threads: the synchronous one, if the store was opened so.
+        db_of_threads: the synchronous form, if the store was opened in it.
         chosen: the tasks.
-        concurrency: how many messages and keys at a time altogether; ``None``: as the tasks say.
+        hooks: the worker's hooks.
+        concurrency: how many messages and keys at a time altogether; ``None``: as many as the tasks
+            allow.
     """
 
     def __init__(
@@ -179,40 +228,45 @@ class Run:
         db: asynchronous.Database,
         db_of_threads: blocking.Database | None,
         chosen: tuple[list[Task[Any, Any]], list[InboxTask]],
+        hooks: Hooks,
         concurrency: int | None,
     ) -> None:
         tasks, inboxes = chosen
         self._db = db
         self._stopping = asyncio.Event()
         self._supervisor = Supervisor(db.sender, self._stopping)
-        most = sum(task.concurrency for task in tasks)
-        most += sum(inbox.concurrency for inbox in inboxes)
-        self._threads = ThreadPoolExecutor(max(min(most, concurrency or most), 1), "postroom-task")
-        caller = Caller(db, db_of_threads, self._threads)
+        most = sum(task.options.concurrency for task in tasks)
+        most += sum(inbox.options.concurrency for inbox in inboxes)
+        self._threads = Threads(max(min(most, concurrency or most), 1), "postroom-task")
+        self._log = FailureLog(db.sender.monotonic)
+        self.caller = caller = Caller(db, db_of_threads, self._threads)
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
-        patience = None if db_of_threads is None else BRIDGED_PATIENCE_SECONDS
-        common = (caller, self._supervisor, self._stopping, slots)
+        place = Workplace(caller, self._supervisor, self._stopping, slots)
+
+        def failures(task: Task[Any, Any] | InboxTask) -> Failures:
+            return Failures(task.name, caller, self._log, task.options, hooks)
+
         self._loops: list[TaskLoop | InboxLoop] = [
-            *(TaskLoop(each, *common, patience) for each in tasks),
-            *(InboxLoop(each, *common) for each in inboxes),
+            *(TaskLoop(each, place, failures(each)) for each in tasks),
+            *(InboxLoop(each, place, failures(each)) for each in inboxes),
         ]
         self._queues = {each.queue for each in tasks}
 
     def stop(self) -> None:
-        """Once: nothing more is begun. Again: what runs is cancelled."""
+        """Begin nothing more; called again, cancel what runs."""
         if self._stopping.is_set():
             for loop in self._loops:
                 loop.cancel()
         self._stopping.set()
 
     async def until_stopped(self, ready: Callable[[], None] | None) -> None:
-        """Works until it is told to stop, and has finished; ``ready`` is called when it begins."""
+        """Work until it is told to stop, and has finished; call ``ready`` when it begins."""
         try:
             await self._check_queues()
             if ready is not None:
                 ready()
             await asyncio.gather(
-                *(self._supervisor.run(_name(loop), loop.run) for loop in self._loops)
+                *(self._supervisor.run(loop.task.name, loop.run) for loop in self._loops)
             )
             if self._loops:
                 await self._stopping.wait()
@@ -221,7 +275,7 @@ class Run:
             await self._finish()
 
     async def until_idle(self) -> int:
-        """Works off what is due now, and what becomes due by it; returns how much that was."""
+        """Work off what is due now, and what becomes due by it; return how much there was."""
         total = 0
         try:
             await self._check_queues()
@@ -240,7 +294,8 @@ class Run:
     async def _finish(self) -> None:
         for loop in self._loops:
             await loop.finish()
-        self._threads.shutdown(wait=False)
+        self._log.close()
+        self._threads.shutdown(cancel_futures=True)
 
     async def _check_queues(self) -> None:
         if self._queues:
@@ -252,38 +307,24 @@ class Run:
                 )
 
 
-def _name(loop: TaskLoop | InboxLoop) -> str:
-    if isinstance(loop, TaskLoop):
-        return f"the task of queue {loop.task.queue!r}, kind {loop.task.kind!r}"
-    return f"the task of inboxes {loop.task.prefix!r}"
-
-
-@contextmanager
-def stopped_by_signals(run: Run, *, wanted: bool) -> Iterator[None]:
-    """SIGTERM and SIGINT stop a run, if this is the main thread."""
-    loop = asyncio.get_running_loop()
-    if not wanted or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    for number in numbers:
-        loop.add_signal_handler(number, run.stop)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
 class Worker(Tasks[asynchronous.Database]):
-    """Functions that are called with messages of queues and inboxes, in the asyncio form.
+    """A set of functions that are called with messages of queues and inboxes, in the asyncio form.
 
     Args:
-        db: whose messages it works on; ``None``: it is told later (:meth:`bind`).
+        db: the database whose messages it works on; ``None``: given later (:meth:`bind`).
+        on_failure: called with message, exception and number of the attempt when an attempt of any
+            of its tasks has failed, after the hook of the task.
+        on_dead: called in the same way when a message has died of it.
     """
 
-    def __init__(self, db: asynchronous.Database | None = None) -> None:
-        super().__init__(db)
+    def __init__(
+        self,
+        db: asynchronous.Database | None = None,
+        *,
+        on_failure: Hook | None = None,
+        on_dead: Hook | None = None,
+    ) -> None:
+        super().__init__(db, on_failure=on_failure, on_dead=on_dead)
         self._run: Run | None = None
 
     async def run(
@@ -294,16 +335,16 @@ class Worker(Tasks[asynchronous.Database]):
         signals: bool = False,
         ready: Callable[[], None] | None = None,
     ) -> None:
-        """Works until :meth:`stop` is called; then it finishes what it has begun.
+        """Work until :meth:`stop` is called; then finish what it has begun.
 
-        It goes on whatever fails: a loop of it that has failed begins again after a pause, and says
-        so in the log ``postroom.worker``.
+        It goes on whatever fails: a loop that has failed begins again after a pause. The log
+        ``postroom.worker`` tells it.
 
         Args:
-            queues: only the tasks of these.
+            queues: run only the tasks of these queues.
             concurrency: how many messages and keys at a time altogether.
-            signals: SIGTERM and SIGINT stop it; the second one cancels what runs.
-            ready: is called, once, when its queues have been found, and before it takes messages.
+            signals: whether SIGTERM and SIGINT stop it; the second one cancels what runs.
+            ready: called, once, when its queues have been found, and before it takes messages.
 
         Raises:
             Invalid: a queue of its tasks does not exist.
@@ -314,23 +355,26 @@ class Worker(Tasks[asynchronous.Database]):
             await run.until_stopped(ready)
 
     async def run_until_idle(self, *, queues: Collection[str] | None = None) -> int:
-        """Works off what is due now, and what becomes due by it; returns how many messages, and
-        batches of inboxes, that were. What is scheduled for later, backs off, or is held back by a
-        limit of its queue, is not due. What is rejected with ``delay=0`` is due again at once: a
-        function that does so for ever needs ``max_attempts``, or this does not end.
+        """Work off what is due, and what becomes due by it; return the number of messages.
+
+        A batch of an inbox counts as one. Messages that are scheduled for later, back off, or are
+        held back by a limit of their queue, are not due. A message that is rejected with
+        ``delay=0`` is due again at once: a function that does this for ever needs ``max_attempts``,
+        or this does not end.
         """
         return await self._begin(queues, None).until_idle()
 
     def stop(self) -> None:
-        """Nothing more is begun; called again, what runs is cancelled."""
+        """Begin nothing more; called again, cancel what runs."""
         if self._run is not None:
             self._run.stop()
 
     def _begin(self, queues: Collection[str] | None, concurrency: int | None) -> Run:
         if concurrency is not None:
             arguments.count(concurrency, "concurrency")
-        self._run = Run(self.db, None, self.chosen(queues), concurrency)
+        self._run = Run(self.db, None, self.chosen(queues), self.hooks, concurrency)
+        self.caller = self._run.caller
         return self._run
 
 
-__all__ = ["Run", "Tasks", "Worker", "stopped_by_signals"]
+__all__ = ["Run", "Tasks", "Worker"]

@@ -17,11 +17,13 @@ Invariants:
 
 Making a segment of full length takes its time, so nobody waits for that: it is made in the
 background, and where none is ready a short one is written meanwhile. A new log begins with a short
-one. What is short is not kept once a longer one can take its place.
+one. What is short is not kept once a longer one can take its place. A short one is made before the
+room of the log is used up: when it is, the device may be full.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable
@@ -50,6 +52,8 @@ SPARES_KEPT: Final = 1
 SHORT_SHARE: Final = 64
 SHORT_BYTES_MIN: Final = 16 * 1024
 """A short segment is that part of a full one, and no shorter than that."""
+RUNS_SHORT_SHARE: Final = 2
+"""The next segment is made when there is less room than this part of a short one."""
 ENTRY_KEY_BYTES: Final = 18
 _RAFT_LOG: Final = 2
 _ENTRY: Final = 0x6C
@@ -173,9 +177,20 @@ class Log:
         return self._end * 2 > self._segments[-1].file.size
 
     @property
+    def left_bytes(self) -> int:
+        """How much can be written before a file must be made."""
+        spares = sum(each.file.size for each in self._spares)
+        return self._segments[-1].file.size - self._end + spares
+
+    @property
+    def short_bytes(self) -> int:
+        """How long a segment is that somebody waits for."""
+        return _short(self.segment_bytes)
+
+    @property
     def has_spare(self) -> bool:
-        """Whether there is one."""
-        return bool(self._spares)
+        """Whether there is one of full length."""
+        return any(each.file.size >= self.segment_bytes for each in self._spares)
 
     @property
     def wants_spare(self) -> bool:
@@ -197,15 +212,26 @@ class Log:
         """Which entries may lie in a segment."""
         return self._places.get(number, {})
 
-    def make_spare(self) -> None:
-        """Make a segment for later. May run beside everything else.
+    def make_spare(self, size_bytes: int | None = None) -> None:
+        """Make a segment for later, unless there is one. May run beside everything else.
+
+        Args:
+            size_bytes: how long it is; ``None``: of full length.
 
         Raises:
             OSError: the device refuses; nothing is left of it.
         """
+        size = self.segment_bytes if size_bytes is None else blocks(size_bytes)
         with self._making:
-            if not any(each.file.size >= self.segment_bytes for each in self._spares):
-                self._spares.append(self._make(self.segment_bytes))
+            if not any(each.file.size >= size for each in self._spares):
+                self._spares.append(self._make(size))
+
+    def keep_spare(self) -> None:
+        """Make a short segment if none is ready, little room is left, and the device has any."""
+        left = self._segments[-1].file.size - self._end
+        if not self._spares and left < self.short_bytes // RUNS_SHORT_SHARE:
+            with contextlib.suppress(OSError):
+                self._spares.append(self._make(self.short_bytes))
 
     def release(self, oldest: int) -> None:
         """No segment before ``oldest`` is wanted, and a durable record says so."""

@@ -1,26 +1,30 @@
-"""Claims on the queues of a range: who waits, is answered, gives up, or has gone.
+"""The claims on the queues of a range, and the return of messages whose claim or holder is gone.
 
 ::
 
     claim ─▶ waits ─▶ a proposal leases something to it ─▶ answered
       │        └─ nobody waits any more ─▶ what it got goes back, uncounted
       └─ sent again, as its answer was lost ─▶ what it holds
-    its transaction has ended, its client has gone ─▶ its attempts have failed
+    its transaction has not committed ─▶ what it got goes back, uncounted
+    its client has gone, or its transaction's time is over ─▶ its attempts have failed
+    its consumer has no credit ─▶ told once one of its attempts is over (:mod:`.credit`)
 
-What goes back is noted with the manager; it goes with the next ``AdvanceQueues``.
+The manager notes which attempts go back; the next ``AdvanceQueues`` gives them back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.advance import CONSUMER_HAS_GONE, TRANSACTION_HAS_ENDED
+from postroom.messaging.queues.advance import CONSUMER_HAS_GONE
+from postroom.messaging.queues.attempts import is_named_by
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.leases import Lease
+from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, QueueMessage
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, QueueMessage
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.registry import Registry
@@ -28,12 +32,12 @@ from postroom.ranges.requests import CLIENT_ID_BYTES
 
 
 class Claiming:
-    """See the module.
+    """The claims on the queues of a range.
 
     Args:
-        by_name: the managers of the queues there are.
-        known: the queue of a name, or ``Invalid``.
-        around: clocks, and whom to wake.
+        by_name: the managers of the queues in use.
+        known: a function that returns the manager of a queue, or raises ``Invalid``.
+        around: the clocks, and the service to wake.
     """
 
     def __init__(
@@ -46,49 +50,58 @@ class Claiming:
         self._known = known
         self._around = around
         self._claiming: dict[bytes, dict[Manager, None]] = {}  # in an order that repeats
+        self._holding: dict[bytes, dict[Manager, None]] = {}
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the claims and their hooks."""
         registry.reads[ClaimQueue] = self.claim
         registry.locking.add(ClaimQueue)
         registry.on_release.append(self.release)
+        registry.on_vanished.append(self.vanished)
         registry.on_given_up.append(self.given_up)
+        registry.on_applied.append(self._around.answer_credit)
         registry.on_client_gone.append(self.client_gone)
         registry.holds.append(self.holds_for)
         registry.holders.append(self.holders)
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),
+            "queue credit waits": lambda: len(self._around.credit),
         }
 
     def clear(self) -> None:
-        """Nobody waits here any more."""
+        """Forget all claims and holders, at the end of the lease."""
         self._claiming.clear()
+        self._holding.clear()
         self._around.refusals.clear()
+        self._around.credit.clear()
 
     # --- under a new lease
 
-    def remember_transactions(self, manager: Manager) -> None:
-        """What was claimed in transactions under another leader ends with them all the same."""
+    def remember(self, manager: Manager) -> None:
+        """Take over the claims that were made under another leader.
+
+        Messages that were claimed in a transaction still end with it. Messages of a client that
+        cannot be there any more go back.
+        """
+        for client in manager.leases.clients():
+            self.holds(manager, client)
         for transaction_id in manager.leases.transactions:
             self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(transaction_id, {})[manager] = None
-
-    def forget_strangers(self, manager: Manager) -> None:
-        """What was held by who cannot be there any more goes back."""
         for lease in manager.leases.all():
             client = lease.consumer[:CLIENT_ID_BYTES]
             if not self._around.may_be_there(client):
-                attempt = (lease.entry.locator, lease.entry.epoch)
-                manager.to_give_back[attempt] = CONSUMER_HAS_GONE
+                manager.give_back_later([lease.attempt], CONSUMER_HAS_GONE)
 
-    # --- who waits
+    # --- waiting claims
 
     def claim(self, view: View, request: ClaimQueue) -> Claimed:
-        """``ClaimQueue``: waits until a proposal has leased something to it.
+        """Evaluate ``ClaimQueue``: wait until a proposal has leased a message to it.
 
         Raises:
             Invalid: there is no such queue, or it was dropped.
+            MustWait: nothing is leased to it yet.
         """
         manager = self._by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
@@ -102,6 +115,8 @@ class Claiming:
         if refusal is not None:
             raise refusal
         manager = self._known(request.queue)
+        if request.in_hand is not None:
+            return self._over(manager, request, request.in_hand)
         if request.again:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
@@ -111,61 +126,127 @@ class Claiming:
             self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(request.transaction_id, {})[manager] = None
         waiter = manager.wait(request)
+        if manager.counted.ready or manager.counted.scheduled:
+            manager.around.poll(manager)
         if not request.wait or not manager.ready.is_complete or len(manager.ready):
             manager.around.look_at(manager)
         raise MustWait(waiter)
 
+    def _over(self, manager: Manager, request: ClaimQueue, in_hand: list[Attempt]) -> Claimed:
+        """Return which attempts of a consumer without credit are over.
+
+        Raises:
+            MustWait: none is, and the consumer waits for one.
+        """
+        over = [place for place, each in enumerate(in_hand) if not self._is_held(manager, each)]
+        if not over and request.wait:
+            raise MustWait(self._around.credit.add(request))
+        self._around.credit.remove(request)
+        return Claimed([], over)
+
+    def _is_held(self, manager: Manager, attempt: Attempt) -> bool:
+        lease = manager.leases.get((attempt.key, attempt.kind, attempt.id))
+        return lease is not None and is_named_by(attempt, lease)
+
     def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
-        """What a claim has got already, if its answer was lost: but for what goes back just now."""
+        """Return the messages that a claim got before, if its answer was lost.
+
+        Messages that are being given back are left out.
+        """
+        now = self._around.monotonic()
         return [
-            leased_message(view, manager, lease.entry, lease.until, lease.fired_at)
+            leased_message(
+                view,
+                manager,
+                lease.entry,
+                (
+                    lease.until,
+                    lease.fired_at,
+                    max(int((lease.hold.deadline - now) * 1000), 0),
+                ),
+            )
             for lease in manager.leases.of_claim(request.consumer, request.number)
-            if (lease.entry.locator, lease.entry.epoch) not in manager.to_give_back
+            if lease.attempt not in manager.to_give_back
         ]
 
     def answer(self, waiter: Waiter) -> None:
-        """A claim that waits can be answered."""
+        """Answer a claim that waits."""
         if waiter.refused is not None:
             self._around.refusals[id(waiter.request)] = waiter.refused
         self._around.answer(waiter)
 
     def given_up(self, request: object) -> None:
-        """Nobody waits for the answer of a claim any more."""
+        """Forget a claim for whose answer nobody waits any more, and give back what it got."""
         if type(request) is not ClaimQueue:
             return
         self._around.refusals.pop(id(request), None)
+        self._around.credit.remove(request)
         manager = self._by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if manager is None or waiter is None:
             return
         manager.consumers.remove(waiter)
         if waiter.granted:
-            for message in waiter.messages:
-                locator = (message.key, message.kind, message.id)
-                manager.to_give_back[locator, message.epoch] = None
+            manager.give_back_later(map(attempt_of, waiter.messages), None)
             self._around.wake()
 
     def release(self, transaction_id: bytes) -> list[object]:
-        """A transaction has ended: what it has claimed and not settled goes back."""
+        """Give back what a transaction that ended without a commit has claimed and not settled.
+
+        Nothing has failed, so no attempt is counted. :meth:`vanished` is called before it, if at
+        all.
+        """
         for manager in self._claiming.pop(transaction_id, ()):
-            for lease in manager.leases.of_transaction(transaction_id):
-                self._fail(manager, lease, TRANSACTION_HAS_ENDED)
+            self._give_back(manager, manager.leases.of_transaction(transaction_id), None)
         return []
 
-    def client_gone(self, client: bytes) -> None:
-        """A client was not heard of for too long: what its consumers hold has failed."""
-        for manager in self._by_name.values():
-            for lease in manager.leases.of_client(client):
-                self._fail(manager, lease, CONSUMER_HAS_GONE)
+    def vanished(self, transaction_id: bytes, why: str) -> None:
+        """Fail the attempts of a transaction that has ended without a word.
 
-    def _fail(self, manager: Manager, lease: Lease, why: str) -> None:
-        manager.to_give_back[lease.entry.locator, lease.entry.epoch] = why
-        self._around.wake()
+        Its messages may be what ended its client, or keeps it busy for ever.
+        """
+        for manager in self._claiming.get(transaction_id, ()):
+            self._give_back(manager, manager.leases.of_transaction(transaction_id), why)
+
+    def client_gone(self, client: bytes) -> None:
+        """Fail the attempts of a client that was not heard of for too long."""
+        for manager in self._holding.get(client, ()):
+            self._give_back(manager, manager.leases.of_client(client), CONSUMER_HAS_GONE)
+
+    def _give_back(self, manager: Manager, leases: list[Lease], why: str | None) -> None:
+        if leases:
+            manager.give_back_later((each.attempt for each in leases), why)
+            self._around.wake()
+
+    def holds(self, manager: Manager, client: bytes) -> None:
+        """Note that a client's consumers began or ceased to hold messages of a queue."""
+        managers = self._holding.setdefault(client, {})
+        if manager.leases.holds_for(client):
+            managers[manager] = None
+            return
+        managers.pop(manager, None)
+        if not managers:
+            del self._holding[client]
+
+    def note(self) -> str:
+        """Return which message of all queues is leased longest, and by whom; empty: none is."""
+        managers = {manager for each in self._holding.values() for manager in each}
+        leases = [(manager.leases.longest(), manager.name) for manager in managers]
+        held = [(lease, queue) for lease, queue in leases if lease is not None]
+        if not held:
+            return ""
+        lease, queue = min(held, key=lambda each: each[0].fired_at)
+        told = lease.told(self._around.reading())
+        since = Timestamp(told.since).datetime.isoformat(timespec="seconds")
+        return (
+            f"held for longest is the message {told.id!r} of the queue {queue!r}: for "
+            f"{told.seconds:.0f} s, since {since}, by {told.consumer}"
+        )
 
     def holders(self) -> set[bytes]:
-        """The clients whose consumers hold anything."""
-        return {client for each in self._by_name.values() for client in each.leases.clients()}
+        """Return the clients whose consumers hold any message."""
+        return set(self._holding)
 
     def holds_for(self, client: bytes) -> bool:
-        """Whether those of a client do."""
-        return any(manager.leases.holds_for(client) for manager in self._by_name.values())
+        """Return whether the consumers of a client hold any message."""
+        return client in self._holding

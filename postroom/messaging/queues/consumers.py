@@ -1,107 +1,179 @@
-"""Who waits for messages of a queue, and who of them gets the next one.
+"""The claims that wait for messages of a queue, and the order in which they are served.
 
 ::
 
     ClaimQueue ─▶ waits ── a proposal leases messages to it ── applied ─▶ granted ─▶ answered
                     └─ cancelled, or its client has gone ─▶ given up; what it got goes back
 
-A claim is a read that may have to wait. What it waits for is its own: a :class:`Waiter` is the
-token of its call. Of those that wait, the one whose consumer holds fewest messages is served next,
-and among equals the one that was served longest ago. So messages go round, and a slow consumer gets
-fewer. A consumer is known here as long as it waits; what it holds is in the table of leases.
+A claim is a read that may have to wait. Each claim waits for a token of its own, its
+:class:`Waiter`. The claim whose consumer holds the fewest messages is served next; among equals,
+the one that was served longest ago. Thus messages go round, and a slow consumer gets fewer. A
+consumer is known here as long as it waits; the messages that it holds are in the table of leases.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
+
+import msgspec
 
 from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import ClaimQueue, QueueMessage, Selection
+from postroom.ranges import headers
+from postroom.ranges.headers import Headers
 from postroom.ranges.requests import CLIENT_ID_BYTES
+
+WISHES_KEPT: Final = 1000
+
+_encode = msgspec.msgpack.encode
 
 
 class Wish:
-    """What a consumer takes, by its selection.
+    """The messages that a consumer takes, by its selection.
 
     Args:
-        selection: as the consumer gave it.
-        headers: reads the headers of a message.
+        selection: the selection that the consumer gave.
+        read_headers: a function that reads the headers of a message.
 
     Attributes:
         kinds, looks_closer: see :class:`.turns.Wants`.
-        cursor: how far the stored messages were looked through for those that are not in memory;
-            ``None``: to the end.
+        cursor: the key up to which the stored messages were searched for those that are not in
+            memory; ``None``: to the end.
     """
 
     __slots__ = (
-        "_end", "_headers", "_missed", "_start", "_where", "cursor", "kinds", "looks_closer",
+        "_end", "_headers", "_is_again", "_missed", "_missed_at", "_start", "_where", "cursor",
+        "kinds", "looks_closer",
     )  # fmt: skip
 
-    def __init__(
-        self, selection: Selection, headers: Callable[[Entry], dict[str, Any] | None]
-    ) -> None:
+    def __init__(self, selection: Selection, read_headers: Callable[[Entry], Headers]) -> None:
         self._start, self._end = selection.start, selection.end
-        self._where = selection.where or {}
-        self._headers = headers
+        self._where = selection.where
+        self._headers = read_headers
         self.kinds = None if selection.kinds is None else frozenset(selection.kinds)
-        self.looks_closer = bool(self._where or self._start or self._end is not None)
+        self.looks_closer = bool(headers.names(self._where) or self._start or self._end is not None)
         self.cursor: bytes | None = b""
         self._missed: bytes | None = None
+        self._missed_at = 0
+        self._is_again = False
 
-    def misses(self, key: bytes) -> None:
-        """It takes the message there, but the group of that may not fire just now."""
-        if self._missed is None or key < self._missed:
+    def misses(self, key: bytes, additions: int) -> None:
+        """Note a message that it takes, but whose group may not fire now.
+
+        Args:
+            key: the key of the message.
+            additions: the ``additions`` of the ready cache now; they rise when the group is freed.
+        """
+        if self._missed is None:
+            self._missed, self._missed_at = key, additions
+        elif key < self._missed:
             self._missed = key
 
-    def look_again(self) -> None:
-        """From the first one that was missed."""
-        missed, self._missed = self._missed, None
-        if missed is not None and (self.cursor is None or missed < self.cursor):
-            self.cursor = missed
+    def look_again(self, additions: int) -> bool:
+        """Go back to the first missed message if a group was freed since; return whether it did.
+
+        It goes back again only after all messages behind that one have been looked at.
+        """
+        missed, cursor = self._missed, self.cursor
+        self._is_again &= cursor is not None
+        if missed is None or additions == self._missed_at:
+            return False
+        if cursor is not None and (self._is_again or missed >= cursor):
+            return False
+        self._is_again = cursor is not None
+        self.cursor, self._missed = missed, None
+        return True
 
     def takes(self, entry: Entry) -> bool:
-        """Whether this is one of them."""
+        """Return whether it takes this message."""
         if self.kinds is not None and entry.kind not in self.kinds:
             return False
         if not self.looks_closer:
             return True
         if entry.key < self._start or (self._end is not None and entry.key >= self._end):
             return False
-        if not self._where:
-            return True
-        headers = self._headers(entry) or {}
-        return all(name in headers and headers[name] == self._where[name] for name in self._where)
+        found, where = headers.names(self._headers(entry)), headers.names(self._where)
+        return all(
+            name in found and headers.content_of(found[name]) == headers.content_of(where[name])
+            for name in where
+        )
 
     def may_take(self, entry: Entry) -> bool:
-        """Whether it is one of them, as far as the entry tells."""
+        """Return whether it may take this message, as far as the entry tells."""
         if self.kinds is not None and entry.kind not in self.kinds:
             return False
         return entry.key >= self._start and (self._end is None or entry.key < self._end)
 
 
 def takes_all(selection: Selection) -> bool:
-    """Whether a selection leaves nothing out."""
+    """Return whether a selection leaves nothing out."""
     return not (
         selection.start
         or selection.end is not None
         or selection.kinds is not None
-        or selection.where
+        or headers.names(selection.where)
     )
 
 
+class Wishes:
+    """The wishes of the consumers of a queue, each once.
+
+    Args:
+        read_headers: a function that reads the headers of a message.
+    """
+
+    def __init__(self, read_headers: Callable[[Entry], Headers]) -> None:
+        self._headers = read_headers
+        self._wishes: dict[bytes, Wish] = {}
+
+    def __iter__(self) -> Iterator[Wish]:
+        return iter(self._wishes.values())
+
+    def of(self, selection: Selection, waiters: Iterable[Waiter]) -> Wish | None:
+        """Return the wish of a selection, or ``None`` if it leaves nothing out.
+
+        Args:
+            selection: the selection of a claim.
+            waiters: the claims whose wishes are kept.
+        """
+        if takes_all(selection):
+            return None
+        packed = _encode(selection)
+        wish = self._wishes.get(packed)
+        if wish is None:
+            if len(self._wishes) >= WISHES_KEPT:
+                used = {id(waiter.wish) for waiter in waiters}
+                self._wishes = {k: w for k, w in self._wishes.items() if id(w) in used}
+            self._wishes[packed] = wish = Wish(selection, self._headers)
+        return wish
+
+    def left_out(self, key: bytes, entry: Entry) -> None:
+        """Note an entry that is stored and not in memory, so that wishes search it there."""
+        for wish in self:
+            if (wish.cursor is None or key < wish.cursor) and wish.may_take(entry):
+                wish.cursor = key
+
+    def begin_again(self) -> None:
+        """Search the stored messages from the beginning for all wishes."""
+        for wish in self:
+            wish.cursor = b""
+
+
 class Waiter:
-    """One claim that waits: also the token of its call.
+    """A claim that waits, and the token of its call.
 
     Attributes:
         request: the claim.
+        client: the id of its client.
         wish: what it takes; ``None``: anything.
-        messages: what a proposal leases to it, and their ``size`` in bytes.
-        granted: whether that is applied, or it is to be answered without any: it is answered.
-        refused: the error that it is answered.
-        looked_at: the state of memory at which there was nothing for it.
+        messages: the messages that a proposal leases to it, with their ``size`` in bytes.
+        granted: whether it is answered: that proposal is applied, or there is nothing for it.
+        refused: the error with which it is answered.
+        looked_at: the ``additions`` of the ready cache when there was nothing for it.
+        turn: a number that rises each time a claim is served.
         busy: how many messages its consumer holds.
     """
 
@@ -124,7 +196,7 @@ class Waiter:
 
 
 Placed: TypeAlias = tuple[int, int, Waiter]
-"""Who waits, in line: how many it holds, and when it was served last. No two are alike."""
+"""A waiting claim in line: its consumer's messages, its last turn, and itself. All differ."""
 
 
 class Consumers:
@@ -142,32 +214,38 @@ class Consumers:
         return iter(self._waiters.values())
 
     def of(self, request: ClaimQueue) -> Waiter | None:
-        """The one that this very request has become."""
+        """Return the waiter of this very request, or `None`."""
         waiter = self._waiters.get(id(request))
         return waiter if waiter is not None and waiter.request is request else None
 
     def add(self, waiter: Waiter) -> None:
-        """Another one waits."""
+        """Add a claim that waits."""
         self._turn += 1
         waiter.turn = self._turn
         self._waiters[id(waiter.request)] = waiter
 
     def remove(self, waiter: Waiter) -> None:
-        """It was answered, or is given up."""
+        """Remove a claim that was answered or given up."""
         self._waiters.pop(id(waiter.request), None)
 
+    def take_back(self) -> None:
+        """Take back the messages of a proposal that did not come about."""
+        for waiter in self:
+            if not waiter.granted:
+                waiter.messages, waiter.size, waiter.looked_at = [], 0, 0
+
     def clear(self) -> list[Waiter]:
-        """Nobody waits any more; answers who did."""
+        """Remove all claims and return them."""
         waited = list(self._waiters.values())
         self._waiters.clear()
         return waited
 
     def line(self, additions: int, *, is_complete: bool) -> list[Placed]:
-        """Those for whom there may be something, as a heap: who is first is served next.
+        """Return the claims that there may be something for, as a heap; the first is served next.
 
         Args:
-            additions: of the messages in memory.
-            is_complete: whether there are no others.
+            additions: the ``additions`` of the ready cache.
+            is_complete: whether all stored messages are in memory.
         """
         held_by = self._leases.held_by
         line = []
@@ -183,7 +261,7 @@ class Consumers:
         return line
 
     def served(self, waiter: Waiter) -> None:
-        """It was given a message: others come first now, if they hold as few."""
+        """Note that a claim was given a message: among equals, others come first now."""
         self._turn += 1
         waiter.turn = self._turn
         waiter.busy += 1

@@ -1,14 +1,14 @@
-"""What a queue holds and has done: counted in the write that changes it.
+"""The counters of a queue, changed in the write that changes what they count.
 
 ::
 
     enqueued = ready + scheduled + leased + dead + acknowledged + cancelled + moved
 
-holds in every state that anybody can see. As with the messages of a range
-(:mod:`postroom.messaging.counters`), a proposal after which it would not hold never leaves.
+This equation holds in every state that a reader can see. A proposal that would break it is never
+sent. The messages of a range have such counters too (:mod:`postroom.messaging.counters`).
 
-There is one record a queue, written once a proposal. Evaluators name what happens by a *change*: a
-tuple of what is added to which counter. The changes of a proposal are added up before that.
+There is one record for each queue, written once in a proposal. Evaluators describe an event by a
+*change*: the numbers to add to counters. The changes of a proposal are added up first.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Change: TypeAlias = tuple[tuple[str, int], ...]
 
 
 class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The stored part of ``QueueStats``; and those ``moved`` to another queue."""
+    """The stored part of ``QueueStats``, and the messages ``moved`` to another queue."""
 
     ready: int = 0
     scheduled: int = 0
@@ -46,11 +46,11 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def live(self) -> int:
-        """All that are not done and not dead."""
+        """Return the number of messages that are not done and not dead."""
         return self.ready + self.scheduled + self.leased
 
     def conserved(self) -> bool:
-        """Whether nothing is lost and nothing came from nowhere."""
+        """Return whether no message is lost or made up."""
         ended = self.dead + self.acknowledged + self.cancelled + self.moved
         return self.enqueued == self.live + ended and min(msgspec.structs.astuple(self)) >= 0
 
@@ -84,14 +84,17 @@ ARCHIVED: Final = _moves(("acknowledged", 1), ("archived", 1))
 CANCELLED: Final = _moves(("cancelled", 1))
 BURIED: Final = _moves(("dead", 1), ("buried", 1))
 MOVED_AWAY: Final = _moves(("moved", 1), ("buried", 1))
-"""By where the message was."""
+"""The changes by the part where the message was."""
 
 FAILED: Final[dict[tuple[str, str], Change]] = {
     (how, to): (("leased", -1), (to, 1), (how, 1))
     for how in ("rejected", "expired")
     for to in (READY, SCHEDULED)
 }
-"""By how, and where the message goes. Who dies of it is counted by ``DIED`` besides."""
+"""The changes of failures, by how the attempt ended and where the message goes.
+
+If the message dies, ``DIED`` counts the failure instead.
+"""
 DIED: Final[dict[str, Change]] = {how: ((how, 1),) for how in ("rejected", "expired")}
 
 RESCHEDULED: Final[dict[tuple[str, str], Change]] = {
@@ -104,26 +107,26 @@ REPLAYED: Final[Change] = (("dead", -1), ("ready", 1), ("replayed", 1))
 
 @functools.lru_cache(maxsize=4096)
 def times(change: Change, number: int) -> Change:
-    """A change that takes place so often at once."""
+    """Return a change that takes place ``number`` times."""
     return tuple((counter, more * number) for counter, more in change)
 
 
 def fired(number: int, again: int) -> Change:
-    """So many were fired at once, and ``again`` of them had been fired before."""
+    """Return the change for fired messages, of which ``again`` had been fired before."""
     change = times(FIRED, number)
     return (*change, ("retried", again)) if again else change
 
 
 def read(stored: bytes | None) -> Counted:
-    """The counters in a record."""
+    """Return the counters in a record."""
     return Counted() if stored is None else _decoder.decode(stored)
 
 
 def check(counted: Counted, leased: int, *, has_scheduled: bool) -> None:
-    """Whether the counters agree with what is there: so many are leased, and some scheduled.
+    """Check the counters against the number of leases, and whether messages are scheduled.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not agree.
     """
     if counted.leased != leased:
         raise ValueError(f"{counted.leased} are leased by the counters, and {leased} by holdings")
@@ -132,7 +135,7 @@ def check(counted: Counted, leased: int, *, has_scheduled: bool) -> None:
 
 
 def add(name: str, before: Counted, changes: dict[Change, int]) -> Counted:
-    """The counters of the queue ``name`` after changes, each with how often it took place.
+    """Return the counters of the queue ``name`` after changes, each with how often it took place.
 
     Raises:
         StoreCorrupted: messages would be lost or made up.

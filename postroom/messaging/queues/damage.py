@@ -1,17 +1,17 @@
-"""Records of a queue that cannot be read: what is told of them, and that no other queue suffers.
+"""The errors of queue records that cannot be read; they affect no other queue.
 
 ::
 
     restart · firing · time ─▶ a record that nothing can decode ─▶ its queue is set aside
     a request of a client   ─▶ the same ─────────────────────────▶ that request is refused
 
-A queue that is set aside serves nobody until what is stored was replaced, or the queue was dropped
-(:mod:`.dropping`). All others go on. It is set aside in the leaseholder's memory only: nothing is
-written, the next leaseholder finds the same by itself, and followers apply what was written without
-reading it.
+A queue that is set aside serves nobody until the stored records are replaced, or the queue is
+dropped (:mod:`.dropping`). All others go on. It is set aside in the leaseholder's memory only.
+Nothing is written: the next leaseholder finds the damage by itself, and followers apply records
+without reading them.
 
-What the storage engine cannot read (``BlockDamaged``) is something else: that is damage of a disk,
-not of a record, and another node may have it whole. It goes its own way.
+A block that the storage engine cannot read (``BlockDamaged``) is different. It is damage of a disk,
+not of a record, and another node may have it whole. It is handled elsewhere.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from postroom.log_once import shown
 T = TypeVar("T")
 
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a damaged record may raise: a text may be no UTF-8, headers may be too deep."""
+"""The errors of decoding a damaged record: a text may be no UTF-8, headers may be too deep."""
 UNREADABLE: Final = (*UNDECODABLE, ValueError, LookupError, OverflowError, StoreCorrupted)
-"""What reading a damaged record may raise. Who catches this lets ``BlockDamaged`` through first."""
+"""The errors of reading a damaged record. Let ``BlockDamaged`` through before catching these."""
 
 
 class QueueDamaged(StoreCorrupted):
-    """A record of a queue cannot be read. To users it is a ``StoreCorrupted``.
+    """An error for a record of a queue that cannot be read. To users it is a ``StoreCorrupted``.
 
     Attributes:
         queue: its name.
@@ -45,12 +45,12 @@ class QueueDamaged(StoreCorrupted):
 
 
 def damaged(queue: str, what: str, error: object) -> QueueDamaged:
-    """What is told of a queue with such a record.
+    """Return the error for a queue with a damaged record.
 
     Args:
         queue: its name.
-        what: which record it is.
-        error: what reading it has come to.
+        what: the record.
+        error: the error of reading it.
     """
     why = shown(str(error), TROUBLE_CHARACTERS_MAX)
     return QueueDamaged(
@@ -61,10 +61,10 @@ def damaged(queue: str, what: str, error: object) -> QueueDamaged:
 
 
 def decoded(decoder: msgspec.msgpack.Decoder[T], packed: bytes, queue: str) -> T:
-    """A record of the queue of that name.
+    """Return a decoded record of a queue.
 
     Raises:
-        QueueDamaged: it is none.
+        QueueDamaged: it cannot be decoded.
     """
     try:
         return decoder.decode(packed)

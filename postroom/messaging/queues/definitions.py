@@ -1,16 +1,16 @@
-"""Queues and their settings: made, changed and dropped like any data, in transactions.
+"""The definitions of queues: made, changed and dropped like any data, in transactions.
 
 ::
 
     CreateQueue ─▶ definition ── UpdateQueue ─▶ definition
                        └──────── DropQueue ──▶ dropped: emptied in steps, then gone
 
-Settings are checked as a whole, each by its rule and all together, before anything is stored: what
-is wrong is named, and nothing happens. Every queue has a number, under which its messages lie. A
-queue that is dropped and made again has another one, so nothing of the old one can turn up in it.
+Settings are checked before anything is stored, each by its rule and then all together. An error
+names what is wrong, and nothing happens. The messages of a queue lie under its number. A queue that
+is dropped and made again has another number, so nothing of the old one can turn up in it.
 
-The leaseholder has the definitions in memory. A proposal that changes some sees them as it has
-left them: from then on it reads what is stored (:class:`Directory`).
+The leaseholder has the definitions in memory. A proposal that changes some reads the store from
+then on, and thus sees them as it has left them (:class:`Directory`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 
 from postroom.errors import Invalid
 from postroom.kv import keys
+from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
 from postroom.messaging.queues.damage import UNDECODABLE, QueueDamaged, damaged
@@ -53,7 +54,10 @@ _FIELDS: Final = QueueSettings.__struct_fields__
 
 
 def _number(least: float, most: float, *, above: bool = False) -> Callable[[Any], str | None]:
-    """A rule: a number from ``least`` (or above it) to ``most``; answers what it must be."""
+    """Return a rule for a number from ``least`` (or above it) to ``most``.
+
+    A rule returns what a value must be, or `None` if it is that.
+    """
 
     def rule(value: Any) -> str | None:
         is_number = type(value) in (int, float) and math.isfinite(value)
@@ -99,7 +103,7 @@ def _name(value: Any) -> str | None:
 _RULES: Final[dict[str, Callable[[Any], str | None]]] = {
     "ack_wait": _number(LEASE_SECONDS_MIN, QUEUE_SETTING_SECONDS_MAX),
     "min_backoff": _optional(_number(0, QUEUE_SETTING_SECONDS_MAX)),
-    "max_backoff": _optional(_number(0, QUEUE_SETTING_SECONDS_MAX, above=True)),
+    "max_backoff": _optional(_number(0, QUEUE_SETTING_SECONDS_MAX)),
     "max_attempts": _optional(_whole(1, 1_000_000)),
     "purge_after": _number(0, 100 * QUEUE_SETTING_SECONDS_MAX),
     "archive": _boolean,
@@ -114,11 +118,11 @@ _RULES: Final[dict[str, Callable[[Any], str | None]]] = {
     "group_max_rate": _optional(_number(0, 1e9, above=True)),
     "group_max_concurrency": _optional(_whole(1, 1_000_000_000)),
 }
-"""By setting: answers what it must be, or ``None``: it is that."""
+"""The rules by setting; each returns what the value must be, or ``None`` if it is that."""
 
 
 def check_settings(name: str, settings: QueueSettings) -> None:
-    """Whether a queue can be run so.
+    """Check the settings of a queue.
 
     Raises:
         Invalid: it names each setting that is wrong, and what it must be.
@@ -145,7 +149,7 @@ def _wrong_together(name: str, settings: QueueSettings) -> list[str]:
 
 
 def changed_settings(name: str, settings: QueueSettings, changes: dict[str, Any]) -> QueueSettings:
-    """``settings`` with ``changes``, checked.
+    """Return ``settings`` with ``changes``, checked.
 
     Raises:
         Invalid: one of them is no setting, or is wrong.
@@ -161,15 +165,25 @@ def changed_settings(name: str, settings: QueueSettings, changes: dict[str, Any]
     return changed
 
 
-# --- stored ---------------------------------------------------------------------------------------
+def retention(settings: QueueSettings, kept: int) -> int:
+    """Return how long ended messages are kept, in timestamp units.
+
+    Args:
+        settings: the settings of the queue.
+        kept: how long the past can be read.
+    """
+    return max(from_seconds(settings.purge_after), kept)
+
+
+# --- stored definitions ---------------------------------------------------------------------------
 
 
 class Changed:
-    """In an evaluation's scratch: it has changed definitions, or tried to."""
+    """A mark in an evaluation's scratch: it has changed definitions, or tried to."""
 
 
 def no_such_queue(name: str) -> Invalid:
-    """What is told to whoever names a queue that is not there."""
+    """Return the error for a request that names a queue that does not exist."""
     return Invalid(
         f"there is no queue {name!r}; nothing was changed: make it with create_queue(), or look at "
         "queues() for those there are"
@@ -188,8 +202,10 @@ class Definitions:
     def read_all(
         self, reader: Reader | Evaluation
     ) -> tuple[list[QueueDefinition], list[QueueDamaged]]:
-        """All of them, those included that were dropped and are not empty yet; and what is to be
-        told of those that cannot be read. Of one that was dropped the number is enough.
+        """Return all definitions, and the errors of those that cannot be read.
+
+        Dropped queues that are not empty yet are included; for a damaged one of these its number is
+        enough.
         """
         known, unreadable = [], []
         for key, packed in reader.iterate(self._prefix, keys.after_prefix(self._prefix)):
@@ -204,10 +220,10 @@ class Definitions:
         return known, unreadable
 
     def _decode(self, key: bytes, packed: bytes) -> QueueDefinition:
-        """What is stored at ``key``.
+        """Return the definition that is stored at ``key``.
 
         Raises:
-            QueueDamaged: no definition, or that of another queue.
+            QueueDamaged: it is no definition, or that of another queue.
         """
         tail = key[len(self._prefix) :]
         try:
@@ -219,21 +235,22 @@ class Definitions:
         return definition
 
     def read_some(self, stored: Reader, after: bytes, at_most: int) -> list[QueueDefinition]:
-        """The first of them, with keys above ``after``: a name, or what is told by
-        :meth:`position`.
+        """Return the first definitions with keys above ``after``.
+
+        ``after`` is a name or what :meth:`position` returns.
         """
         lower = self._prefix + after + b"\x00" if after else self._prefix
         found = stored.iterate(lower, keys.after_prefix(self._prefix))
         return [self._decode(key, each) for key, each in islice(found, at_most)]
 
     def position(self, definition: QueueDefinition) -> bytes:
-        """Where a definition is among the others."""
+        """Return the position of a definition among the others."""
         if not definition.dropped:
             return definition.name.encode()
         return self._dropped[len(self._prefix) :] + keys.u32(definition.number)
 
     def read(self, reader: Reader | Evaluation, name: str) -> QueueDefinition | None:
-        """That of a name.
+        """Return the definition of a queue, or `None`.
 
         Raises:
             QueueDamaged: it cannot be read.
@@ -243,7 +260,7 @@ class Definitions:
         return None if stored is None else self._decode(key, stored)
 
     def create(self, ctx: Evaluation, request: CreateQueue) -> QueueDefinition | None:
-        """``CreateQueue``: the definition, if there is a new one.
+        """Evaluate ``CreateQueue`` and return the definition, or `None` if the queue existed.
 
         Raises:
             Invalid: a setting is wrong; or there is such a queue with other settings.
@@ -262,7 +279,7 @@ class Definitions:
         return definition
 
     def update(self, ctx: Evaluation, request: UpdateQueue) -> QueueDefinition:
-        """``UpdateQueue``: the definition as it is now.
+        """Evaluate ``UpdateQueue`` and return the new definition.
 
         Raises:
             Invalid: a setting is wrong; or there is no such queue.
@@ -280,10 +297,11 @@ class Definitions:
     def drop(
         self, ctx: Evaluation, request: DropQueue, remembered: QueueDefinition | None
     ) -> list[QueueDefinition]:
-        """``DropQueue``: the definitions of what is to be emptied: one, if it is known.
+        """Evaluate ``DropQueue`` and return the definitions to be emptied: one, if it is known.
 
         Args:
-            remembered: what the leaseholder knows of it, if what is stored cannot be read (now).
+            remembered: the definition in the leaseholder's memory, in case the stored one cannot be
+                read.
 
         Raises:
             Invalid: there is no such queue.
@@ -303,9 +321,11 @@ class Definitions:
         return dropped
 
     def _nobodys(self, ctx: Evaluation, name: str) -> list[QueueDefinition]:
-        """What a queue has left behind whose definition cannot be read, and tells no number: all
-        that lies under numbers of which no definition tells. As long as there are others like it,
-        nobody knows what of that is theirs: the last one to be dropped takes all along.
+        """Return definitions for the rest of a queue whose definition is damaged.
+
+        The number is unknown too. These definitions have all numbers with records and no
+        definition. If other definitions are damaged too, nobody knows which of these numbers are
+        theirs, and none is returned. The last damaged queue that is dropped takes all of them.
         """
         known, unreadable = self.read_all(ctx)
         ctx.steps += len(known)
@@ -327,7 +347,7 @@ class Definitions:
                 found.append(QueueDefinition(name, number, ctx.timestamp, NOBODY_KNOWS))
 
     def forget(self, ctx: Evaluation, definition: QueueDefinition) -> None:
-        """A dropped queue is empty."""
+        """Forget a dropped queue that is empty."""
         ctx.writes[self._dropped + keys.u32(definition.number)] = None
 
     def _put(self, ctx: Evaluation, definition: QueueDefinition) -> None:
@@ -354,7 +374,7 @@ class Definitions:
 
 
 def _name_in(tail: bytes) -> str:
-    """The name of a queue, by the key of its definition."""
+    """Return the name of a queue from the key of its definition."""
     return tail.decode(errors="backslashreplace")
 
 

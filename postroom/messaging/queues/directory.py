@@ -1,10 +1,11 @@
 """The queues of a range by name: found, made, changed and dropped.
 
-What is applied is in memory. A proposal that changes a definition reads from then on what is stored
-in it, so a queue can be made and used in one transaction.
+The definitions are in memory, as applied. A manager is made when its queue is used or has something
+to do. Managers at rest are forgotten when there are many. A proposal that changes a definition
+reads the stored definitions from then on. Thus a queue can be made and used in one transaction.
 
-A queue that is damaged (:mod:`.damage`) has a name here and no manager: whoever asks for it is told
-why. It can be dropped.
+A damaged queue (:mod:`.damage`) has a name here and no manager; requests for it are told why. It
+can be dropped.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from postroom.messaging.queues.definitions import (
     Definitions,
     no_such_queue,
 )
-from postroom.messaging.queues.manager import Manager, Surroundings
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.queue_host import QueueHost
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -33,40 +35,52 @@ from postroom.messaging.queues.requests import (
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
+MANAGERS_KEPT: Final = 4096
+"""The number of managers above which those at rest are forgotten."""
+
 _log: Final = logging.getLogger(__name__)
 
 
 class Directory:
-    """See the module.
+    """The queues of a range by name.
 
     Args:
-        range_id: whose.
-        around: what managers are given.
-        on_dropped: told which queue is gone.
+        range_id: the id of the range.
+        around: the host that managers are given.
+        begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
+        on_dropped: called with the queue that is gone.
 
     Attributes:
-        definitions: as stored.
-        by_name: the managers of the queues there are.
-        dropped: by number, those of queues that are being emptied.
-        damaged: by name, what is told of those that are set aside.
+        definitions: the stored definitions.
+        defined: the definitions of the sound queues, by name.
+        by_name: the managers of the queues in use, by name.
+        dropped: the managers of queues that are being emptied, by number.
+        damaged: why queues are set aside, by name.
     """
 
     def __init__(
-        self, range_id: int, around: Surroundings, on_dropped: Callable[[Manager], None]
+        self,
+        range_id: int,
+        around: QueueHost,
+        begin: Callable[[QueueDefinition], Manager],
+        on_dropped: Callable[[str, Manager | None], None],
     ) -> None:
         self._range_id = range_id
         self._around = around
+        self._begin = begin
         self._on_dropped = on_dropped
         self.definitions = Definitions(range_id)
+        self.defined: dict[str, QueueDefinition] = {}
         self.by_name: dict[str, Manager] = {}
         self.dropped: dict[int, Manager] = {}
         self.damaged: dict[str, str] = {}
         self._set_aside: dict[str, QueueDefinition] = {}
         self._logged: set[str] = set()
         self._reordered: list[Manager] = []
+        self._forget_above = MANAGERS_KEPT
 
     def register(self, registry: Registry) -> None:
-        """Adds the writes that change definitions to ``registry``."""
+        """Register the writes that change definitions."""
         registry.writes |= {
             CreateQueue: self._create,
             UpdateQueue: self._update,
@@ -74,21 +88,57 @@ class Directory:
         }
 
     def known(self, name: str) -> Manager:
-        """The queue of a name, as applied.
+        """Return the manager of a queue, as applied.
 
         Raises:
-            Invalid: there is none.
+            Invalid: there is no such queue.
             QueueDamaged: it is set aside.
         """
-        manager = self.by_name.get(name)
+        manager = self.manager(name)
         if manager is None:
             self._check_not_damaged(name, None)
             raise no_such_queue(name)
         return manager
 
+    def manager(self, name: str) -> Manager | None:
+        """Return the manager of a queue, as applied, or `None` if it is unknown or damaged."""
+        manager = self.by_name.get(name)
+        if manager is not None:
+            manager.was_asked_for = True
+            return manager
+        definition = self.defined.get(name)
+        if definition is None:
+            return None
+        try:
+            manager = self._begin(definition)
+        except QueueDamaged as error:
+            self.set_aside(error, definition)
+            return None
+        self.is_sound(name)
+        return manager
+
+    @property
+    def has_too_many(self) -> bool:
+        """Return whether managers are to be forgotten."""
+        return len(self.by_name) > self._forget_above
+
+    def forget_some(self, noted: set[Manager]) -> None:
+        """Forget managers at rest that were not asked for since the last time.
+
+        Args:
+            noted: the managers that the proposal under evaluation changes.
+        """
+        for name, manager in list(self.by_name.items()):
+            if len(self.by_name) <= MANAGERS_KEPT - MANAGERS_KEPT // 8:
+                break
+            if not manager.was_asked_for and manager.is_at_rest and manager not in noted:
+                del self.by_name[name]
+            manager.was_asked_for = False
+        self._forget_above = max(len(self.by_name) + MANAGERS_KEPT // 8, MANAGERS_KEPT)
+
     def all(self) -> list[QueueDefinition]:
-        """Those there are, as applied; of those that are damaged, what is known."""
-        found: list[QueueDefinition] = [manager.definition for manager in self.by_name.values()]
+        """Return the definitions of all queues, as applied; of damaged ones, what is known."""
+        found: list[QueueDefinition] = list(self.defined.values())
         for name, why in self.damaged.items():
             known = self._set_aside.get(name) or QueueDefinition(name, 0, 0, NOBODY_KNOWS)
             found.append(
@@ -98,24 +148,27 @@ class Directory:
             )
         return found
 
-    # --- damaged
+    # --- damaged queues
 
     def clear(self) -> None:
-        """The lease is over."""
+        """Forget all queues, at the end of the lease."""
+        self.defined.clear()
         self.by_name.clear()
         self.dropped.clear()
         self.damaged.clear()
         self._set_aside.clear()
 
     def set_aside(self, error: QueueDamaged, definition: QueueDefinition | None) -> None:
-        """A queue cannot be used, as long as this lease of the range lasts. It is logged once.
+        """Set a queue aside for as long as this lease of the range lasts; log that once.
 
         Args:
-            error: names it, and says why.
-            definition: if that is known.
+            error: the error, with the name of the queue.
+            definition: its definition, if it is known.
         """
         name = error.queue
         self.damaged[name] = str(error)
+        self.defined.pop(name, None)
+        self.by_name.pop(name, None)
         if definition is not None:
             self._set_aside[name] = definition
         if name not in self._logged:
@@ -123,14 +176,14 @@ class Directory:
             _log.error("a queue is set aside: %s", error)
 
     def is_sound(self, name: str) -> None:
-        """It is used, or gone: should it be damaged later, that is news."""
+        """Note that a queue is sound, or gone: damage found later is logged again."""
         self._logged.discard(name)
 
     def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
-        """The queue of a name, as the requests before have left it.
+        """Return the manager and settings of a queue, as the requests before have left it.
 
         Raises:
-            Invalid: there is none.
+            Invalid: there is no such queue.
             QueueDamaged: it is set aside.
         """
         found = self.find_if_there(ctx, name)
@@ -139,17 +192,18 @@ class Directory:
         return found
 
     def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
-        """The same; ``None``: there is none.
+        """Return the manager and settings of a queue, or `None` if there is none.
 
         Raises:
             QueueDamaged: it is set aside.
         """
         made = ctx.scratch.get(Changed)
         if made is None:
-            for reordered in self._reordered:  # by what never came about, or is applied now
+            # They were reordered by a proposal that never came about, or is applied now.
+            for reordered in self._reordered:
                 reordered.order_by(reordered.definition.settings)
             self._reordered.clear()
-            manager = self.by_name.get(name)
+            manager = self.manager(name)
             if manager is None:
                 self._check_not_damaged(name, None)
                 return None
@@ -158,7 +212,7 @@ class Directory:
         if definition is None:
             return None
         self._check_not_damaged(name, definition)
-        manager = self.by_name.get(name)
+        manager = self.manager(name)
         if manager is None or manager.definition.number != definition.number:
             manager = made[definition.number]
         if manager.ordered != (definition.settings.order == "group"):
@@ -172,11 +226,12 @@ class Directory:
             return
         if definition is None or (known is not None and known.number == definition.number):
             raise QueueDamaged(name, why)
-        # Else it was dropped, and made anew, in the same proposal.
+        # Otherwise it was dropped and made again in the same proposal.
 
     def _changes(self, ctx: Evaluation) -> dict[int, Manager]:
-        """From now on this evaluation reads what is stored; answers the managers that it made, by
-        number: one transaction may make several. (What was refused leaves a number to the next.)
+        """Return the managers made by this evaluation, by number; it reads the store from now on.
+
+        One transaction may make several. A queue that was refused leaves its number to the next.
         """
         made: dict[int, Manager] = ctx.scratch.setdefault(Changed, {})
         return made
@@ -189,7 +244,11 @@ class Directory:
         manager = Manager(self._range_id, definition, self._around)
         manager.begin_empty()
         self._changes(ctx)[definition.number] = manager
-        ctx.after.append(lambda: self.by_name.update({definition.name: manager}))
+        ctx.after.append(lambda: self._has_made(definition, manager))
+
+    def _has_made(self, definition: QueueDefinition, manager: Manager) -> None:
+        self.defined[definition.name] = definition
+        self.by_name[definition.name] = manager
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
         manager, before = self.find(ctx, request.name)
@@ -204,15 +263,15 @@ class Directory:
         ctx.after.append(lambda: self._changed(definition))
 
     def _changed(self, definition: QueueDefinition) -> None:
-        manager, known = self.by_name.get(definition.name), self._set_aside.get(definition.name)
+        manager, known = self.manager(definition.name), self._set_aside.get(definition.name)
         if known is not None and known.number == definition.number:
             self._set_aside[definition.name] = definition
         if manager is not None and manager.definition.number == definition.number:
+            self.defined[definition.name] = definition
             manager.change(definition)
 
     def _drop(self, ctx: Evaluation, request: DropQueue) -> None:
-        manager = self.by_name.get(request.name)
-        known = self._set_aside.get(request.name) if manager is None else manager.definition
+        known = self.defined.get(request.name) or self._set_aside.get(request.name)
         dropped = self.definitions.drop(ctx, request, known)
         self._changes(ctx)
         ctx.after.append(lambda: self._has_dropped(request.name, dropped))
@@ -223,14 +282,14 @@ class Directory:
             self._set_aside.pop(name, None)
             self._logged.discard(name)
         for definition in dropped:
-            manager = self.by_name.get(name)
-            if is_damaged:
-                manager = Manager(self._range_id, definition, self._around)
-                manager.names_all = False  # what is damaged may name others than it should
-            elif manager is None or manager.definition.number != definition.number:
+            known = self.defined.get(name)
+            if not is_damaged and (known is None or known.number != definition.number):
                 return
-            else:
-                del self.by_name[name]
+            in_use = None if is_damaged else self.by_name.pop(name, None)
+            self.defined.pop(name, None)
+            manager = in_use or Manager(self._range_id, definition, self._around)
+            # A damaged record may name messages that it should not.
+            manager.names_all = not is_damaged
             manager.definition = definition
             self.dropped[definition.number] = manager
-            self._on_dropped(manager)
+            self._on_dropped(name, in_use)

@@ -1,14 +1,14 @@
-"""What becomes of a queue that was dropped: it is emptied, a step at a time, and forgotten.
+"""The emptying of a queue that was dropped, a step at a time, until it is forgotten.
 
 ::
 
-    its index: what an entry, or a list, names is deleted, and the entry with it
-        │ all could be read                     │ some could not: who knows what it named?
+    its index: the messages of an entry, or a list, are deleted, and the entry with them
+        │ all could be read                     │ some could not: others may be left
         ▼                                       ▼
     empty ◀── what is left of its index ◀── all keys are looked through for its messages
 
-What cannot be read of the index stays until the end. So a leaseholder that takes over in between
-finds it again, and looks through the keys anew.
+Records of the index that cannot be read stay until the end. Thus a leaseholder that takes over in
+between finds them again, and looks through the keys anew.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from postroom.messaging.queues.records import Locator
 from postroom.ranges.evaluation import Evaluation
 
 PASSED_AT_ONCE: Final = 8
-"""So many keys of others are read, one after the other, before they are leapt over."""
+"""The number of keys of others that are read in a row before they are skipped."""
 LOOKED_AT_ONCE: Final = 2000
-"""So many keys are looked at in a step."""
+"""The number of keys that a step looks at."""
 _REST: Final = keys.DATA_END
-"""What comes after all keys: what is left of the index."""
+"""The position behind all keys: the rest of the index is next."""
 
 
 def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
-    """Deletes some of a queue that was dropped; whether there is anything left.
+    """Delete some of a queue that was dropped; return whether there is anything left.
 
     Args:
-        messages_max: how many at most.
-        bytes_max: when the proposal has come to so much, the rest is for the next one.
+        messages_max: the number of messages that are deleted at most.
+        bytes_max: the size of the proposal at which the rest is left to the next step.
     """
     if manager.empty_from < keys.DATA:
         if _empty_index(ctx, manager, messages_max, bytes_max):
@@ -67,7 +67,7 @@ def _emptied(manager: Manager, position: bytes) -> None:
 
 
 def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
-    """Whether there is more to be looked at."""
+    """Delete the messages that the index names; return whether there is more to look at."""
     layout = manager.layout
     deleted = 0
     for key, packed in ctx.iterate(manager.empty_from, keys.after_prefix(layout.whole)):
@@ -81,7 +81,7 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
             manager.names_all = False
             continue
         while named:
-            if ctx.bytes >= bytes_max:  # one at least is gone: so this is one of several
+            if ctx.bytes >= bytes_max:  # one at least is deleted, so this record names several
                 ctx.writes[key] = left = _first_of(layout, key, packed, len(named))
                 ctx.grow(len(left))
                 return _go_on(ctx, manager, key)
@@ -94,7 +94,7 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
 
 
 def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
-    """The messages that a stored entry, or list, is about."""
+    """Iterate over the messages that a stored entry, holding or list names."""
     part = key[: len(layout.scheduled)]
     if layout.is_list(key):
         for ended in records.ended_lists.decode(packed):
@@ -106,18 +106,18 @@ def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Loca
 
 
 def _first_of(layout: records.Layout, key: bytes, packed: bytes, number: int) -> bytes:
-    """A stored list, or holding, with its first messages only."""
+    """Return a stored list, or holding, with its first messages only."""
     if layout.is_list(key):
         return records.encode(records.ended_lists.decode(packed)[:number])
     holding = records.read_holding(packed)
     return records.encode(msgspec.structs.replace(holding, entries=holding.entries[:number]))
 
 
-# --- messages that nothing names ------------------------------------------------------------------
+# --- messages outside of the index ----------------------------------------------------------------
 
 
 def _look_through(ctx: Evaluation, manager: Manager, messages_max: int) -> bytes:
-    """Deletes bodies, states and pointers of the queue, wherever they are; where to go on."""
+    """Delete bodies, states and pointers of the queue under any key; return where to go on."""
     queue, deleted, looked_at = manager.layout.number, 0, 0
     onward: bytes | None = manager.empty_from
     while onward is not None:
@@ -145,12 +145,12 @@ def _look_through(ctx: Evaluation, manager: Manager, messages_max: int) -> bytes
 
 
 def _own(queue: bytes) -> tuple[bytes, ...]:
-    """What follows the user key in the keys of a queue of this number; in their order."""
+    """Return the infixes of the keys of a queue behind the user key, in their order."""
     return keys.QUEUE_BODY + queue, keys.QUEUE_STATE + queue, keys.QUEUE_POINTER + queue
 
 
 def _delete_rest(ctx: Evaluation, manager: Manager, keys_max: int) -> bool:
-    """What could not be read; whether there is more of it."""
+    """Delete the records that could not be read; return whether there are more."""
     layout = manager.layout
     for number, (key, _) in enumerate(ctx.iterate(layout.whole, keys.after_prefix(layout.whole))):
         if number >= keys_max:

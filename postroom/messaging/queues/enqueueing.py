@@ -2,14 +2,14 @@
 
 ::
 
-    Enqueue ─▶ body, beside its key ─▶ ready, or scheduled (due later) ─▶ note: somebody may wait
+    Enqueue ─▶ body, beside its key ─▶ ready, or scheduled (due later) ─▶ note: a claim may wait
 
 Messages are unique by kind and id, whatever their keys. A message lies under its key; if that is
-not its id, a pointer under the id tells the key. What is looked for is one read of each. An id that
-was made up needs no looking: there is no other one.
+not its id, a pointer under the id names the key. A duplicate is looked for with one read of each.
+For an id that was made up nothing is looked for: there is no other one.
 
-A message that is done, and is kept, is a duplicate like one that lives. After it is purged, and
-with ``purge_after=0`` at once, its id is free.
+A message that is done and still kept is a duplicate like a live one. Its id is free after it is
+purged, and with ``purge_after=0`` at once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ import msgspec
 
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv.clock import from_seconds
+from postroom.limits import HEADERS_BYTES_PER_STEP
 from postroom.messaging.queues import counters, groups, records
 from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
-from postroom.messaging.queues.records import LATEST_DUE, Body, Entry, Locator, State, encode
+from postroom.messaging.queues.records import Body, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import Enqueue, QueueSettings
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
@@ -34,7 +35,7 @@ REPLACED: Final = "replaced"
 
 
 class _Known(NamedTuple):
-    """A message that is there already."""
+    """A message that exists already."""
 
     locator: Locator
     body: Body
@@ -48,10 +49,11 @@ def enqueue(
     request: Enqueue,
     followers: list[Enqueue],
 ) -> str | None:
-    """``Enqueue``.
+    """Evaluate ``Enqueue`` and return what became of a duplicate, or `None`.
 
     Args:
-        followers: what is to be enqueued then, as a group was left by its last message, is added.
+        followers: the followers to enqueue next are added to it, when a group loses its last
+            message.
 
     Raises:
         ConditionFailed: there is such a message, and the queue takes that for an error.
@@ -59,7 +61,7 @@ def enqueue(
         Invalid: the id is said to be made up, and is not.
     """
     if request.headers is not None:
-        check_headers(request.headers, request.key)
+        ctx.steps += check_headers(request.headers, request.key) // HEADERS_BYTES_PER_STEP
     body_key = manager.layout.body_key(request.key, request.kind, request.id)
     if request.is_unique:
         if ctx.get_once(body_key) is not None:
@@ -79,11 +81,11 @@ def enqueue(
 
 
 def put(ctx: Evaluation, manager: Manager, request: Enqueue, body_key: bytes) -> Entry:
-    """A message that is not there yet, and where its body will be."""
+    """Write a message that does not exist yet; its body will be at ``body_key``."""
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
     seq = ctx.stamp + ctx.next_ordinal()
-    due = min(max(request.due, now), LATEST_DUE)
+    due = manager.due(request.due, now)
     group, priority = request.group, request.priority
     body = encode(Body(seq, request.payload, request.headers, due, priority, group))
     kept = records.kept_payload(request.payload, request.headers)
@@ -101,10 +103,10 @@ def put(ctx: Evaluation, manager: Manager, request: Enqueue, body_key: bytes) ->
 
 
 def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None:
-    """A new message is ready, or scheduled."""
+    """Place a new message among the ready or the scheduled ones."""
     layout = manager.layout
     if entry.due > now:
-        ctx.writes[layout.scheduled_key(entry)] = encode(entry)
+        ctx.writes[layout.scheduled_key(entry, ordered=manager.ordered)] = encode(entry)
         ctx.notes.append(
             (manager, counters.ENQUEUED_SCHEDULED, Manager.scheduled_added, entry.due, now)
         )
@@ -117,7 +119,10 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
 def _find_known(
     ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
 ) -> _Known | None:
-    """The message of this kind and id, if there is one. Of one that is gone, the rest goes."""
+    """Return the message of this kind and id, if there is one.
+
+    Remove the rest of one that is gone.
+    """
     layout, id_ = manager.layout, request.id
     key: bytes | None = id_
     stored = ctx.get(layout.body_key(id_, request.kind, id_))
@@ -141,7 +146,7 @@ def _find_known(
 
 
 def is_gone(state: State | None, settings: QueueSettings, now: int) -> bool:
-    """Whether a message is not there for anybody but readers of the past."""
+    """Return whether a message exists only for readers of the past."""
     if state is None or state.status in {records.LIVE, records.DEAD, records.ARCHIVED}:
         return False
     if state.status == records.DONE:
@@ -150,7 +155,7 @@ def is_gone(state: State | None, settings: QueueSettings, now: int) -> bool:
 
 
 def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
-    """Nothing is kept of what a message said."""
+    """Delete the body, the state and the pointer of a message."""
     layout = manager.layout
     key, kind, id_ = locator
     ctx.writes[layout.body_key(key, kind, id_)] = None
@@ -179,7 +184,7 @@ def _replace(
     known: _Known,
     followers: list[Enqueue],
 ) -> str:
-    """Another schedule and payload, if the message was never fired."""
+    """Replace the schedule and the payload of a message, if it was never fired."""
     if lease_of(ctx, manager, known.locator) is not None:
         return IGNORED
     place = find_unheld(ctx, manager, known.locator, known.body)
@@ -196,7 +201,7 @@ def _replace(
 
 
 def _was_fired(place: Place) -> bool:
-    """Whether an attempt at it has failed. What was only rescheduled has a state as well."""
+    """Return whether an attempt has failed. A message that was only rescheduled has a state too."""
     state = place.state
     return place.entry.epoch > 0 or place.entry.has_failed or bool(state and state.error)
 
@@ -204,9 +209,9 @@ def _was_fired(place: Place) -> bool:
 def _write_replacement(
     ctx: Evaluation, manager: Manager, request: Enqueue, known: _Known, place: Place
 ) -> None:
-    """It keeps its key, its id, and when it was created."""
+    """Write a replaced message, which keeps its key, its id, and when it was created."""
     now = ctx.timestamp
-    due = min(max(request.due, now), LATEST_DUE)
+    due = manager.due(request.due, now)
     said: dict[str, Any] = {
         "first": due, "priority": request.priority, "group": request.group
     }  # fmt: skip
@@ -214,32 +219,36 @@ def _write_replacement(
         known.body, payload=request.payload, headers=request.headers, **said
     )
     kept = records.kept_payload(request.payload, request.headers)
-    entry = msgspec.structs.replace(place.entry, due=due, payload=kept, **said)
+    entry = records.with_schedule(
+        place.entry, due, now, ordered=manager.ordered, payload=kept, **said
+    )
     ctx.writes[manager.layout.body_key(*known.locator)] = stored = encode(body)
     ctx.grow(len(stored) + 4 * len(request.key))
-    if known.state is not None:  # it tells when it would have been due
+    if known.state is not None:  # its state says when it would have been due
         ctx.writes[manager.layout.state_key(*known.locator)] = None
     move(ctx, manager, place, entry, now)
 
 
 class Rewritten:
-    """In an evaluation's scratch: the keys of stored entries that it writes anew. If such a one is
-    fired in the same proposal, what is stored has to go as well.
+    """A mark in an evaluation's scratch: the keys of stored entries that it writes again.
+
+    If such an entry is fired in the same proposal, the stored one has to be deleted as well.
     """
 
 
 def rewritten(ctx: Evaluation, key: bytes) -> None:
-    """An entry is written where it, or a former form of it, may be stored."""
+    """Note that an entry is written to a key where it may be stored in an earlier form."""
     ctx.scratch.setdefault(Rewritten, set()).add(key)
 
 
 def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int) -> None:
-    """A ready or scheduled message is ready or scheduled elsewhere: as ``entry`` says."""
+    """Move a ready or scheduled message to the place that ``entry`` gives it."""
     layout = manager.layout
     was = place.where
     ctx.writes[place.key] = None
-    if entry.due > now:
-        key, where = layout.scheduled_key(entry), counters.SCHEDULED
+    ready_at = records.ready_at(entry, ordered=manager.ordered)
+    if ready_at > now:
+        key, where = layout.scheduled_key(entry, ordered=manager.ordered), counters.SCHEDULED
     else:
         key, where = layout.ready_key(entry, ordered=manager.ordered), counters.READY
     ctx.writes[key] = encode(entry)
@@ -252,4 +261,4 @@ def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int
     if where == counters.READY:
         ctx.notes.append((manager, change, Manager.ready_added, key, entry))
     else:
-        ctx.notes.append((manager, change, Manager.scheduled_added, entry.due, now))
+        ctx.notes.append((manager, change, Manager.scheduled_added, ready_at, now))

@@ -1,17 +1,17 @@
-"""Firing: who waits gets what is ready, leased, in the proposal in the making.
+"""Firing: ready messages are leased to waiting claims, in the proposal under evaluation.
 
 ::
 
-    who waits (least busy first) ◀── ready (groups by turns, in order of rank) ── limits allow
+    waiting claims (least busy first) ◀── ready (groups by turns, in order of rank) ── limits allow
                  │                          │ not in memory: read on
                  └── lease written, entry deleted, attempt counted ── applied ─▶ answered
 
-It rides along with proposals, or comes with ``AdvanceQueues``. Each time it does a bounded amount
-of work, and says whether there is more.
+Firing rides along with proposals, or comes with ``AdvanceQueues``. Each time it does a bounded
+amount of work, and returns whether there is more.
 
-A consumer that takes only some messages may find none of them in memory, though there are some
-behind thousands of others. For it the stored entries are looked through, a page at a time, once:
-where it has come is remembered for all consumers that take the same (:class:`.consumers.Wish`).
+A consumer that takes only some messages may find none of them in memory, although some are stored
+behind thousands of others. The stored entries are searched for it once, a page at a time. The
+position is remembered for all consumers with the same wish (:class:`.consumers.Wish`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from typing import Final
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
+from postroom.messaging import due as times
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.enqueueing import Rewritten
+from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
@@ -36,22 +38,26 @@ from postroom.messaging.queues.records import Entry, Holding, without_payload
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000
-"""So many messages of a queue are fired in one proposal."""
+"""The number of messages of a queue that are fired in one proposal."""
 READ_AT_ONCE: Final = 2000
-"""So many stored entries are read into memory, or looked through, in one proposal."""
+"""The number of stored entries that are read into memory, or searched, in one proposal."""
 
 
 @dataclass(slots=True)
 class _Hand:
-    """What one claim gets by one proposal.
+    """The messages that one claim gets by one proposal.
 
     Attributes:
-        until: the timestamp at which its leases end; ``deadline``: on the monotonic clock.
-        bytes_max, messages_max: how much one answer holds.
-        again: how many were fired before.
+        until: the timestamp at which its leases end.
+        lasts: the duration of the leases in milliseconds.
+        deadline: when they end on the monotonic clock.
+        bytes_max, messages_max: how much one answer may have.
+        leased: the entries of the messages.
+        again: how many of them had been fired before.
     """
 
     until: int
+    lasts: int
     deadline: float
     bytes_max: int
     messages_max: int
@@ -60,7 +66,7 @@ class _Hand:
 
 
 class Firing:
-    """What one proposal fires of one queue: so many messages at most, of so many bytes."""
+    """The messages of one queue that one proposal fires, up to a number and a size in bytes."""
 
     def __init__(
         self,
@@ -74,7 +80,10 @@ class Firing:
         self._fired_max = fired_max
         self._bytes_max = bytes_max
         self._now = manager.around.monotonic()
+        self._taken = manager.speculation.taken
         self._hands: dict[Waiter, _Hand] = {}
+        self._looked_through = 0
+        self._looks_again = False
         settings = manager.definition.settings
         self._is_paced = settings.max_rate is not None or settings.group_max_rate is not None
         self._has_group_limits = (
@@ -83,8 +92,12 @@ class Firing:
             or settings.group_max_rate is not None
         )
 
-    def fire(self) -> bool:
-        """Leases messages to who waits; whether there may be more to do at once."""
+    def fire(self, *, is_behind: bool = False) -> bool:
+        """Lease messages to waiting claims; return whether there may be more to do at once.
+
+        Args:
+            is_behind: more is due than is ready.
+        """
         manager, ctx = self._manager, self._ctx
         manager.begin(ctx)
         definition = manager.definition
@@ -96,18 +109,22 @@ class Firing:
                 read_all = self._read_on()
                 left = self._hand_out(allowed)
                 is_full = allowed == self._fired_max or self._ctx.bytes >= self._bytes_max
-                more = not read_all or (left and is_full) or self._makes_room()
+                is_cut = self._looks_again or (left and is_full)
+                more = is_behind or is_cut or not read_all or self._makes_room()
                 if left and not more:
                     manager.allowance(self._now)  # it says when to go on
         self._note()
         self._answer_later(more)
-        manager.rode = True
+        manager.speculation.has_fired = True
         return more
 
-    # --- reading on
+    # --- reading
 
     def _read_on(self) -> bool:
-        """More of what is stored comes into memory; whether it was as much as there is room for."""
+        """Read more stored entries into memory.
+
+        Return whether that was as much as there is room for.
+        """
         ready = self._manager.ready
         if ready.is_complete or (len(ready) > ready.size // 2 and not ready.make_room()):
             return True
@@ -117,8 +134,9 @@ class Firing:
         return self._read_round(budget)
 
     def _makes_room(self) -> bool:
-        """Whether more is to be read for those who got nothing: what fills memory was found to be
-        held up just now.
+        """Return whether room was made for claims that got nothing.
+
+        The entries that fill the memory were found to be held up just now.
         """
         manager = self._manager
         if manager.ready.is_complete or all(each.messages for each in manager.consumers):
@@ -126,16 +144,16 @@ class Firing:
         return manager.ready.make_room()
 
     def _read_known(self, budget: int) -> bool:
-        """Of the groups that are known, what is behind what is here."""
+        """Read more of the groups that are known, behind their entries in memory."""
         ready = self._manager.ready
         for name in ready.groups_with_more(budget):
             if budget <= 0:
                 return False
             budget -= self._read_group(name, min(budget, ready.quantum))
-        return True
+        return budget > 0  # otherwise there may be other groups
 
     def _read_round(self, budget: int) -> bool:
-        """One group after the other, as they are stored; whether the round was ended."""
+        """Read one stored group after the other; return whether the round was ended."""
         manager, ready, layout = self._manager, self._manager.ready, self._manager.layout
         end = keys.after_prefix(layout.ready)
         if not ready.cursor:
@@ -170,19 +188,20 @@ class Firing:
         return len(pairs) + 1
 
     def _placed(self, pairs: list[tuple[bytes, bytes]], group: str) -> list[Placed]:
-        """Stored entries of one group. They are many: what is done here is done for each."""
-        taken, decode = self._manager.taken, records.entries.decode
+        """Return the stored entries of one group. There are many, so each one costs little here."""
+        taken, decode = self._taken, records.entries.decode
         try:
             placed = [(key, decode(packed)) for key, packed in pairs if key not in taken]
         except UNDECODABLE:
-            placed = [(key, self._entry(key, packed)) for key, packed in pairs]  # tells which
+            # This tells which entry is damaged.
+            placed = [(key, self._entry(key, packed)) for key, packed in pairs]
         for key, entry in placed:
             if entry.group != group or not key.endswith(entry.seq):
                 self._check(key, entry)
         return placed
 
     def _stored(self, lower: bytes, upper: bytes) -> Iterator[Placed]:
-        taken = self._manager.taken
+        taken = self._taken
         for key, packed in self._ctx.iterate(lower, upper):
             if key not in taken:
                 yield key, self._entry(key, packed)
@@ -193,8 +212,10 @@ class Firing:
         return entry
 
     def _check(self, key: bytes, entry: Entry) -> None:
-        """A stored entry is the one of its key. Where reading goes on is told by its group: so that
-        must be the one it is in, or reading would go round in circles.
+        """Check that a stored entry belongs to its key.
+
+        Reading goes on behind the group that the entry names. With a wrong group it would go in
+        circles.
         """
         manager = self._manager
         if not key.startswith(manager.layout.group_prefix(entry.group)):
@@ -202,20 +223,22 @@ class Firing:
         if not key.endswith(entry.seq):
             raise damaged(manager.name, "a stored entry", "it is that of another message")
 
-    # --- handing out
+    # --- leasing
 
     def _hand_out(self, allowed: int) -> bool:
-        """Whether there may be more for those who wait."""
+        """Lease messages to claims; return whether there may be more for those that wait."""
         manager = self._manager
         ready = manager.ready
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
-        looked_through, bytes_max = READ_AT_ONCE, self._ctx.bytes + self._bytes_max
+        bytes_max = self._ctx.bytes + self._bytes_max
         while line and allowed and self._ctx.bytes < bytes_max:
             waiter = line[0][2]
             placed = self._next_for(waiter)
             if placed is None:
                 heapq.heappop(line)
-                looked_through -= self._look_through(waiter, looked_through)
+                room = READ_AT_ONCE - self._looked_through
+                self._looked_through += self._look_through(waiter, room)
+                self._looks_again |= self._looked_through >= READ_AT_ONCE
                 continue
             fits = self._lease(waiter, *placed)
             allowed -= fits
@@ -223,7 +246,7 @@ class Firing:
                 heapq.heappop(line)
             else:
                 heapq.heapreplace(line, (waiter.busy, waiter.turn, waiter))
-        return bool(line) or looked_through <= 0
+        return bool(line)
 
     def _next_for(self, waiter: Waiter) -> Placed | None:
         ready = self._manager.ready
@@ -233,15 +256,19 @@ class Firing:
         return placed
 
     def _may(self, group: str, head: Entry) -> bool:
-        """Whether a group may fire now; if not, it is freed when it may."""
+        """Return whether a group may fire now; if not, it is freed when it may."""
+        if not group:  # entries without a group are in no order, and share no limit
+            return True
         manager = self._manager
         settings = manager.definition.settings
         held = manager.leases.in_group(group)
         if manager.ordered:
             if held:
                 return False
-            if head.not_before > self._ctx.timestamp:
-                self._free_later(group, _seconds(head.not_before - self._ctx.timestamp))
+            now = self._ctx.timestamp
+            may_at = times.look_at(head.not_before, now, manager.around.by_wall)
+            if may_at > now:
+                self._free_later(group, _seconds(may_at - now))
                 return False
         most = settings.group_max_concurrency
         if most is not None and held >= most:
@@ -256,13 +283,13 @@ class Firing:
     def _free_later(self, group: str, seconds: float) -> None:
         moment = self._now + seconds
         self._manager.freed_at.set(group, moment)
-        self._manager.around.wake_by(moment)
+        self._manager.around.wake_by(self._manager, moment)
 
     def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
-        """A message is fired; whether it was: it may be too large to join those that are."""
+        """Fire a message for a claim; return `False` if it is too large to join the others."""
         manager, ctx, now = self._manager, self._ctx, self._ctx.timestamp
         hand = self._hands.get(waiter) or self._fill_hand(waiter)
-        message = leased_message(ctx, manager, entry, hand.until, now)
+        message = leased_message(ctx, manager, entry, (hand.until, now, hand.lasts))
         size = waiter.size + len(message.payload)
         if waiter.messages and size > hand.bytes_max:
             manager.ready.offer(key, entry)
@@ -271,7 +298,7 @@ class Firing:
             ctx.erase(key)
         else:
             ctx.writes[key] = None
-        manager.taken.add(key)
+        self._taken.add(key)
         waiter.messages.append(message)
         waiter.size = size
         hand.leased.append(without_payload(entry))
@@ -280,7 +307,8 @@ class Firing:
         manager.consumers.served(waiter)
         if self._is_paced:
             self._pace(entry.group)
-        manager.lateness.append((now - entry.due >> LOGICAL_BITS) / 1000)
+        due = times.passed(entry.due, now, manager.around.by_wall)
+        manager.lateness.append((now - due >> LOGICAL_BITS) / 1000)
         ctx.steps += 2
         ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
         return True
@@ -292,6 +320,7 @@ class Firing:
         until = self._ctx.timestamp + from_seconds(seconds)
         self._hands[waiter] = hand = _Hand(
             until,
+            int(seconds * 1000),
             self._now + seconds,
             min(request.bytes_max, READ_BYTES_MAX),
             min(request.messages_max, settings.batch_size),
@@ -309,7 +338,7 @@ class Firing:
         return hand is not None and len(waiter.messages) >= hand.messages_max
 
     def _note(self) -> None:
-        """What was leased to each is one holding, and one note."""
+        """Write a holding and a note for each claim that got messages."""
         manager, ctx = self._manager, self._ctx
         for waiter, hand in self._hands.items():
             if hand.leased:
@@ -322,14 +351,17 @@ class Firing:
                 change = counters.fired(len(hand.leased), hand.again)
                 ctx.notes.append((manager, change, Manager.leases_added, hold, None))
 
-    # --- looking further
+    # --- searching the store
 
     def _look_through(self, waiter: Waiter, entries_max: int) -> int:
-        """What is stored and not in memory, for a consumer that takes only some; how much of it."""
+        """Search stored messages that are not in memory for a claim.
+
+        Return how many were visited.
+        """
         manager, wish = self._manager, waiter.wish
         if wish is None or manager.ready.is_complete or entries_max <= 0:
             return 0
-        wish.look_again()
+        wish.look_again(manager.ready.additions)
         if wish.cursor is None:
             return 0
         visited = 0
@@ -345,22 +377,26 @@ class Firing:
             if not wish.takes(entry):
                 continue
             if not self._may_be_next(key, entry):
-                wish.misses(key)
+                wish.misses(key, manager.ready.additions)
                 continue
             manager.ready.discard(key)
             if not self._lease(waiter, key, entry) or self._is_full(waiter):
                 wish.cursor = key
                 return visited
         wish.cursor = None
-        waiter.looked_at = manager.ready.additions
+        if wish.look_again(manager.ready.additions):
+            self._looks_again = True
+        else:
+            waiter.looked_at = manager.ready.additions
         return visited
 
     def _may_be_next(self, key: bytes, entry: Entry) -> bool:
-        """Whether its group may fire, and this one of it. If not, it is looked at again after the
-        group was freed.
+        """Return whether a message may be fired now: its group may fire, and order allows it.
+
+        If not, it is looked at again after the group was freed.
         """
         manager = self._manager
-        if manager.ordered and not self._is_first(key, entry):
+        if manager.keeps_order_in(entry.group) and not self._is_first(key, entry):
             manager.ready.watch(entry.group)
             return False
         if self._may(entry.group, entry):
@@ -369,7 +405,7 @@ class Firing:
         return False
 
     def _is_first(self, key: bytes, entry: Entry) -> bool:
-        """Whether it is the head of its ordered group."""
+        """Return whether an entry is the head of its ordered group."""
         prefix = self._manager.layout.group_prefix(entry.group)
         first = next(self._stored(prefix, keys.after_prefix(prefix)), None)
         return first is not None and first[0] == key
@@ -377,7 +413,7 @@ class Firing:
     # --- answering
 
     def _answer_later(self, more: bool) -> None:
-        """Once it is applied, those who got something are answered, and those who do not wait."""
+        """Answer claims once the proposal is applied: those served, and those that do not wait."""
         manager = self._manager
         answered = [waiter for waiter, hand in self._hands.items() if hand.leased]
         if not more:
@@ -395,14 +431,11 @@ def _grant(manager: Manager, waiters: list[Waiter]) -> None:
         if manager.consumers.of(waiter.request) is waiter:
             waiter.granted = True
             manager.around.answer(waiter)
-        else:  # it was given up while the proposal was under way; or memory has begun afresh
+        else:  # it was given up while the proposal was under way, or memory has begun anew
             now = manager.around.current(manager)
-            for message in waiter.messages:
-                locator = (message.key, message.kind, message.id)
-                now.to_give_back[locator, message.epoch] = None
-            manager.around.wake_by(manager.around.monotonic())
+            now.give_back_later(map(attempt_of, waiter.messages), None)
 
 
 def _seconds(length: int) -> float:
-    """Rounded up: what is due within this millisecond is not looked at over and over."""
+    """Convert a length to seconds, rounded up: what is due in this millisecond is not polled."""
     return (max(length >> LOGICAL_BITS, 0) + 1) / 1000

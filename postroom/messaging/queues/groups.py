@@ -1,4 +1,4 @@
-"""Event groups: what is to be enqueued when all messages of a group are done.
+"""Event groups: the messages that are enqueued when all messages of a group are done.
 
 ::
 
@@ -7,9 +7,9 @@
     ended      2, 1, 0 ─▶ the followers are enqueued, in the write of the last end
 
 A message of a group is outstanding from its enqueuing until it is acknowledged or cancelled. A dead
-one holds its group up until it was replayed and done, or cancelled; one that was moved to another
-queue as dead does not. If nothing is outstanding when somebody asks, the follower is enqueued at
-once. What is counted is stored, one record a group, as long as anything is outstanding.
+message holds its group up until it is replayed and done, or cancelled. A dead message that was
+moved to another queue does not. If nothing is outstanding at the request, the follower is enqueued
+at once. The number is stored, one record for each group with outstanding messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from postroom.ranges.evaluation import Evaluation
 
 
 class Outstanding(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a group."""
+    """The number of outstanding messages of a group, and its followers."""
 
     messages: int = 0
     followers: list[Enqueue] = []
@@ -39,7 +39,7 @@ _encode = msgspec.msgpack.encode
 
 
 def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
-    """What is outstanding of a group."""
+    """Return the outstanding messages and the followers of a group."""
     stored = ctx.get(manager.layout.group_key(group))
     if stored is None:
         return Outstanding()
@@ -50,12 +50,12 @@ def read(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
 
 
 def outstanding(stored: bytes) -> int:
-    """How many messages of a group are, as it is stored."""
+    """Return how many messages of a group are outstanding, from its record."""
     return _decoder.decode(stored).messages
 
 
 def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[Enqueue]:
-    """More, or fewer, are outstanding; answers whose time has come."""
+    """Add a number to the outstanding messages; return the followers if none is left."""
     known = read(ctx, manager, group)
     key = manager.layout.group_key(group)
     left = known.messages + number
@@ -78,7 +78,7 @@ def when_done(
     follower: Enqueue,
     enqueue: Callable[[Evaluation, Enqueue], object],
 ) -> None:
-    """``WhenDone``.
+    """Evaluate ``WhenDone``.
 
     Raises:
         Invalid: the group has too many followers, or has no name; or the follower could not be

@@ -1,4 +1,4 @@
-"""What is written when leases are given and end.
+"""The records that are written when leases are given and when they end.
 
 ::
 
@@ -8,17 +8,18 @@
              │ a is done                                              nothing
              └ all are done at once                                   nothing
 
-A lease that ends, while others of its holding go on, is noted among the writes of the request that
-ends it: a *flag*, which goes if the request fails, and tells the requests after it. Once the
+A lease may end while others of its holding go on. The request that ends it notes that among its
+writes with a *flag*. The flag disappears if the request fails, and later requests see it. Once the
 proposal holds all its requests, its flags become one mark for each holding, or the end of the
-holding (``sum_up``). No flag is ever stored. Who ends all that is left of a holding at once, as
-consumers do that settle batches, deletes it without any.
+holding (``sum_up``). No flag is ever stored. A request that ends all that is left of a holding at
+once, as consumers do that settle batches, deletes the holding without flags.
 
-A holding of which little is left is written anew, without what is over: what is stored and kept in
-memory is a few times what is held, also if of each claim one message is held for days.
+A holding of which little is left is written again without the entries that are over. Thus the size
+in the store and in memory is at most a few times that of the leased messages. This is true even if
+one message of each claim is leased for days.
 
-What a proposal has flagged and extended is remembered with the proposal, not with the queue: what
-the manager takes back (:mod:`.manager`) is only what was fired.
+The proposal remembers its flags and extensions, not the queue. The manager therefore has to undo
+only what was fired (:mod:`.speculation`).
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ Marked: TypeAlias = tuple[Hold, bytes]
 """A hold, and the key of another mark behind it."""
 
 SPARSE: Final = 4
-"""A holding is written anew when so small a part of it is left, ``1 / SPARSE``."""
+"""The divisor of sparse holdings: one is written again when ``1 / SPARSE`` of it is left."""
 FEW_ENTRIES: Final = 8
-"""One that has no more is left as it is."""
+"""The number of entries up to which a holding is never written again."""
 _LAST_NAME: Final = 0xFFFF_FFFF
 
 
 class Changes:
-    """What one proposal does to the leases of one queue, but for the ends of whole holdings.
+    """The changes of one proposal to the leases of one queue, but for the ends of whole holdings.
 
     Attributes:
-        flags: the leases that it has ended, by the keys that say so among its writes.
-        extended: those that it has given another end, the last one last. Some may be of requests
-            that have failed: what counts is what is written.
+        flags: the leases that it has ended, by the keys of their flags among its writes.
+        extended: the leases that it has extended, the latest last. Some may be of requests that
+            have failed: only those count whose keys are written.
     """
 
     __slots__ = ("extended", "flags")
@@ -63,7 +64,7 @@ class Changes:
 
 
 def changes(ctx: Evaluation, manager: Manager) -> Changes | None:
-    """What the proposal in the making does to a queue; ``None``: nothing yet."""
+    """Return the changes of the proposal under evaluation to a queue, or `None`."""
     of_queues: dict[Manager, Changes] | None = ctx.scratch.get(Changes)
     return None if of_queues is None else of_queues.get(manager)
 
@@ -77,7 +78,7 @@ def _changing(ctx: Evaluation, manager: Manager) -> Changes:
 
 
 def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) -> Hold:
-    """A claim is given messages, or a lease becomes one of its own that lasts longer."""
+    """Write a holding for a claim, or for an extended lease; return its hold."""
     key = manager.layout.holding_key(stored.until, ctx.stamp + ctx.next_ordinal())
     ctx.writes[key] = packed = encode(stored)
     ctx.bytes += len(packed) + 2 * len(key) + WRITE_BYTES
@@ -85,12 +86,12 @@ def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) ->
 
 
 def extend(ctx: Evaluation, manager: Manager, longer: Lease) -> None:
-    """The request gives a message that is held another end."""
+    """Note that the request extends a lease."""
     _changing(ctx, manager).extended.setdefault(longer.entry.locator, []).append(longer)
 
 
 def extended(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
-    """Who will hold a message for longer, by what the requests before, and this one, have left."""
+    """Return the extended lease of a message, by this request and those before, or `None`."""
     changed = changes(ctx, manager)
     if changed is not None and changed.extended:
         for lease in reversed(changed.extended.get(locator, ())):
@@ -100,7 +101,7 @@ def extended(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
 
 
 def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
-    """Whether the requests before, or this one, have ended a lease."""
+    """Return whether this request or those before have ended a lease."""
     if ctx.is_deleted(lease.hold.key):
         return True
     changed = changes(ctx, manager)
@@ -111,7 +112,7 @@ def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
 
 
 def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
-    """These are over; each of them was not before."""
+    """End leases, none of which was over before."""
     of_holds: dict[Hold, list[Lease]] = {}
     for lease in leases:
         ending = of_holds.get(lease.hold)
@@ -132,10 +133,10 @@ def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
 
 
 def sum_up(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[Hold]]:
-    """The flags of a proposal that holds all its requests become marks, or ends of holdings.
+    """Turn the flags of a proposal that holds all its requests into marks, or ends of holdings.
 
     Returns:
-        What was marked; and holds with what is left of sparse ones, to be added.
+        The holds with new marks; and new holds with the rest of sparse ones, to be added.
     """
     changed = changes(ctx, manager)
     if changed is None:
@@ -171,7 +172,7 @@ def _is_sparse(hold: Hold, left: int) -> bool:
 
 
 def _without(ctx: Evaluation, manager: Manager, hold: Hold, over: set[int], name: int) -> Hold:
-    """What is left of a hold, under a name that no claim and no extension has."""
+    """Return a hold of the rest of a hold, under a name that no claim and no extension has."""
     entries = [each.entry for each in manager.leases.of_hold(hold) if each.number not in over]
     stored = msgspec.structs.replace(hold.stored, entries=entries)
     key = manager.layout.holding_key(stored.until, ctx.stamp + keys.u32(name))

@@ -3,16 +3,15 @@
 ::
 
     lanes   kind x   3 7 9        heads   (2, y) (3, x) (5, z)      of all kinds together
-            kind y   2 8                  (2, y) (5, z)             of those that somebody wants
+            kind y   2 8                  (2, y) (5, z)             of those that a wish selects
             kind z   5
 
-Each kind has a *lane*, a sorted list that is taken from its beginning; what is added goes to its
-end as a rule. Who takes several kinds finds the first of them by a heap of the lanes' heads, made
-when it is first asked for. Both hold leftovers: an entry that has gone elsewhere stays in its lane
-until it comes to the beginning, and the head of a lane that has moved on stays among the heads.
-There are never more leftovers than about as many as there are entries: then what is there is put
-together anew. So finding the first costs the logarithm of what is here at most, however many kinds
-there are.
+Each kind has a *lane*, a sorted list whose entries are taken from its start; new entries usually go
+to its end. For a wish of several kinds, a heap of the lanes' heads finds the first entry; it is
+made when it is first needed. Lanes and heaps hold leftovers. An entry that has gone elsewhere stays
+in its lane until it is the first one. The head of a lane that has moved on stays in the heap. When
+there are more leftovers than about as many as entries, they are removed. Thus finding the first
+entry costs at most the logarithm of the number of entries, however many kinds there are.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from typing import Final, TypeAlias
 from postroom.messaging.queues.records import Entry
 
 Queued: TypeAlias = tuple[bytes, int, Entry]
-"""An entry with its engine key; no two of them have the same number."""
+"""An entry with its engine key and a number that no other one has: (key, number, entry)."""
 
 LEFTOVERS_MIN: Final = 16
 HEADS_KEPT: Final = 16
-"""For so many choices of kinds the heads are kept."""
+"""The number of selections of kinds for which the heads are kept."""
 
 
 class _Lane:
-    """Entries in the order of their keys; what is before ``begin`` was taken."""
+    """The entries of a kind in the order of their keys; those before ``begin`` are taken."""
 
     __slots__ = ("begin", "queued")
 
@@ -42,7 +41,7 @@ class _Lane:
         self.begin = 0
 
     def push(self, queued: Queued) -> bool:
-        """Another one; whether it is the first now."""
+        """Add an entry; return whether it is the first one now."""
         line = self.queued
         if not line or queued > line[-1]:
             line.append(queued)
@@ -52,7 +51,7 @@ class _Lane:
         return at == self.begin
 
     def pop(self) -> None:
-        """The first one is gone."""
+        """Remove the first entry."""
         self.begin += 1
         if self.begin > LEFTOVERS_MIN and 2 * self.begin > len(self.queued):
             del self.queued[: self.begin]
@@ -63,15 +62,15 @@ class _Lane:
 
 
 class Group:
-    """See the module.
+    """The entries of a group in memory, by kind.
 
     Args:
-        alive: by engine key, the entries that are in memory; all others are leftovers.
-        in_one_lane: whether kinds do not matter here: the group is in order.
+        alive: the entries in memory, by engine key; all others are leftovers.
+        in_one_lane: whether all kinds share a lane, because the group is in order.
 
     Attributes:
-        count: how many there are.
-        last: the greatest key up to which none is missing, if there are ``more``.
+        count: the number of entries.
+        last: the greatest key up to which no entry is missing, if there are ``more``.
         more: whether others may be stored behind them.
     """
 
@@ -88,7 +87,7 @@ class Group:
         self.last = b""
 
     def push(self, queued: Queued) -> None:
-        """Another one is here."""
+        """Add an entry."""
         kind = "" if self._in_one_lane else queued[2].kind
         self.count += 1
         self._queued += 1
@@ -101,7 +100,7 @@ class Group:
             self.keep(self.queued())
 
     def push_all(self, queued: list[Queued]) -> None:
-        """Others are here, in the order of their keys."""
+        """Add entries, in the order of their keys."""
         kinds = {"" if self._in_one_lane else each[2].kind for each in queued}
         if len(kinds) == 1 and not self._heads:
             lane = self._lanes.setdefault(next(iter(kinds)), _Lane())
@@ -121,7 +120,7 @@ class Group:
                     del self._heads[kinds]
 
     def first(self, kinds: frozenset[str] | None) -> Queued | None:
-        """The first of all, or of some kinds; ``None``: there is none."""
+        """Return the first entry of all kinds, or of some; ``None``: there is none."""
         lanes = self._lanes
         if len(lanes) <= 1 or (kinds is not None and len(kinds) == 1):
             kind = next(iter(lanes if kinds is None or len(kinds) != 1 else kinds), "")
@@ -164,14 +163,14 @@ class Group:
         return None
 
     def queued(self) -> list[Queued]:
-        """All of them, in the order of their keys."""
+        """Return all entries, in the order of their keys."""
         alive, lanes = self._alive, self._lanes.values()
         listed = (each for lane in lanes for each in islice(lane.queued, lane.begin, None))
         there = {each[0]: each for each in listed if alive.get(each[0]) is each[2]}
         return sorted(there.values())
 
     def keep(self, kept: list[Queued]) -> None:
-        """These are here, in the order of their keys, and no others."""
+        """Replace all entries with these, which are in the order of their keys."""
         self._lanes.clear()
         self._heads.clear()
         for each in kept:
@@ -181,13 +180,13 @@ class Group:
 
 
 class Sizes:
-    """Which group has most entries, about: none has twice as many."""
+    """The sizes of groups by powers of two, which tell a group that is about the largest."""
 
     def __init__(self) -> None:
         self._by_power: dict[int, dict[str, None]] = {}
 
     def changed(self, name: str, before: int, after: int) -> None:
-        """A group has another number of entries."""
+        """Note that the number of entries of a group has changed."""
         old, new = before.bit_length(), after.bit_length()
         if old == new:
             return
@@ -200,5 +199,5 @@ class Sizes:
             self._by_power.setdefault(new, {})[name] = None
 
     def largest(self) -> str:
-        """A group with many; there is one."""
+        """Return a group of which no other has twice as many entries; there must be one."""
         return next(iter(self._by_power[max(self._by_power)]))

@@ -1,14 +1,15 @@
-"""Who holds which messages of a queue: the leaseholder's memory of the part *leased*.
+"""The leases of the messages of a queue, in the memory of the leaseholder.
 
-What counts is stored: this is read anew with a lease of the range. How long the leases last is
-measured on the monotonic clock; for those that another leader has made, from the time that is left
-by the stored timestamps, but no longer than they were given for.
+All that must last is stored, and read again with a new lease of the range. The duration of a
+message's lease is measured on the monotonic clock. A lease that another leaseholder gave lasts for
+the rest by its stored timestamps, but no longer than it was given for.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from itertools import chain, islice
 from typing import Final
 
@@ -18,20 +19,25 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
-from postroom.messaging.queues.records import Entry, Holding, Layout, Locator
+from postroom.messaging.queues.credit import CreditWaits
+from postroom.messaging.queues.queries import Held
+from postroom.messaging.queues.records import AttemptName, Entry, Holding, Layout, Locator
+from postroom.messaging.queues.requests import QueueMessage
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 AGAIN_SECONDS: Final = 1.0
-"""What has run out, and was named to no effect, is named again after so long."""
+"""The number of seconds after which an expired hold is reported again, if it is still held."""
 
 
 class Hold:
-    """A holding (:mod:`.records`) as the leaseholder has it in memory.
+    """The leaseholder's memory of a stored holding (:mod:`.records`): messages leased by one claim.
 
     Attributes:
-        key: where it is stored; ``marks``: the keys of the marks behind it.
-        left: how many of its messages are held yet, as applied.
+        key: the engine key of the holding.
+        stored: the holding.
+        marks: the keys of the marks behind it.
+        left: how many of its messages are still leased, as applied.
         deadline: when it ends, on the monotonic clock.
     """
 
@@ -46,7 +52,7 @@ class Hold:
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):
-    """Who holds a message: the entry of this ``number`` in a hold."""
+    """A lease of a message: the entry with this ``number`` in a hold."""
 
     entry: Entry
     hold: Hold
@@ -54,35 +60,62 @@ class Lease(msgspec.Struct, gc=False, eq=False):
 
     @property
     def until(self) -> int:
-        """The timestamp at which it ends."""
+        """Return the timestamp at which it ends."""
         return self.hold.stored.until
 
     @property
     def since(self) -> int:
-        """The timestamp at which it was given."""
+        """Return the timestamp at which it was given, or last extended."""
         return self.hold.stored.since
 
     @property
     def fired_at(self) -> int:
-        """The timestamp at which it was handed out, however often it was extended since."""
+        """Return the timestamp at which the message was fired; an extension does not change it."""
         return self.hold.stored.fired_at
+
+    def told(self, now: int) -> Held:
+        """Return which consumer holds which message, and since when."""
+        consumer = self.consumer
+        client, number = consumer[:CLIENT_ID_BYTES], consumer[CLIENT_ID_BYTES:]
+        return Held(
+            self.entry.id.decode(errors="backslashreplace"),
+            self.entry.kind,
+            f"{client.hex()}/{int.from_bytes(number, 'big')}",
+            self.fired_at,
+            max(now - self.fired_at >> LOGICAL_BITS, 0) / 1000,
+        )
+
+    @property
+    def attempt(self) -> AttemptName:
+        """Return the name of the attempt."""
+        return self.entry.locator, self.fired_at
 
     @property
     def consumer(self) -> bytes:
-        """Whose it is."""
+        """Return the id of the consumer that holds the message."""
         return self.hold.stored.consumer
 
 
 class LeaseTable:
-    """The leases of one queue. Its length is their number, those included that are on their way
-    (``promised``): a proposal under evaluation has made them.
+    """The leases of one queue. Its length is their number, the promised ones included.
 
-    Who holds which message is told by one entry for each; all else is counted by holds.
+    A *promised* lease is one that the proposal under evaluation gives. There is one entry for each
+    leased message; everything else is counted by holds.
+
+    Args:
+        credit: the consumers that wait for credit; told which of them holds fewer messages.
+        on_client: called with a client whose consumers hold messages for the first time, or none
+            any more.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, credit: CreditWaits, on_client: Callable[[bytes], None] = lambda _: None
+    ) -> None:
+        self._credit = credit
+        self._on_client = on_client
         self._leases: dict[Locator, Lease] = {}
         self._deadlines: Deadlines[Hold] = Deadlines()
+        self._since: Deadlines[Hold] = Deadlines()
         self._of_consumers: dict[bytes, dict[Hold, None]] = {}
         self._of_transactions: dict[bytes, dict[Hold, None]] = {}
         self._held_by: Counter[bytes] = Counter()
@@ -95,18 +128,18 @@ class LeaseTable:
     def __len__(self) -> int:
         return len(self._leases) + self._promised
 
-    # --- as applied
+    # --- applied leases
 
     def read(self, stored: Reader, layout: Layout, monotonic: float, now: int) -> None:
-        """What is stored: of each holding, what is not in a mark behind it.
+        """Read the stored holdings, without the messages that the marks behind them name.
 
         Raises:
-            ValueError, LookupError, DecodeError: it is not what was written.
+            ValueError, LookupError, DecodeError: a record is not as it was written.
         """
         holds: list[tuple[Hold, set[int]]] = []
         for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
             if layout.is_mark(key):
-                hold, over = holds[-1]  # of none: that is damage as well, an ``IndexError``
+                hold, over = holds[-1]  # a mark without a holding is damage too: an `IndexError`
                 hold.marks.append(key)
                 over.update(records.marks.decode(packed))
             else:
@@ -121,14 +154,14 @@ class LeaseTable:
             self.add(hold, over)
 
     def add(self, hold: Hold, over: Set[int] = frozenset()) -> None:
-        """What a claim was given is applied, or read: but for the numbers that are ``over``."""
+        """Add a hold that is applied or was read, without the numbers that are ``over``."""
         leases, groups = self._leases, self._of_groups
         given = [Lease(each, hold, n) for n, each in enumerate(hold.stored.entries)]
         if over:
             given = [lease for lease in given if lease.number not in over]
         for lease in given:
             locator = lease.entry.locator
-            if locator in leases:  # it was extended, or it is left of a hold
+            if locator in leases:  # its lease was extended, or it is left of another hold
                 self.remove_all([locator])
             leases[locator] = lease
             groups[lease.entry.group] += 1
@@ -139,12 +172,17 @@ class LeaseTable:
         self._of_consumers.setdefault(consumer, {})[hold] = None
         if transaction:
             self._of_transactions.setdefault(transaction, {})[hold] = None
+        client = consumer[:CLIENT_ID_BYTES]
+        is_new = client not in self._clients
         self._held_by[consumer] += hold.left
-        self._clients[consumer[:CLIENT_ID_BYTES]] += hold.left
+        self._clients[client] += hold.left
+        if is_new:
+            self._on_client(client)
         self._deadlines.set(hold, hold.deadline)
+        self._since.set(hold, hold.stored.fired_at)
 
     def remove_all(self, locators: list[Locator]) -> list[str]:
-        """They are over, and that is applied; answers of which groups they were, each once."""
+        """Remove leases that are over, as applied; return their groups, each once."""
         removed: dict[str, None] = {}
         of_holds: dict[Hold, int] = {}
         pop, groups = self._leases.pop, self._of_groups
@@ -164,58 +202,59 @@ class LeaseTable:
         return list(removed)
 
     def _leave(self, hold: Hold, number: int) -> None:
-        """So many of a hold are over."""
+        """Subtract a number of ended messages from a hold."""
         hold.left -= number
         consumer, transaction = hold.stored.consumer, hold.stored.transaction
         _subtract(self._held_by, consumer, number)
-        _subtract(self._clients, consumer[:CLIENT_ID_BYTES], number)
+        client = consumer[:CLIENT_ID_BYTES]
+        _subtract(self._clients, client, number)
+        self._credit.freed(consumer)
+        if client not in self._clients:
+            self._on_client(client)
         if hold.left:
             return
         self._deadlines.cancel(hold)
+        self._since.cancel(hold)
         _drop(self._of_consumers, consumer, hold)
         if transaction:
             _drop(self._of_transactions, transaction, hold)
 
-    def clear(self) -> None:
-        """Nothing is known any more."""
-        self.__init__()  # type: ignore[misc]  # what a new one is
-
-    # --- as promised by a proposal in the making
+    # --- promised leases
 
     def promise(self, group: str) -> None:
-        """The proposal in the making leases a message of a group."""
+        """Promise a lease of a message of a group for the proposal under evaluation."""
         self._promised += 1
         self._promised_groups[group] += 1
 
     def break_promises(self) -> None:
-        """That proposal was not made; or it is applied, and what it kept of them was added."""
+        """Forget the promised leases: the proposal was aborted, or its leases were added."""
         self._promised = 0
         self._promised_groups.clear()
 
-    # --- asked
+    # --- questions
 
     def get(self, locator: Locator) -> Lease | None:
-        """Who holds a message, as applied."""
+        """Return the lease of a message, as applied, or `None`."""
         return self._leases.get(locator)
 
     def in_group(self, group: str) -> int:
-        """How many of a group are held."""
+        """Return how many messages of a group are leased, the promised ones included."""
         return self._of_groups.get(group, 0) + self._promised_groups.get(group, 0)
 
     def held_by(self, consumer: bytes) -> int:
-        """How many a consumer holds."""
+        """Return how many messages a consumer holds."""
         return self._held_by.get(consumer, 0)
 
     def holds_for(self, client: bytes) -> bool:
-        """Whether a client's consumers hold any."""
+        """Return whether the consumers of a client hold any message."""
         return client in self._clients
 
     def clients(self) -> list[bytes]:
-        """The clients whose consumers hold any."""
+        """Return the clients whose consumers hold any message."""
         return list(self._clients)
 
     def _held(self, holds: Iterable[Hold]) -> Iterator[Lease]:
-        """What is held yet of what was given together."""
+        """Iterate over the leases that are left of holds."""
         for hold in holds:
             for entry in hold.stored.entries:
                 lease = self._leases.get(entry.locator)
@@ -223,49 +262,55 @@ class LeaseTable:
                     yield lease
 
     def of_hold(self, hold: Hold) -> list[Lease]:
-        """What is held yet of what was given together."""
+        """Return the leases that are left of a hold."""
         return list(self._held([hold]))
 
     def of_client(self, client: bytes) -> list[Lease]:
-        """What the consumers of a client hold."""
+        """Return the leases of the consumers of a client."""
         if client not in self._clients:
             return []
         found = (holds for each, holds in self._of_consumers.items() if each.startswith(client))
         return list(self._held(chain.from_iterable(found)))
 
     def of_claim(self, consumer: bytes, claim: int) -> list[Lease]:
-        """What a consumer holds by one of its claims."""
+        """Return the leases that a consumer got by one of its claims."""
         holds = self._of_consumers.get(consumer, ())
         return list(self._held(each for each in holds if each.stored.claim == claim))
 
     def of_transaction(self, transaction_id: bytes) -> list[Lease]:
-        """What was claimed in a transaction."""
+        """Return the leases that were claimed in a transaction."""
         return list(self._held(self._of_transactions.get(transaction_id, ())))
 
     @property
     def transactions(self) -> list[bytes]:
-        """The transactions that have claimed something."""
+        """Return the transactions in which messages were claimed that are still leased."""
         return list(self._of_transactions)
 
     @property
     def consumers(self) -> set[bytes]:
-        """Who holds anything."""
+        """Return the consumers that hold any message."""
         return set(self._of_consumers)
 
     def all(self) -> list[Lease]:
-        """Every one that is applied."""
+        """Return all leases, as applied."""
         return list(self._leases.values())
+
+    def longest(self) -> Lease | None:
+        """Return the lease of the message that is leased for longest, as applied, or `None`."""
+        hold = self._since.first_due(math.inf)
+        return None if hold is None else next(self._held([hold]), None)
 
     # --- time
 
     def next_deadline(self) -> float | None:
-        """When the first of them runs out."""
+        """Return when the first hold expires, on the monotonic clock, or `None`."""
         return self._deadlines.first()
 
     def take_expired(self, now: float, leases_max: int) -> list[Lease]:
-        """Those that have run out, a number of them at most. What is over of a hold is named
-        together, and not again before a second has passed; of a large one as much as there is room
-        for, and the rest at once.
+        """Return at most ``leases_max`` leases that have expired.
+
+        The leases of a hold are returned together, and not again before a second has passed. If
+        there is no room for all of a large hold, the rest follows with the next call.
         """
         expired: list[Lease] = []
         while len(expired) < leases_max:
@@ -279,23 +324,28 @@ class LeaseTable:
         return expired
 
     def begin_naming(self) -> None:
-        """What was named so far is done with."""
+        """Forget which holds were reported as expired."""
         self._named.clear()
 
     def name_again(self) -> None:
-        """What was named since came to nothing: it is named again at once."""
+        """Report the holds again that were reported as expired by an aborted evaluation."""
         for hold in self._named:
             self.watch_again(hold, hold.deadline)
         self._named.clear()
 
     def watch_again(self, hold: Hold, moment: float) -> None:
-        """Some of it was named, and is held yet: it is named again, then."""
+        """Report this hold as expired again at ``moment`` if part of it is still leased."""
         if hold.left:
             self._deadlines.set(hold, moment)
 
 
+def attempt_of(message: QueueMessage) -> AttemptName:
+    """Return the name of the attempt for which a message was fired."""
+    return (message.key, message.kind, message.id), message.fired_at
+
+
 def seconds_left(holding: Holding, now: int) -> float:
-    """How long a holding of another leader lasts: by what is stored, whatever the clocks say."""
+    """Return how long a holding that another leaseholder gave still lasts, by its timestamps."""
     given = holding.until - holding.since
     left = min(max(holding.until - now, 0), given)
     return (left >> LOGICAL_BITS) / 1000

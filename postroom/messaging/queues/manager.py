@@ -1,205 +1,198 @@
-"""The manager of one queue in one range: what the leaseholder has in memory of it.
+"""The manager of one queue in one range: the leaseholder's memory of that queue.
 
 ::
 
-    notes of a proposal ── applied ─▶ ready cache · leases · first due · counters ─▶ who waits
+    notes of a proposal ── applied ─▶ ready cache · leases · first due · counters ─▶ waiting claims
                                               ▲
-    evaluation of the next one ── takes, promises ── (discarded: all is forgotten, read again)
+    evaluation of the next one ── takes, promises ── (aborted: all is forgotten, read again)
 
-Everything that counts is stored; a manager begins afresh with each lease of the range, and ends
-with it. What a proposal does to a queue it says in *notes*, which take effect here once the
-proposal is applied: ``(manager, change, act, a, b)``, a change of the counters and a method of this
-class with its arguments.
+Everything that must last is stored. A manager begins anew with each lease of the range and ends
+with it. An evaluator describes in *notes* what a proposal does to a queue. The notes take effect
+here once the proposal is applied. A note is ``(manager, change, act, a, b)``: a change of the
+counters, and a method of this class with its two arguments.
 
-Handing out is the exception: who gets what is decided on memory itself, while the proposal is in
-the making. It may come to nothing: it was too large, or it failed. Then ``begin`` finds that the
-last evaluation was never applied, and forgets what memory the engine can give again.
+Firing is the exception: it changes this memory already while the proposal is under evaluation
+(:mod:`.speculation`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeAlias
-
-import msgspec
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
 
 from postroom.kv import keys
-from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_LEASED_MAX
+from postroom.messaging import due as times
 from postroom.messaging.queues import counters
-from postroom.messaging.queues.consumers import Consumers, Waiter, Wish, takes_all
+from postroom.messaging.queues.agenda import earliest
+from postroom.messaging.queues.consumers import Consumers, Waiter, Wishes
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.damage import QueueDamaged, decoded
+from postroom.messaging.queues.damage import decoded
+from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
+from postroom.messaging.queues.queue_host import QueueHost
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.records import Ended, Entry, Layout, Locator, bodies
+from postroom.messaging.queues.records import AttemptName, Ended, Entry, Layout, Locator, bodies
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
     QueueSettings,
-    Selection,
 )
+from postroom.messaging.queues.speculation import Speculation
 from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.headers import Headers
 
-WISHES_KEPT: Final = 1000
 LATENESS_KEPT: Final = 1000
 
 Note: TypeAlias = "tuple[Manager, Change, Callable[[Manager, Any, Any], None], Any, Any]"
 
-_encode = msgspec.msgpack.encode
-
-
-class Surroundings(Protocol):
-    """What a manager asks of the queues of its range.
-
-    Attributes:
-        kept: how long the past can be read, in timestamp units.
-    """
-
-    kept: int
-
-    def monotonic(self) -> float:
-        """Seconds that never go back."""
-
-    def reading(self) -> int:
-        """About now, as a timestamp."""
-
-    def look_at(self, manager: Manager) -> None:
-        """There may be something for those who wait."""
-
-    def wake_by(self, moment: float) -> None:
-        """At that moment of the monotonic clock something is to be done."""
-
-    def answer(self, waiter: Waiter) -> None:
-        """A claim that waits can be answered."""
-
-    def set_aside(self, error: QueueDamaged) -> None:
-        """A queue is, as is seen now."""
-
-    def current(self, manager: Manager) -> Manager:
-        """The manager of its queue now."""
-
 
 class Manager:
-    """See the module.
+    """The leaseholder's memory of one queue in one range.
 
     Attributes:
-        definition: the queue's, as applied.
-        layout: its engine keys.
-        counted: its counters, as applied.
-        leases, consumers, ready: who holds what, who waits, what may be fired.
-        first_due: the timestamp of the first scheduled message; 0: there is none.
-        purge_from: where the lists of what was done begin; ``purge_at``: when the first of them may
-            go; 0: there is none.
-        to_give_back: attempts that go back, and why: ``None``: they do not count.
-        taken: engine keys of entries that the proposal in the making has taken.
-        lateness: of the last ones fired, in seconds.
-        rode: whether the proposal in the making has fired all that it could.
-        try_again_at: when the limits of the queue allow more.
-        poll_at: when what is stored is looked at though no timer rang.
-        empty_from: of a dropped queue, nothing is left below this key; ``names_all``: what was
-            found there could all be read.
-        trouble: it fails, and is left alone for a while.
+        definition: the definition of the queue, as applied.
+        layout: the engine keys of the queue.
+        counted: the counters of the queue, as applied.
+        leases: the leases of its messages.
+        consumers, wishes: the claims that wait, and what they select.
+        ready: the ready messages in memory.
+        first_due: the timestamp of the first message that is scheduled for a timestamp; 0: none is.
+        first_moment: the same for messages scheduled for a moment of the wall clock.
+        next_tick: the next tick of a periodic schedule, by the wall clock; 0: there is none.
+        purge_from: the key at which the lists of ended messages begin.
+        purge_at: when the first of these lists may be deleted; 0: there is none.
+        to_give_back: attempts to give back, each with the reason of its failure; ``None``: the
+            attempt is not counted.
+        speculation: what the proposal under evaluation has taken from this memory.
+        lateness: how late the last messages were fired, in seconds.
+        try_again_at: when the rate of the queue allows the next message.
+        poll_at: when the stored state is read again although no timer rang.
+        empty_from: the key of a dropped queue below which nothing is left.
+        names_all: whether all records of a dropped queue that were found could be read.
+        trouble: its failures; a queue that fails is set aside for a while.
+        was_asked_for: whether it was used since idle managers were last looked for.
     """
 
-    def __init__(self, range_id: int, definition: QueueDefinition, around: Surroundings) -> None:
+    def __init__(self, range_id: int, definition: QueueDefinition, around: QueueHost) -> None:
         self.definition = definition
         self.range_id = range_id
         self.layout = Layout(range_id, definition.number)
         self.counted = counters.Counted()
-        self.leases = LeaseTable()
+        self.leases = LeaseTable(around.credit, lambda client: around.holds(self, client))
         self.consumers = Consumers(self.leases)
         settings = definition.settings
         self.ordered = settings.order == "group"
+        self.wishes = Wishes(self._headers)
         self.ready = ReadyCache(
-            settings.cache_size, ordered=self.ordered, on_left_out=self._left_out
+            settings.cache_size, ordered=self.ordered, on_left_out=self.wishes.left_out
+        )
+        self.speculation = Speculation(
+            self.ready, self.leases, self.consumers, self.wishes, self._came_to_nothing
         )
         self.around = around
         self.first_due = 0
+        self.first_moment = 0
         self.purge_from = self.layout.done
         self.purge_at = 0
         self.next_tick = 0
-        self.to_give_back: dict[tuple[Locator, int], str | None] = {}
-        self.taken: set[bytes] = set()
+        self.to_give_back: dict[AttemptName, str | None] = {}
         self.lateness: deque[float] = deque(maxlen=LATENESS_KEPT)
-        self.rode = False
         self.try_again_at: float | None = None
         self.trouble = Trouble()
+        self.was_asked_for = True
+        self._planned: tuple[int, ...] = ()
         self.poll_at = around.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(around.monotonic())
         self._bucket: TokenBucket | None = None
-        self._wishes: dict[bytes, Wish] = {}
-        self._reader: Reader | Evaluation | None = None
-        self._ctx: Evaluation | None = None
-        self._scheduled_head = self.layout.scheduled
+        self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """Return the name of the queue."""
         return self.definition.name
 
-    # --- beginning and ending
+    # --- start and end
 
     def begin_empty(self) -> None:
-        """The queue was made just now."""
+        """Note that the queue was made just now and stores nothing."""
         self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
-        """With a new lease of the range: from what is stored, as of the timestamp ``now``."""
+        """Read the stored state as of ``now`` (a timestamp), with a new lease of the range."""
         layout = self.layout
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
         self.leases.read(stored, layout, self.around.monotonic(), now)
         self.find_first_due(stored)
-        counters.check(self.counted, len(self.leases), has_scheduled=self.first_due > 0)
+        counters.check(self.counted, len(self.leases), has_scheduled=self._has_scheduled)
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
             self.purge_from, self.purge_at = first[0], done_at + self.retention
 
     def find_first_due(self, reader: Reader | Evaluation) -> None:
-        """When the first scheduled message is due, as it is stored."""
-        layout = self.layout
-        upper = keys.after_prefix(layout.scheduled)
-        first = next(iter(reader.iterate(self._scheduled_head, upper)), None)
-        begins = len(layout.scheduled)
-        self.first_due = 0 if first is None else int.from_bytes(first[0][begins:][:8], "big")
+        """Read when the first scheduled messages are due."""
+        lengths, moments = (self.first_in(reader, *line) for line in self.scheduled_lines)
+        self.first_due, self.first_moment = lengths, times.shown(moments)
+
+    def first_in(self, reader: Reader | Evaluation, lower: bytes, upper: bytes) -> int:
+        """Return when the first scheduled message between two keys is due; 0: there is none."""
+        first = next(iter(reader.iterate(lower, upper)), None)
+        begins = len(self.layout.scheduled)
+        return 0 if first is None else int.from_bytes(first[0][begins:][:8], "big")
 
     @property
-    def scheduled_head(self) -> bytes:
-        """Nothing is scheduled below this key: reading starts there."""
-        return self._scheduled_head
+    def scheduled_lines(self) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
+        """Return the bounds of the keys scheduled for timestamps, and of those for moments.
+
+        Each lower bound is one below which nothing is scheduled, so that reading starts there.
+        """
+        layout, (lengths, moments) = self.layout, self._heads
+        return (lengths, layout.moments), (moments, keys.after_prefix(layout.scheduled))
+
+    def has_due(self, now: int) -> bool:
+        """Return whether scheduled messages are due at a timestamp."""
+        return 0 < self.first_due <= now or 0 < self.first_moment <= self.around.by_wall()
+
+    @property
+    def _has_scheduled(self) -> bool:
+        return bool(self.first_due or self.first_moment)
 
     def change(self, definition: QueueDefinition) -> None:
-        """It has other settings."""
+        """Take over new settings of the queue."""
         kept_before = self.retention
         self.definition = definition
         if self.purge_at:
             self.purge_at = max(self.purge_at - kept_before + self.retention, 1)
-        self.ready.size = definition.settings.cache_size
         self.order_by(definition.settings)
-        if self.ready.ordered != self.ordered:
-            self.ready.ordered = self.ordered
-            self.ready.forget()
+        self.ready.change(definition.settings.cache_size, ordered=self.ordered)
+        # Messages that memory has no room for are searched in the store.
+        self.wishes.begin_again()
         self.poll_at = self.around.monotonic() + definition.settings.poller_interval
         self._change_bucket()
         self.group_buckets.change(definition.settings.group_max_rate, self.around.monotonic())
         self.ready.free_all()
         self.around.look_at(self)
-        self.around.wake_by(self.around.monotonic())
+        self.around.wake_by(self, self.around.monotonic())
+
+    def keeps_order_in(self, group: str) -> bool:
+        """Return whether the messages of a group are in order. Those without a group are not."""
+        return self.ordered and group != ""
 
     def order_by(self, settings: QueueSettings) -> None:
-        """What is enqueued is placed as these settings say."""
+        """Set the order in which new messages are placed."""
         self.ordered = settings.order == "group"
 
     def _change_bucket(self) -> None:
@@ -212,7 +205,7 @@ class Manager:
             self._bucket.change(rate, now)
 
     def end(self, refusal: Exception | None) -> None:
-        """Nobody is served here any more; who waits is told why, if it is for good."""
+        """Stop serving the queue; tell the waiting claims ``refusal``, unless it is `None`."""
         for waiter in self.consumers.clear():
             if refusal is not None:
                 waiter.refused = refusal
@@ -221,23 +214,14 @@ class Manager:
     # --- evaluation
 
     def begin(self, ctx: Evaluation) -> None:
-        """The proposal in the making does something with this queue."""
-        if self._ctx is ctx:
-            return
-        self.take_back(ctx)
-        self._ctx = ctx
-        self.leases.begin_naming()
-        self.order_by(self.definition.settings)
-        self.rode = False
-
-    def take_back(self, ctx: Evaluation) -> None:
-        """What has not taken effect of an evaluation before this one never will."""
-        if self._ctx is not None and self._ctx is not ctx:
-            self.roll_back()
+        """Begin the speculation of an evaluation that concerns this queue."""
+        if self.speculation.begin(ctx):
+            self.order_by(self.definition.settings)
 
     def take_up(self, ctx: Evaluation, act: Callable[..., None], one: Any, other: Any) -> None:
-        """What the proposal in the making has done so far counts for what it fires: a note of it
-        (``act`` and its arguments) before it is applied.
+        """Apply a note of the proposal under evaluation to the ready cache, so that it can fire it.
+
+        Only notes that add or remove ready messages count. The arguments are those of the note.
         """
         gone: bytes | None = None
         placed: tuple[bytes, Entry] | None = None
@@ -254,41 +238,35 @@ class Manager:
         self.begin(ctx)
         if gone is not None:
             self.ready.discard(gone)
-        if placed is None or placed[0] in self.taken:
+        if placed is None or placed[0] in self.speculation.taken:
             return
         if ctx.staged.get(placed[0]) or ctx.is_written(placed[0]):
-            self.ready.offer(*placed)
+            self.offer(*placed)
 
-    def roll_back(self) -> None:
-        """What was taken for the last evaluation never came about."""
-        self.ready.forget()
-        self.leases.break_promises()
-        self.leases.name_again()
-        self.taken.clear()
-        for waiter in self.consumers:
-            if not waiter.granted:
-                waiter.messages, waiter.size, waiter.looked_at = [], 0, 0
-        for wish in self._wishes.values():
-            wish.cursor = b""
-        self._ctx = None
+    def _came_to_nothing(self) -> None:
+        """Serve the waiting claims anew, since an evaluation was aborted."""
         self.around.look_at(self)
+        self.around.plan(self)
 
     def applied(self, counted: counters.Counted) -> None:
-        """The notes of a proposal are applied."""
+        """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
-        self.leases.break_promises()
-        self.taken.clear()
-        self._ctx = None
+        self.speculation.commit()
+        planned = (self.first_due, self.first_moment, self.next_tick, self.purge_at)
+        # All other changes that make something due earlier call `wake_by`.
+        if planned != self._planned:
+            self._planned = planned
+            self.around.plan(self)
 
     def conclude(self, ctx: Evaluation) -> None:
-        """An evaluation has taken effect, though it may have written nothing here."""
-        if self._ctx is ctx:
-            self._ctx = None
+        """Commit the speculation of an evaluation, which may have written nothing here."""
+        if self.speculation.commit_if(ctx):
+            self.around.plan(self)
 
     # --- limits
 
     def allowance(self, now: float) -> int:
-        """How many may be fired now, by the limits of the whole queue."""
+        """Return how many messages the limits of the whole queue allow to fire now."""
         settings = self.definition.settings
         allowed = 1 << 30
         if settings.max_concurrency is not None:
@@ -297,104 +275,109 @@ class Manager:
             tokens = self._bucket.available(now)
             if not tokens:
                 self.try_again_at = self._bucket.next_at(now)
-                self.around.wake_by(self.try_again_at)
+                self.around.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
 
     @property
     def bucket(self) -> TokenBucket | None:
-        """What paces the whole queue."""
+        """Return the token bucket of the whole queue, or `None` if its rate is unlimited."""
         return self._bucket
 
-    # --- who waits
+    # --- waiting claims
 
     def wait(self, request: ClaimQueue) -> Waiter:
-        """Another claim waits."""
-        waiter = Waiter(request, self._wish(request.selection))
+        """Add a waiting claim and return its waiter."""
+        waiter = Waiter(request, self.wishes.of(request.selection, self.consumers))
         self.consumers.add(waiter)
         return waiter
 
     def consumer_ids(self) -> set[bytes]:
-        """Who waits, or holds a message."""
+        """Return the consumers that wait or hold a message."""
         return {waiter.request.consumer for waiter in self.consumers} | self.leases.consumers
 
-    def _wish(self, selection: Selection) -> Wish | None:
-        if takes_all(selection):
-            return None
-        packed = _encode(selection)
-        wish = self._wishes.get(packed)
-        if wish is None:
-            if len(self._wishes) >= WISHES_KEPT:
-                used = {id(waiter.wish) for waiter in self.consumers}
-                self._wishes = {k: w for k, w in self._wishes.items() if id(w) in used}
-            self._wishes[packed] = wish = Wish(selection, self._headers)
-        return wish
-
-    def _headers(self, entry: Entry) -> dict[str, Any] | None:
-        assert self._ctx is not None
-        stored = self._ctx.get(self.layout.body_key(entry.key, entry.kind, entry.id))
-        self._ctx.steps += 1
+    def _headers(self, entry: Entry) -> Headers:
+        ctx = self.speculation.ctx
+        stored = ctx.get(self.layout.body_key(entry.key, entry.kind, entry.id))
+        ctx.steps += 1
         return None if stored is None else decoded(bodies, stored, self.name).headers
 
-    def _left_out(self, key: bytes, entry: Entry) -> None:
-        """It is stored, and not in memory: who wants it has to look there."""
-        for wish in self._wishes.values():
-            if (wish.cursor is None or key < wish.cursor) and wish.may_take(entry):
-                wish.cursor = key
+    def give_back_later(self, attempts: Iterable[AttemptName], why: str | None) -> None:
+        """Give attempts back with the next ``AdvanceQueues``.
 
-    # --- what notes do
+        Args:
+            attempts: their names. An attempt that is already to be given back keeps its reason.
+            why: the reason of their failure; ``None``: they are not counted.
+        """
+        for each in attempts:
+            self.to_give_back.setdefault(each, why)
+        self.around.wake_by(self, self.around.monotonic())
+
+    # --- effects of notes
 
     def ready_added(self, key: bytes, entry: Entry) -> None:
-        """A message can be fired."""
-        if key in self.taken:
-            return  # it was, in the same proposal
-        self.ready.offer(key, entry)
-        if not self.rode:
+        """Add a message that is ready."""
+        if key in self.speculation.taken:
+            return  # it was taken by the same proposal
+        self.offer(key, entry)
+        if not self.speculation.has_fired:
             self.around.look_at(self)
 
+    def offer(self, key: bytes, entry: Entry) -> None:
+        """Offer a ready message to the cache; free its ordered group, whose head it may be."""
+        self.ready.offer(key, entry)
+        if self.keeps_order_in(entry.group) and self.freed_at.cancel(entry.group):
+            self.ready.free(entry.group)
+
     def ready_removed(self, key: bytes, group: str) -> None:
-        """It cannot any more: it was ended, or is to be fired later."""
+        """Remove a message that is ready no longer: it has ended, or is scheduled later."""
         self.ready.discard(key)
-        if self.ordered:  # another one may be the head of its group
+        if self.keeps_order_in(group):  # another message may be the head now
             self.group_freed(group, None)
 
     def ready_replaced(self, old: bytes, placed: tuple[bytes, Entry]) -> None:
-        """It has another place."""
+        """Move a ready message from its old key to another place."""
         self.ready.discard(old)
         self.ready_added(*placed)
 
     def group_freed(self, group: str, _: object) -> None:
-        """Its head may be fired at another time than was thought."""
+        """Free a group whose head may be fired at another time than expected."""
         self.freed_at.cancel(group)
         self.ready.free(group)
         self.around.look_at(self)
 
     def scheduled_added(self, due: int, now: int) -> None:
-        """A message is to be fired later."""
-        if not self.first_due or due < self.first_due:
-            self.first_due = due
-            seconds = (due - now >> LOGICAL_BITS) / 1000
-            self.around.wake_by(self.around.monotonic() + seconds)
-        self._scheduled_head = min(
-            self._scheduled_head, self.layout.scheduled + due.to_bytes(8, "big")
-        )
+        """Note that a message was scheduled, due at ``due``."""
+        if due >= times.MOMENT:
+            self.first_moment = earliest(self.first_moment, times.shown(due))
+        else:
+            self.first_due = earliest(self.first_due, due)
+        seconds = (times.look_at(due, now, self.around.by_wall) - now >> LOGICAL_BITS) / 1000
+        self.around.wake_by(self, self.around.monotonic() + seconds)
+        line = due >= times.MOMENT
+        self._heads[line] = min(self._heads[line], self.layout.scheduled + due.to_bytes(8, "big"))
 
     def scheduled_moved(self, head: bytes, next_due: int) -> None:
-        """Those that were due are ready; nothing is scheduled below ``head``."""
-        self._scheduled_head = head
-        self.first_due = next_due
+        """Note the next due time of a line of scheduled messages after its due ones became ready.
+
+        Nothing in that line (see ``scheduled_lines``) is stored below ``head``.
+        """
+        if head >= self.layout.moments:
+            self._heads[1], self.first_moment = head, times.shown(next_due)
+        else:
+            self._heads[0], self.first_due = head, next_due
 
     def leases_added(self, hold: Hold, _: object) -> None:
-        """Messages were fired for one claim, or one is held for longer."""
+        """Add a hold: messages fired for one claim, or one message that is held longer."""
         self.leases.add(hold)
-        self.around.wake_by(hold.deadline)
+        self.around.wake_by(self, hold.deadline)
 
     def lease_removed(self, locator: Locator, _: object) -> None:
-        """It is held no longer."""
+        """Remove the lease of a message."""
         self.leases_removed([locator])
 
     def leases_removed(self, locators: list[Locator]) -> None:
-        """They are held no longer."""
+        """Remove the leases of messages."""
         groups = self.leases.remove_all(locators)
         for group in groups:
             self.ready.free(group)
@@ -402,57 +385,57 @@ class Manager:
             self.around.look_at(self)
 
     def _is_limited(self, ended: int) -> bool:
-        """Whether the end of so many leases may let another message go."""
+        """Return whether the end of so many leases may allow another message to be fired."""
         settings = self.definition.settings
         if self.ordered or len(self.leases) + ended >= QUEUE_LEASED_MAX:
             return True
         return settings.max_concurrency is not None or settings.group_max_concurrency is not None
 
     def given_back(self, locator: Locator, placed: tuple[bytes, Entry]) -> None:
-        """It is ready again."""
+        """Make a leased message ready again."""
         self.lease_removed(locator, None)
         self.ready_added(*placed)
 
     def postponed(self, locator: Locator, dues: tuple[int, int]) -> None:
-        """It is scheduled again: due, and now."""
+        """Schedule a leased message again; ``dues`` are its due time and now."""
         self.lease_removed(locator, None)
         self.scheduled_added(*dues)
 
     def ended(self, locators: list[Locator], ended: list[Ended]) -> None:
-        """They are done, or cancelled, and are to be purged; those of ``locators`` were held."""
+        """Note that messages are done or cancelled; ``locators`` are those that were leased."""
         del ended
         self.leases_removed(locators)
         if not self.purge_at:
             self.purge_at = self.around.reading() + self.retention
 
     def archived(self, locators: list[Locator], _: list[Ended]) -> None:
-        """They are done, and kept."""
+        """Note that messages were archived; ``locators`` are those that were leased."""
         self.leases_removed(locators)
 
     def tick_set(self, tick: int, _: object) -> None:
-        """A periodic schedule was set."""
+        """Note that a periodic schedule was set."""
         if not self.next_tick or tick < self.next_tick:
             self.next_tick = tick
-        self.around.wake_by(self.around.monotonic())
+        self.around.wake_by(self, self.around.monotonic())
 
     def ticked(self, next_tick: int, _: object) -> None:
-        """What was due by them is enqueued."""
+        """Set the next tick after the messages of the due ones were enqueued."""
         self.next_tick = next_tick
 
     def nothing(self, _: object, __: object) -> None:
-        """Only the counters have changed."""
+        """Do nothing; the note changes the counters only."""
 
     def purged(self, purge_from: bytes, purge_at: int) -> None:
-        """Of what was done, nothing is left below ``purge_from``; when to go on (0: never)."""
+        """Set the key below which no ended message is listed, and when to purge next (0: never)."""
         self.purge_from, self.purge_at = purge_from, purge_at
 
     @property
     def retention(self) -> int:
-        """How long what was done is kept, in timestamp units: also for readers of the past."""
-        return max(from_seconds(self.definition.settings.purge_after), self.around.kept)
+        """Return how long ended messages are kept, in timestamp units; readers need them, too."""
+        return retention(self.definition.settings, self.around.kept)
 
     def free_groups(self, now: float) -> None:
-        """Groups whose time has come take their turns again."""
+        """Free the groups whose time has come, and the queue if its rate allows a message again."""
         for group in self.freed_at.take_due(now):
             self.ready.free(group)
             self.around.look_at(self)
@@ -462,39 +445,61 @@ class Manager:
 
     # --- time
 
+    def due(self, asked: int, now: int) -> int:
+        """Return when a message is due, as it is stored.
+
+        Args:
+            asked: the requested due time.
+            now: the timestamp of the proposal.
+        """
+        return times.resolved(asked, now, self.around.by_wall) or now
+
     def poll(self, stored: Reader) -> None:
-        """What is stored is looked at now and then, whatever memory says: should it ever be wrong,
-        it is not for longer than ``poller_interval``. Nothing is written.
+        """Read the stored state again if it is time, so that no error in memory lasts.
+
+        An error lasts no longer than ``poller_interval``. Nothing is written.
         """
         now = self.around.monotonic()
-        if not self._is_polled or self.poll_at > now or self._ctx is not None:
+        if not self._is_polled or self.poll_at > now or self.speculation.is_under_way:
             return
         self.poll_at = now + self.definition.settings.poller_interval
         if self.counted.scheduled:
             self.find_first_due(stored)
-        if self.counted.ready and len(self.consumers):
+        if self.counted.ready:
             self.ready.forget()
             self.around.look_at(self)
 
     @property
     def _is_polled(self) -> bool:
-        """Whether there is anything that memory could be wrong about."""
-        return bool(self.counted.scheduled or (self.counted.ready and len(self.consumers)))
+        """Return whether an error in memory could delay a message that a consumer waits for."""
+        return len(self.consumers) > 0 and bool(self.counted.scheduled or self.counted.ready)
 
     def next_poll(self) -> float | None:
-        """When that is to be looked at."""
+        """Return when to poll next on the monotonic clock, or `None` if there is no need."""
         return self.poll_at if self._is_polled else None
 
-    def next_moment(self, now: int) -> float | None:
-        """When there is something to do at the latest, on the monotonic clock."""
-        monotonic = self.around.monotonic()
-        moments = [self.leases.next_deadline(), self.freed_at.first(), self.try_again_at]
-        moments += [
-            monotonic + max((timestamp - now >> LOGICAL_BITS) + 1, 0) / 1000
-            for timestamp in (self.first_due, self.next_tick, self.purge_at)
-            if timestamp
-        ]
+    def next_by_timestamp(self) -> int:
+        """Return the first timestamp at which something is due; 0: nothing is."""
+        return earliest(self.first_due, self.purge_at)
+
+    def next_by_wall(self) -> int:
+        """Return the first moment of the wall clock at which something is due; 0: nothing is."""
+        return earliest(self.first_moment, self.next_tick)
+
+    def next_by_time(self) -> float | None:
+        """Return the first moment of the monotonic clock at which something is due, or `None`."""
         if self.to_give_back:
-            moments.append(monotonic)
-        known = [each for each in moments if each is not None]
-        return min(known, default=None)
+            return self.around.monotonic()
+        moments = (self.leases.next_deadline(), self.freed_at.first(), self.try_again_at)
+        return min((each for each in moments if each is not None), default=None)
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Return whether this memory can be forgotten now and read again later without loss."""
+        return not (
+            len(self.consumers)
+            or len(self.leases)
+            or self.to_give_back
+            or self.speculation.is_under_way
+            or self.trouble.failures(self.around.monotonic())
+        )

@@ -1,10 +1,10 @@
-"""How fast, and how many at a time: what keeps a queue, or a group of it, from firing.
+"""The rates that limit how fast a queue, or a group of it, fires.
 
-A rate is a *token bucket*: tokens come at the rate, a message takes one, and no more are saved up
-than a tenth of a second's. A bucket begins empty, with each lease of the range too: whatever the
-leader before has fired a moment ago, both together do not exceed the rate. Groups have buckets too.
+A rate is a *token bucket*: tokens come at the rate, and a message takes one. A bucket saves up the
+tokens of a tenth of a second at most. It begins empty, with each lease of the range too. Thus the
+leader before and this one together do not exceed the rate. Groups have buckets too.
 
-How many are leased is stored with the leases, so ``max_concurrency`` needs no such care.
+The number of leases is stored, so ``max_concurrency`` needs no such care.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 from postroom.limits import GROUP_BUCKETS_MAX
 
 BURST_SECONDS: Final = 0.1
-"""Tokens of so much time are saved up, one at least."""
+"""The time whose tokens are saved up, one token at least."""
 
 
 class TokenBucket:
-    """See the module.
+    """A token bucket.
 
     Args:
         rate: tokens a second.
@@ -39,38 +39,38 @@ class TokenBucket:
             self._at = now
 
     def available(self, now: float) -> int:
-        """How many may be taken."""
+        """Return how many tokens may be taken."""
         self._fill(now)
         return int(self._tokens + 1e-9)
 
     def take(self) -> None:
-        """One is taken; it was available."""
+        """Take one token, which must be available."""
         self._tokens -= 1.0
 
     def next_at(self, now: float) -> float:
-        """When the next one may be taken."""
+        """Return when the next token may be taken."""
         self._fill(now)
         return now + max(0.0, 1.0 - self._tokens) / self._rate
 
     def change(self, rate: float, now: float) -> None:
-        """From now on another rate."""
+        """Change the rate from now on."""
         self._fill(now)
         self._rate = rate
         self._burst = max(1.0, rate * BURST_SECONDS)
         self._tokens = min(self._tokens, self._burst)
 
     def began_at(self, now: float) -> float:
-        """When one must have begun that has as many tokens now, and never gave one away."""
+        """Return when a bucket with as many tokens began, if it never gave one away."""
         self._fill(now)
         return now - self._tokens / self._rate
 
 
 class GroupBuckets:
-    """A bucket for each group that was fired lately; of other groups nothing need be known.
+    """The buckets of the groups that were fired lately.
 
-    A group that has none gets one that began when these were begun. There is room for a number of
-    them. When they are more, the fullest ones are forgotten, and from then on new ones begin no
-    sooner than these have: so no group gets more than its rate, whatever is forgotten.
+    A group without a bucket gets one that began when these buckets did. Their number has a limit.
+    Above it the fullest ones are forgotten, and new ones then begin no sooner than those would
+    have. Thus no group gets more than its rate.
 
     Args:
         now: seconds of a monotonic clock.
@@ -85,7 +85,7 @@ class GroupBuckets:
         return len(self._buckets)
 
     def of(self, group: str, rate: float, now: float) -> TokenBucket:
-        """That of a group."""
+        """Return the bucket of a group."""
         bucket = self._buckets.get(group)
         if bucket is None:
             if len(self._buckets) >= GROUP_BUCKETS_MAX:
@@ -95,21 +95,23 @@ class GroupBuckets:
         return bucket
 
     def _forget(self, now: float) -> None:
-        """An eighth of them, those that would have begun first."""
+        """Forget an eighth of the buckets, those that would have begun first."""
         oldest = sorted((each.began_at(now), group) for group, each in self._buckets.items())
         for began_at, group in oldest[: len(oldest) // 8 + 1]:
             del self._buckets[group]
             self._began_at = max(self._began_at, began_at)
 
     def take(self, group: str) -> None:
-        """A message of a group is fired."""
+        """Take a token from the bucket of a group, if it has one."""
         bucket = self._buckets.get(group)
         if bucket is not None:
             bucket.take()
 
     def change(self, rate: float | None, now: float) -> None:
-        """The settings have changed. If that is another rate all begin now; else nothing is
-        forgotten, or a queue that is changed again and again would never fire.
+        """Change the rate; if it is another one, all buckets begin now.
+
+        If it is the same, nothing is forgotten: a queue that is updated often would never fire
+        otherwise.
         """
         if rate != self._rate:
             self._buckets.clear()

@@ -1,13 +1,13 @@
-"""Periodic schedules: a message a tick of ``cron``, once, whatever fails.
+"""Periodic schedules: one message for each tick of ``cron``, whatever fails.
 
 ::
 
     SetSchedule ─▶ stored, with its next tick ── due ─▶ message "name@tick" + next tick, one write
 
-Of ticks that were missed, because nobody led for a while, only the latest is made up for. The id of
-a message names its tick, so a tick is enqueued once even if the schedule is set again in the
-meantime. The time zone decides what becomes of hours that come twice a year, or not at all: as
-``cronsim`` says, which follows Debian's cron.
+If ticks were missed because there was no leader for a while, only the latest of them is enqueued.
+The id of a message names its tick. Thus a tick is enqueued once even if the schedule is set again
+in the meantime. Some hours come twice a year, or not at all; ``cronsim`` decides their ticks by the
+time zone. It follows Debian's cron.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from postroom.kv import keys
 from postroom.kv.clock import Timestamp, from_datetime, from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
+from postroom.messaging import due as times
 from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import Enqueue, SetSchedule
@@ -32,17 +33,26 @@ from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
 TRY_AGAIN_SECONDS: Final = 60.0
+SET_BACK_SECONDS: Final = 60.0
+"""The seconds by which a wall clock must be set back for new ticks to be found."""
 TICKS_AN_HOUR: Final = 3600
-"""No schedule has more: it is asked for seconds, at most."""
+"""The number of ticks in an hour at most: the finest unit of a schedule is a second."""
 
 _log = logging.getLogger("postroom.queues")
 
 
 class Schedule(msgspec.Struct, frozen=True, array_like=True):
-    """A schedule as it is stored, and the timestamp of its next tick."""
+    """A schedule as it is stored, its next tick, and when that was found: by the wall clock."""
 
     request: SetSchedule
     next: int
+    found_at: int = 0
+
+    def next_at(self, now: int) -> int:
+        """Return the next tick; one found by a clock that was set back since is due at once."""
+        return (
+            1 if self.next and self.found_at > now + from_seconds(SET_BACK_SECONDS) else self.next
+        )
 
 
 _decoder = msgspec.msgpack.Decoder(Schedule)
@@ -50,14 +60,14 @@ _encode = msgspec.msgpack.encode
 
 
 class Queues(Protocol):
-    """What ticks ask of the queues of their range."""
+    """The queues of a range, as ticks use them."""
 
     def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """Enqueues a message, unless there is one of its kind and id."""
+        """Enqueue a message, unless there is one of its kind and id."""
 
 
 def _cron(expression: str, after: datetime.datetime, *, reverse: bool = False) -> Any:
-    """The ticks after a moment, or (``reverse``) before it, latest first."""
+    """Return the ticks after a moment, or (``reverse``) before it, latest first."""
     try:
         from cronsim import CronSim, CronSimError  # noqa: PLC0415 - only who uses it needs it
     except ImportError:
@@ -81,8 +91,9 @@ def _moment(timestamp: int, timezone: str) -> datetime.datetime:
 
 
 def _next_tick(request: SetSchedule, after: int) -> int:
-    """The first tick after a timestamp; 0: there is none any more. (In an hour that comes twice,
-    the second time, the library begins with ticks of the first time.)
+    """Return the first tick after a timestamp; 0: there is none any more.
+
+    The second time of an hour that comes twice, the library begins with ticks of the first time.
     """
     assert request.cron is not None
     found = _cron(request.cron, _moment(after, request.timezone))
@@ -91,8 +102,9 @@ def _next_tick(request: SetSchedule, after: int) -> int:
 
 
 def _latest_tick(request: SetSchedule, now: int) -> int:
-    """The last tick that is not after a timestamp; 0: there was none. (In such an hour the library
-    leaves some out.)
+    """Return the last tick that is not after a timestamp; 0: there was none.
+
+    The library leaves out some ticks of an hour that comes twice.
     """
     assert request.cron is not None
     moment = _moment(now, request.timezone) + datetime.timedelta(milliseconds=1)
@@ -106,12 +118,12 @@ def _latest_tick(request: SetSchedule, now: int) -> int:
 
 
 def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> None:
-    """``SetSchedule``.
+    """Evaluate ``SetSchedule``.
 
     Raises:
         Invalid: no cron expression, no time zone; its name is too long, or its headers are nested
             too deep; or the queue has too many schedules.
-        ValueTooLarge: its headers are.
+        ValueTooLarge: its headers are too large.
     """
     check_headers(request.headers, manager.name.encode())
     if len(request.name.encode()) > QUEUE_NAME_BYTES_MAX:
@@ -129,15 +141,16 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
             f"the queue {manager.name!r} has {SCHEDULES_MAX} schedules already; nothing was "
             "changed: use another queue"
         )
-    tick = _next_tick(request, ctx.timestamp)
-    ctx.writes[key] = stored = _encode(Schedule(request, tick))
+    now = manager.around.by_wall()
+    tick = _next_tick(request, now)
+    ctx.writes[key] = stored = _encode(Schedule(request, tick, now))
     ctx.grow(len(key) + len(stored))
     if tick:
         ctx.notes.append((manager, (), Manager.tick_set, tick, None))
 
 
 def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
-    """The schedules of a queue."""
+    """Return the schedules of a queue."""
     prefix = manager.layout.ticks
     found = []
     for key, packed in reader.iterate(prefix, keys.after_prefix(prefix)):
@@ -149,24 +162,36 @@ def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
     return found
 
 
+def next_of(packed: bytes, now: int) -> int:
+    """Return the next tick of a stored schedule; 0: there is none.
+
+    Args:
+        packed: the stored schedule.
+        now: the time by the wall clock.
+    """
+    return _decoder.decode(packed).next_at(now)
+
+
 def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
-    """When the next one is; 0: never."""
-    return min((each.next for each in read_all(reader, manager) if each.next), default=0)
+    """Return the first next tick of all schedules, by the wall clock; 0: there is none."""
+    now = manager.around.by_wall()
+    ticks = [each.next_at(now) for each in read_all(reader, manager)]
+    return min(filter(None, ticks), default=0)
 
 
 def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> bool:
-    """Enqueues for the ticks that are due, and finds the next ones; whether more are due.
+    """Enqueue for the ticks that are due, and find the next ones; return whether more are due.
 
     A schedule whose ticks cannot be found (this node has no such time zone, or no cron library)
     waits, and nothing else does: it is tried again after ``TRY_AGAIN_SECONDS``.
     """
-    now, bytes_max, first = ctx.timestamp, ctx.bytes + UPKEEP_BYTES, 0
+    now, bytes_max, first = manager.around.by_wall(), ctx.bytes + UPKEEP_BYTES, 0
     for schedule in read_all(ctx, manager):
         ctx.steps += 8
-        due = schedule.next
+        due = schedule.next_at(now)
         if due and due <= now and ctx.bytes < bytes_max:
             try:
-                due = _tick(ctx, manager, queues, schedule)
+                due = _tick(ctx, manager, queues, schedule, now)
             except Invalid as error:
                 _log.warning(
                     "the schedule %s of queue %s waits: %s",
@@ -179,19 +204,20 @@ def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> bool:
     return 0 < first <= now
 
 
-def _tick(ctx: Evaluation, manager: Manager, queues: Queues, schedule: Schedule) -> int:
-    """Enqueues for a schedule that is due; answers its next tick."""
-    now, request = ctx.timestamp, schedule.request
-    latest = max(_latest_tick(request, now), schedule.next)
-    after = Schedule(request, _next_tick(request, now))
-    name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
-    queues.enqueue_once(
-        ctx,
-        Enqueue(
-            manager.name, name, request.kind, name, request.payload, request.headers,
-            request.priority, latest, request.group,
-        ),
-    )  # fmt: skip
+def _tick(ctx: Evaluation, manager: Manager, queues: Queues, schedule: Schedule, now: int) -> int:
+    """Enqueue for a schedule that is due, and return its next tick."""
+    request = schedule.request
+    after = Schedule(request, _next_tick(request, now), now)
+    if schedule.next <= now:
+        latest = max(_latest_tick(request, now), schedule.next)
+        name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
+        queues.enqueue_once(
+            ctx,
+            Enqueue(
+                manager.name, name, request.kind, name, request.payload, request.headers,
+                request.priority, times.at(latest), request.group,
+            ),
+        )  # fmt: skip
     ctx.writes[manager.layout.tick_key(request.name)] = stored = _encode(after)
     ctx.grow(len(stored))
     return after.next

@@ -1,11 +1,11 @@
-"""Finding a message of a queue by its name: where it is, and what may be done with it.
+"""The search for a message of a queue by its name: where it is, and its state.
 
 ::
 
-    locator ─▶ held? (memory) ─▶ state ─▶ body ─▶ its entry: ready, scheduled or dead
+    locator ─▶ leased? (memory) ─▶ state ─▶ body ─▶ its entry: ready, scheduled or dead
 
-Where the entry of a message lies follows from its body, or from its state if it has failed before;
-so nothing has to be written to find it again. Who holds it the leaseholder knows.
+The key of a message's entry follows from its body, or from its state if it has failed before. Thus
+nothing has to be written to find it again. The leaseholder has the leases in memory.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
+from postroom.messaging import due as times
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.holdings import extended, is_over
@@ -23,16 +24,18 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, QueueMessage
 from postroom.ranges.evaluation import Evaluation, View
+from postroom.ranges.headers import NO_HEADERS, Headers
 
 
 class Place(NamedTuple):
-    """Where a message is that lives, or is dead.
+    """The place of a message that is live, or dead.
 
     Attributes:
-        where: the counter of those that are there: ready, scheduled, leased or dead.
-        key: the engine key of its entry, or of the holding that it is one of.
-        lease: who holds it.
-        state: what is stored of it beside its body.
+        where: the counter of the messages there: ready, scheduled, leased or dead.
+        key: the engine key of its entry, or of the holding that contains it.
+        entry: its entry.
+        lease: its lease; ``None``: nobody holds it.
+        state: its stored state, if it was read.
     """
 
     where: str
@@ -43,13 +46,13 @@ class Place(NamedTuple):
 
 
 def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
-    """Who holds a message, as the requests before have left it."""
+    """Return the lease of a message as the requests before have left it, or `None`."""
     lease = extended(ctx, manager, locator) or manager.leases.get(locator)
     return None if lease is None or is_over(ctx, manager, lease) else lease
 
 
 def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
-    """What is stored of a message beside its body."""
+    """Return the stored state of a message, or `None` if it has none."""
     stored = reader.get(manager.layout.state_key(*locator))
     if stored is None:
         return None
@@ -60,13 +63,13 @@ def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) ->
 
 
 def read_body(reader: Evaluation | View, manager: Manager, locator: Locator) -> Body | None:
-    """What a message says."""
+    """Return the stored body of a message, or `None` if there is none."""
     stored = reader.get(manager.layout.body_key(*locator))
     return None if stored is None else decoded(records.bodies, stored, manager.name)
 
 
 def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
-    """Where a message is that is not done; ``None``: there is none."""
+    """Return the place of a message that is not done, or `None` if there is none."""
     ctx.steps += 4
     lease = lease_of(ctx, manager, locator)
     if lease is not None:
@@ -80,10 +83,10 @@ def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
 def find_unheld(
     reader: Evaluation | View, manager: Manager, locator: Locator, body: Body
 ) -> Place | None:
-    """The same of one that nobody holds.
+    """Return the place of a message that nobody holds, or `None` if it is neither live nor dead.
 
     Raises:
-        QueueDamaged: it is not where its state, or its body, tells.
+        QueueDamaged: it is not where its state, or its body, says.
     """
     layout = manager.layout
     state = read_state(reader, manager, locator)
@@ -97,9 +100,8 @@ def find_unheld(
         return None
     due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
     entry = Entry(*locator, body.seq, due, body.first, body.priority, epoch, body.group)
-    ready, scheduled = (
-        layout.ready_key(entry, ordered=manager.ordered), layout.scheduled_key(entry)
-    )  # fmt: skip
+    ready = layout.ready_key(entry, ordered=manager.ordered)
+    scheduled = layout.scheduled_key(entry, ordered=manager.ordered)
     return (
         _placed(reader, manager, counters.READY, ready, entry, state)
         or _placed(reader, manager, counters.SCHEDULED, scheduled, entry, state)
@@ -108,23 +110,38 @@ def find_unheld(
 
 
 def leased_message(
-    reader: Evaluation | View, manager: Manager, entry: Entry, until: int, fired_at: int
+    reader: Evaluation | View,
+    manager: Manager,
+    entry: Entry,
+    lease: tuple[int, int, int],
 ) -> QueueMessage:
-    """A message as its holder is told of it, who was given it at ``fired_at``."""
+    """Return a message as its holder is told of it.
+
+    Args:
+        reader: the stored state.
+        manager: the manager of its queue.
+        entry: its entry.
+        lease: the timestamps at which the lease ends and the message was fired; and how many
+            milliseconds are left.
+    """
+    until, fired_at, lasts = lease
     error = ""
     if entry.has_failed:
         state = read_state(reader, manager, entry.locator)
         if state is None or state.seq != entry.seq or state.status != records.LIVE:
             raise damaged(manager.name, "a stored entry", "its state is that of another message")
         error = state.error
-    payload, headers = entry.payload, None
+    payload: bytes | None = entry.payload
+    headers: Headers = NO_HEADERS
     if payload is None:
         body = _body_of(reader, manager, entry)
         payload, headers = body.payload, body.headers
     created_at = int.from_bytes(entry.seq[:8], "big")
+    first, due = times.shown(entry.first), times.shown(entry.due)
     return QueueMessage(
         entry.key, entry.kind, entry.id, payload, headers, entry.priority, entry.group,
-        created_at, entry.first, entry.due, entry.epoch, until, error, "leased", 0, fired_at,
+        created_at, first, due, entry.epoch, until, error, "leased", 0, fired_at,
+        lasts,
     )  # fmt: skip
 
 
@@ -148,7 +165,10 @@ def _placed(
     told: Entry,
     state: State | None,
 ) -> Place | None:
-    """The entry that is there; it must be that of the message which is ``told``."""
+    """Return the place of the entry at a key, or `None` if there is none.
+
+    The entry must be that of the message ``told``.
+    """
     stored = reader.get(key)
     if stored is None:
         return None
@@ -169,9 +189,9 @@ def _lost(manager: Manager, locator: Locator) -> NoReturn:
 def locators(
     reader: Evaluation | View, manager: Manager, id_: bytes, kind: str | None
 ) -> Iterator[Locator]:
-    """The messages with an id, of a kind or (``None``) of any, whatever their keys.
+    """Iterate over the messages with an id, of a kind or (``None``) of any, whatever their keys.
 
-    There may be some among them that are done.
+    Some of them may be done.
     """
     layout = manager.layout
     if kind is not None:
@@ -194,8 +214,9 @@ def locators(
 
 
 def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
-    """The messages that an attempt names: by its key, or, by id alone, whatever their keys and, if
-    no kind is named, kinds.
+    """Return the messages that an attempt names, by their keys or by id.
+
+    An id may name messages under any key, and of any kind if no kind is named.
     """
     if not attempt.by_id:
         return [(attempt.key, attempt.kind, attempt.id)]

@@ -1,7 +1,7 @@
-"""What is asked of queues without changing anything: definitions, messages, numbers.
+"""The read requests of queues: definitions, messages, statistics.
 
-All of it is a read, answered by the leaseholder from what is applied; messages also as of a
-timestamp. What changes something is in :mod:`.requests`.
+All of them are reads, answered by the leaseholder from the applied state; messages also as of a
+timestamp. The requests that change something are in :mod:`.requests`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,19 @@ from postroom.ranges.requests import UNBOUNDED, Count, Moment, Request
 
 
 class ReadQueues(Request, frozen=True, array_like=True, tag="read_queues", gc=False):
-    """The definitions of the queue ``name``, or of all (``""``): ``list[QueueDefinition]``."""
+    """A request for the definitions of the queue ``name``, or of all queues (``""``).
+
+    The answer is a ``list[QueueDefinition]``.
+    """
 
     name: str = ""
 
 
 class ReadQueueMessage(Request, frozen=True, array_like=True, tag="read_queue_message", gc=False):
-    """The messages with an id, of whatever kind (``None``) or of one: ``list[QueueMessage]``."""
+    """A request for the messages with an id, of any kind (``None``) or of one.
+
+    The answer is a ``list[QueueMessage]``.
+    """
 
     queue: QueueName
     id: QueueMessageId
@@ -27,12 +33,12 @@ class ReadQueueMessage(Request, frozen=True, array_like=True, tag="read_queue_me
 
 
 class ListQueueMessages(Request, frozen=True, array_like=True, tag="list_queue_messages", gc=False):
-    """A page of a queue's messages, by state.
+    """A request for a page of a queue's messages, by state.
 
     Attributes:
-        state: one of those of ``QueueMessage``; ``""``: all that live (not done, not dead).
+        state: one of those of ``QueueMessage``; ``""``: all live messages (not done, not dead).
         after: the ``next`` of the page before; ``b""``: from the start.
-        start, end: of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
+        start, end: bounds of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
             timestamps, ``end=0`` is unbounded.
         timestamp: as of when; 0: now.
     """
@@ -48,35 +54,59 @@ class ListQueueMessages(Request, frozen=True, array_like=True, tag="list_queue_m
 
 
 class QueuePage(msgspec.Struct, frozen=True, array_like=True):
-    """Some messages; ``next``: where the next page goes on (``b""``: there is none)."""
+    """A page of messages; ``next``: where the next page goes on (``b""``: there is none)."""
 
     messages: list[QueueMessage]
     next: bytes = b""
 
 
 class ReadSchedules(Request, frozen=True, array_like=True, tag="read_schedules", gc=False):
-    """The periodic schedules of a queue: ``list[SetSchedule]``."""
+    """A request for the periodic schedules of a queue; the answer is a ``list[SetSchedule]``."""
 
     queue: QueueName
 
 
 class ReadQueueStats(Request, frozen=True, array_like=True, tag="read_queue_stats", gc=False):
-    """What a queue has done, and holds: ``QueueStats``."""
+    """A request for the statistics of a queue; the answer is a ``QueueStats``."""
 
     queue: QueueName
 
 
-class QueueStats(msgspec.Struct, frozen=True, array_like=True):
-    """Of one queue. What is counted is stored, and changes with what it counts; ``fired`` and the
-    like only grow. ``consumers`` and lateness are what this leaseholder has seen.
+class Held(msgspec.Struct, frozen=True, array_like=True):
+    """A leased message and its holder.
 
     Attributes:
-        lateness_p50, lateness_p99: seconds from due to fired, of the last ones (``None``: none).
-        oldest: the timestamp at which the oldest ready message became due, of those in memory; 0:
-            none is ready. ``oldest_age``: how many seconds ago that was (``None``: none is).
-        retried: how many of those fired had been fired before, and failed.
-        failures: how often firing, or what else the store does by itself with this queue, has
-            failed since it was sound; ``trouble``: why it failed last.
+        id: the id as text; bytes that are no UTF-8 are escaped.
+        consumer: the id of the client, in hexadecimal, and the number of its consumer.
+        since: the timestamp at which it was fired.
+        seconds: how long ago that is.
+    """
+
+    id: str
+    kind: str
+    consumer: str
+    since: int
+    seconds: float
+
+
+class QueueStats(msgspec.Struct, frozen=True, array_like=True):
+    """The statistics of one queue.
+
+    The counters are stored, and change with what they count; ``fired`` and other totals only grow.
+    ``consumers`` and lateness are what this leaseholder has seen.
+
+    Attributes:
+        oldest: the timestamp at which the oldest message that is ready or leased became due; 0:
+            there is none. Ready messages that are not in memory are left out.
+        lateness_p50, lateness_p99: seconds from due to fired, of the last messages (``None``:
+            none).
+        oldest_age: how many seconds ago ``oldest`` was (``None``: there is none).
+        retried: how many of the fired messages had been fired before, and failed.
+        failures: how often firing, or other work of the store for this queue, has failed since it
+            was sound.
+        trouble: why it failed last.
+        longest_held: the message that is leased for longest, and its holder; ``None``: none is
+            leased. A consumer that hangs goes on to extend its lease.
     """
 
     ready: int = 0
@@ -102,3 +132,4 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     retried: int = 0
     failures: int = 0
     trouble: str = ""
+    longest_held: Held | None = None

@@ -1,15 +1,15 @@
-"""The queues of one range, put together: who evaluates what, and what a proposal does to them.
+"""The queues of one range: their evaluators, and the effects of a proposal on them.
 
 ::
 
     writes (enqueue, settle) ─▶ raw writes + notes ┐
     AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ finisher counts ─▶ applied:
-    claims (reads that wait) ─▶ who waits ─────────┘                              notes, answers
+    claims (reads that wait) ─▶ waiting claims ────┘                              notes, answers
 
-An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* goes along
-with every proposal for which there is something to fire: so a message that somebody waits for is
-fired in the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`).
-When the proposal is applied, the notes take effect in memory, and who was given something is
+An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* joins every
+proposal for which there is something to fire. Thus a message that a consumer waits for is fired in
+the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`). When the
+proposal is applied, the notes take effect in memory, and the claims that were given something are
 answered (:mod:`.claiming`).
 """
 
@@ -17,56 +17,44 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from postroom.errors import Invalid, TransactionTooLarge
+from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
-from postroom.messaging.queues import groups, periodic
+from postroom.messaging import due as times
+from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.agenda import Agenda, earliest
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.damage import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dropping import empty
-from postroom.messaging.queues.enqueueing import enqueue, put
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.overview import Overview
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    AdvanceQueues,
-    CancelMessages,
-    Enqueue,
-    Extend,
-    QueueSettings,
-    Reject,
-    ReplayMessages,
-    Reschedule,
-    SetSchedule,
-    TrimArchive,
-    WhenDone,
-)
-from postroom.messaging.queues.rescheduling import Rescheduling
+from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
 from postroom.messaging.queues.service import ADVANCED_AT_ONCE
-from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.summing_up import apply_bare, sum_up
-from postroom.messaging.queues.surroundings import Nobody, Surroundings
-from postroom.messaging.queues.trimming import Trimming
+from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.survey import survey
+from postroom.messaging.queues.trouble import Troubles
+from postroom.messaging.queues.writes import Writes
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
+SET_BACK: Final = from_seconds(periodic.SET_BACK_SECONDS)
 POLL_SECONDS_MIN: Final = 0.05
-_FEW: Final = 256
 
 
 class _Share:
-    """How much a step is of a whole one: whoever finds it too large asks for a smaller one.
+    """The size of a step, as a share of a whole one; a caller that fails asks for a smaller one.
 
     Attributes:
-        fired_max: so many messages it fires of a queue.
-        bytes_max: when it has come to so much, the rest is for the next one.
+        fired_max: the number of messages of a queue that it fires at most.
+        bytes_max: the size in bytes at which the rest is left to the next step.
     """
 
     __slots__ = ("bytes_max", "fired_max")
@@ -78,11 +66,11 @@ class _Share:
 
 
 class RangeQueues:
-    """See the module.
+    """The queues of one range, as its leaseholder serves them.
 
     Args:
-        range_id: whose.
-        around: clocks, chance, and whom to wake.
+        range_id: the id of the range.
+        around: the clocks, chance, and the service to wake.
     """
 
     def __init__(self, range_id: int, around: Surroundings) -> None:
@@ -95,34 +83,24 @@ class RangeQueues:
         self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
         self.kept = around.kept
+        self.credit = around.credit
         self.monotonic, self.reading = around.monotonic, around.reading
-        self.chance, self.may_purge = around.chance, around.may_purge
-        self._directory = Directory(range_id, self, self._has_dropped)
+        self.by_wall = around.by_wall
+        self._agenda = Agenda(around.monotonic, around.reading, around.by_wall)
+        self._wall_seen = 0
+        self._troubles = Troubles()
+        self._directory = Directory(range_id, self, self._begin, self._has_dropped)
+        self._overview = Overview(range_id, self._directory.definitions, around.kept)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
-        self.find, self.find_if_there = self._directory.find, self._directory.find_if_there
         self._claiming = Claiming(self._by_name, self._directory.known, around)
-        self.answer = self._claiming.answer
-        self._settling = Settling(self)
-        self._rescheduling = Rescheduling(self)
+        self.answer, self.note = self._claiming.answer, self._claiming.note
+        self._writes = Writes(self._directory, around)
         around.agenda = self
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
-        registry.writes |= {
-            Enqueue: self.enqueue,
-            Acknowledge: self._settling.acknowledge,
-            Reject: self._settling.reject,
-            Extend: self._settling.extend,
-            CancelMessages: self._settling.cancel,
-            Reschedule: self._rescheduling.reschedule,
-            ReplayMessages: self._rescheduling.replay,
-            TrimArchive: Trimming(self).trim,
-            WhenDone: self._when_done,
-            SetSchedule: self._set_schedule,
-        }
+        """Register the evaluators, the rider, the finisher and the reads of the queues."""
+        self._writes.register(registry)
         self._directory.register(registry)
-        for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
-            registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
         registry.riders.append((self._has_to_fire, self._fire))
@@ -133,40 +111,50 @@ class RangeQueues:
             registry
         )
 
-    # --- with a lease, and without
+    # --- start and end of a lease
 
     def restart(self, stored: Reader, *, is_whole: bool = True) -> None:
-        """With a new lease of the range: everything from what is stored; nothing, if that is not
-        whole: there may be half of a queue, and nobody is served before all of it is there.
+        """Begin with a new lease of the range, and read everything from the store.
+
+        Nothing is read if the stored state is not whole: half of a queue may be missing, and nobody
+        is served before all of it is there.
         """
         self._end()
         self._stored = stored
         if not is_whole:
             return
-        known, unreadable = self._directory.definitions.read_all(stored)
-        for error in unreadable:
-            self._directory.set_aside(error, None)
-        for definition in known:
-            manager = Manager(self._range_id, definition, self)
-            if definition.dropped:
-                self._dropped[definition.number] = manager
-                continue
-            try:
-                self._begin(stored, manager)
-            except QueueDamaged as error:
-                self._directory.set_aside(error, definition)
-                continue
-            self._by_name[definition.name] = manager
-            self._directory.is_sound(definition.name)
-            self._claiming.remember_transactions(manager)
-            self._claiming.forget_strangers(manager)
+        directory = self._directory
+        found = self._overview.take(stored, self.by_wall())
+        for error in found.unreadable:
+            directory.set_aside(error, None)
+        directory.defined.update(found.defined)
+        for definition in found.dropped:
+            self._dropped[definition.number] = Manager(self._range_id, definition, self)
+        self._wall_seen = found.wall
+        self._agenda.begin(found.by_timestamp, found.by_wall)
+        for name in found.held:  # its clients may have gone, and its leases may end
+            directory.manager(name)
 
-    def _begin(self, stored: Reader, manager: Manager) -> None:
-        """A queue, from what is stored.
+    def _wall_was_set_back(self) -> None:
+        """Find the next ticks anew that were found by a wall clock that was ahead."""
+        assert self._stored is not None
+        names = {each.number: each.name for each in self._directory.defined.values()}
+        for seen in survey(self._stored, self._range_id, self.by_wall()):
+            manager = (
+                self._directory.manager(names.get(seen.number, "")) if seen.next_tick else None
+            )
+            if manager is not None:
+                manager.next_tick = seen.next_tick
+                self.plan(manager)
+
+    def _begin(self, definition: QueueDefinition) -> Manager:
+        """Make the manager of a queue, from the stored state.
 
         Raises:
             QueueDamaged: some of it cannot be read.
         """
+        assert self._stored is not None
+        manager, stored = Manager(self._range_id, definition, self), self._stored
         try:
             manager.restart(stored, min(self.reading(), self._around.by_wall()))
             manager.next_tick = periodic.first_tick(stored, manager)
@@ -176,6 +164,10 @@ class RangeQueues:
             raise damaged(manager.name, "a stored record", error) from error
         if not manager.counted.conserved():
             raise damaged(manager.name, "its record of counters", manager.counted)
+        self._by_name[manager.name] = manager
+        self._claiming.remember(manager)
+        self.plan(manager)
+        return manager
 
     def _end(self) -> None:
         for manager in self._by_name.values():
@@ -185,125 +177,115 @@ class RangeQueues:
         self._fired.clear()
         self._stepped.clear()
         self._claiming.clear()
+        self._agenda.clear()
+        self._troubles.clear()
         self._advancing, self._most = None, (0, None)
 
     def first_due(self, stored: Reader) -> int:
-        """When there is something to do, by what is stored, before anything else is known.
+        """Return when there is something to do, by the stored state alone.
 
         Returns:
             A timestamp; 0: never. Queues that are damaged have nothing to do.
         """
-        first = 0
-        for definition in self._directory.definitions.read_all(stored)[0]:
-            manager = Manager(self._range_id, definition, Nobody(self._around))
-            try:
-                if not definition.dropped:
-                    self._begin(stored, manager)
-            except QueueDamaged:
-                continue
-            moments = [manager.first_due, manager.next_tick, manager.purge_at]
-            if manager.counted.leased or definition.dropped:
-                moments.append(1)
-            first = min((each for each in (first, *moments) if each), default=0)
-        return first
+        wall = self.by_wall
+        found = self._overview.read(stored, wall())
+        if found.dropped or found.held:
+            return 1
+        first = min(found.by_timestamp.values(), default=0)
+        moment = min(found.by_wall.values(), default=0)
+        by_wall = times.look_at(times.at(moment), self.reading(), wall) if moment else 0
+        return earliest(first, by_wall)
 
-    def _has_dropped(self, manager: Manager) -> None:
-        self._to_look.pop(manager, None)
-        refusal = Invalid(f"the queue {manager.name!r} was dropped; nothing was claimed")
-        manager.end(refusal)
+    def _has_dropped(self, name: str, manager: Manager | None) -> None:
+        self._agenda.forget(name)
+        if manager is not None:
+            self._to_look.pop(manager, None)
+            manager.end(Invalid(f"the queue {name!r} was dropped; nothing was claimed"))
         self._around.wake()
-
-    # --- what transactions do
-
-    def enqueue(self, ctx: Evaluation, request: Enqueue) -> str | None:
-        """``Enqueue``."""
-        manager, settings = self.find(ctx, request.queue)
-        return self._enqueue(ctx, manager, settings, request)
-
-    def _enqueue(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
-    ) -> str | None:
-        followers: list[Enqueue] = []
-        outcome = enqueue(ctx, manager, settings, request, followers)
-        for follower in followers:  # one that replaces another message may add to them
-            found = self.find_if_there(ctx, follower.queue)
-            if found is not None:
-                manager, settings = found[0], _of_followers(found[1])
-                enqueue(ctx, manager, settings, _as_follower(follower), followers)
-        return outcome
-
-    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> str | None:
-        """The same, but a duplicate is ignored whatever the queue makes of duplicates."""
-        manager, _ = self.find(ctx, request.queue)
-        return self._enqueue(ctx, manager, QueueSettings(), request)
-
-    def follow(self, ctx: Evaluation, request: Enqueue) -> str | None:
-        """The same with what was asked for before: an end must not fail because of what follows."""
-        manager, settings = self.find(ctx, request.queue)
-        return self._enqueue(ctx, manager, _of_followers(settings), _as_follower(request))
-
-    def take_in(self, ctx: Evaluation, request: Enqueue) -> None:
-        """A message dies into this queue, with whatever headers: they say why it did, besides."""
-        manager, _ = self.find(ctx, request.queue)
-        put(ctx, manager, request, manager.layout.body_key(request.key, request.kind, request.id))
-
-    def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
-        manager, _ = self.find(ctx, request.queue)
-        self.find(ctx, request.enqueue.queue)
-        groups.when_done(ctx, manager, request.group, request.enqueue, self.enqueue)
-
-    def _set_schedule(self, ctx: Evaluation, request: SetSchedule) -> None:
-        manager, _ = self.find(ctx, request.queue)
-        periodic.set_schedule(ctx, manager, request)
 
     # --- firing
 
     def look_at(self, manager: Manager) -> None:
-        """There may be something for those who wait at a queue."""
+        """Look at a queue with the next proposal, if claims wait there."""
         if len(manager.consumers):
             self._to_look[manager] = None
             self._around.wake()
 
     def current(self, manager: Manager) -> Manager:
-        """The manager of its queue now: what is stored may have been replaced, and memory begun
-        afresh, by the very proposal that has fired something.
+        """Return the manager that its queue has now.
+
+        The proposal that fired something may have replaced the stored state and begun memory anew.
         """
         known = self._by_name.get(manager.name, manager)
         return known if known.layout.number == manager.layout.number else manager
 
-    def wake_by(self, moment: float) -> None:
-        """At that moment something is to be done."""
+    def wake_by(self, manager: Manager, moment: float) -> None:
+        """Wake the service at a moment of the monotonic clock for a queue."""
+        if self._by_name.get(name := manager.name) is manager:
+            self._agenda.by(name, moment)
         self._around.wake_by(moment)
 
+    def plan(self, manager: Manager) -> None:
+        """Plan anew when something is due in a queue, since its memory has changed."""
+        if self._by_name.get(manager.name) is not manager:
+            return
+        now, poll = self.monotonic(), manager.next_poll()
+        if manager.trouble.until > now:
+            self._agenda.plan(manager.name, by_time=manager.trouble.until)
+            return
+        self._agenda.plan(
+            manager.name,
+            by_timestamp=manager.next_by_timestamp(),
+            by_wall=manager.next_by_wall(),
+            by_time=manager.next_by_time(),
+            poll=None if poll is None else max(poll, now + POLL_SECONDS_MIN),
+        )
+
+    def holds(self, manager: Manager, client: bytes) -> None:
+        """Note that a client's consumers began or ceased to hold messages of a queue."""
+        if self._by_name.get(manager.name) is manager:
+            self._claiming.holds(manager, client)
+
     def _has_to_fire(self, ctx: Evaluation) -> bool:
-        """Whether a proposal should take a rider along."""
-        for manager in self._fired:  # by one that was too large, perhaps: then they wait yet
-            manager.take_back(ctx)
+        """Return whether a proposal should take a rider along."""
+        # The proposal that fired was too large, perhaps: then the claims still wait.
+        for manager in self._fired:
+            manager.speculation.abort_other(ctx)
         self._fired.clear()
         return bool(ctx.notes or self._to_look) and Changed not in ctx.scratch
 
     def _fire(self, ctx: Evaluation) -> None:
-        """Fires in all queues where there may be something for somebody."""
+        """Fire in all queues where something may be ready for a waiting claim."""
         to_look = dict.fromkeys(self._to_look)
-        for manager, _, act, one, other in ctx.notes:
-            if not len(manager.consumers):
-                continue
-            to_look[manager] = None
-            manager.take_up(ctx, act, one, other)
         now, share = self.monotonic(), _Share(ctx.scratch.get(_Share, ADVANCED_AT_ONCE))
         bytes_max = ctx.bytes + share.bytes_max
         try:
+            self._take_up(ctx, to_look, now)
             for manager in to_look:
                 if ctx.bytes >= bytes_max:
                     self.look_at(manager)  # with the next proposal
                 elif manager.trouble.until <= now:
                     self._fire_one(ctx, manager, share)
         except Exception as error:
-            # Nothing of it takes place; but for the queue that has failed, all are tried again.
+            # Nothing of it takes place. All queues but the failed one are tried again.
             for manager in to_look:
-                manager.roll_back()
+                manager.speculation.abort()
             self.failed(error)
             raise
+
+    def _take_up(self, ctx: Evaluation, to_look: dict[Manager, None], now: float) -> None:
+        """Apply the notes of the proposal to the managers with waiting claims.
+
+        These managers are added to ``to_look``. A queue that is set aside takes them when they are
+        applied.
+        """
+        for manager, _, act, one, other in ctx.notes:
+            if len(manager.consumers) and manager.trouble.until <= now:
+                to_look[manager] = None
+                # This manager is blamed if it fails.
+                before, self._advancing = self._advancing, manager
+                manager.take_up(ctx, act, one, other)
+                self._advancing = before
 
     def _fire_one(self, ctx: Evaluation, manager: Manager, share: _Share) -> None:
         self._to_look.pop(manager, None)
@@ -312,52 +294,62 @@ class RangeQueues:
         self._advancing = manager
         self._fired.append(manager)
         bytes_before = ctx.bytes
-        is_behind = manager.ordered and self._catch_up(ctx, manager, share)
-        more = is_behind or Firing(manager, ctx, share.fired_max, share.bytes_max).fire()
-        if _Share in ctx.scratch:  # else it is not a step of the service that came to this
+        more = is_behind = self._catch_up(ctx, manager, share)
+        if not (is_behind and manager.ordered):
+            firing = Firing(manager, ctx, share.fired_max, share.bytes_max)
+            more = firing.fire(is_behind=is_behind)
+        if _Share in ctx.scratch:  # otherwise this is not a step of the service
             self._grew(manager, ctx.bytes - bytes_before)
         self._advancing = None
         ctx.after.append(lambda: self._looked(ctx, manager, more=more))
 
     def _catch_up(self, ctx: Evaluation, manager: Manager, share: _Share) -> bool:
-        """In an ordered queue, what is due comes before what was enqueued since; whether there is
-        too much of it for now.
+        """Make due messages ready before the service does; return whether more are due.
+
+        In an ordered queue they come before those that are ready already.
         """
+        if not manager.has_due(ctx.timestamp):
+            return False
         notes_before = len(ctx.notes)
         bytes_max = ctx.bytes + share.bytes_max
-        step = Advance(self, self._settling, manager, ctx, bytes_max)
+        step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
         more = step.become_due(share.fired_max)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
                 manager.begin(ctx)
-                manager.ready.offer(key, entry)
+                manager.offer(key, entry)
         return more
 
     def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
         manager.conclude(ctx)
+        if len(manager.consumers) and manager.counted.ready:
+            self.poll(manager)
         if more:
             self.look_at(manager)
 
     # --- time
 
     def advance(self, ctx: Evaluation, request: AdvanceQueues) -> Moved:
-        """``AdvanceQueues``: what is due in all queues; what is to be fired then rides along."""
+        """Evaluate ``AdvanceQueues``: do what is due in all queues; the rider then fires."""
         if Changed in ctx.scratch:
             return Moved(0, more=True, next_due=0)
+        if self._directory.has_too_many:
+            self._directory.forget_some({note[0] for note in ctx.notes})
         now, more = self.monotonic(), False
         ctx.scratch[_Share] = request.messages_max
         notes_before, bytes_max = len(ctx.notes), ctx.bytes + _Share(request.messages_max).bytes_max
         self._most = 0, None
-        for manager in self._stepped:  # by a step that was too large, perhaps: it is due yet
-            manager.take_back(ctx)
+        for manager in self._stepped:  # too large a step: it is still due
+            manager.speculation.abort_other(ctx)
         self._stepped.clear()
-        for name, manager in list(self._by_name.items()):
+        for name in list(self._agenda.due()):
+            due = self._directory.manager(name)
             if ctx.bytes >= bytes_max:
                 more = True
                 break
-            if manager.trouble.until <= now and self._is_due(manager):
-                self._by_name[name] = self._by_name.pop(name)  # the others come first next time
-                more |= self._step(ctx, manager, request.messages_max, bytes_max)
+            if due is not None and due.trouble.until <= now and self._is_due(due):
+                self._agenda.had_its_turn(name)
+                more |= self._step(ctx, due, request.messages_max, bytes_max)
         more |= self._empty_some(ctx, request.messages_max, now)
         self._advancing = None
         ctx.after.append(lambda: apply_bare(ctx))
@@ -366,24 +358,28 @@ class RangeQueues:
     def _step(self, ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
         self._advancing, bytes_before = manager, ctx.bytes
         self._stepped.append(manager)
-        # It may come to nothing, and leave no note: also then it is not to be taken back.
+        # It may do nothing and leave no note. It must not be aborted then either.
         ctx.after.append(lambda: manager.conclude(ctx))
         try:
-            more = Advance(self, self._settling, manager, ctx, bytes_max).step(messages_max)
+            step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
+            more = step.step(messages_max)
         except Exception:
-            # Now, and not when the service hears of it: others may be served by then.
-            manager.roll_back()
+            # Abort now: others may be served before the service hears of the failure.
+            manager.speculation.abort()
             raise
         self._grew(manager, ctx.bytes - bytes_before)
         return more
 
     def _grew(self, manager: Manager, size: int) -> None:
-        """A step in a queue came to so much."""
+        """Note the queue whose step has grown the proposal most."""
         if size >= self._most[0]:
             self._most = size, manager
 
     def _empty_some(self, ctx: Evaluation, messages_max: int, now: float) -> bool:
-        """A step in dropped queues, of as many as there is room for; whether there is more."""
+        """Empty some of the dropped queues, as many as there is room for.
+
+        Return whether more is left.
+        """
         bytes_max = ctx.bytes + _Share(messages_max).bytes_max
         steps_max = ctx.steps + TURN_STEPS_MAX // 4
         more = False
@@ -409,15 +405,21 @@ class RangeQueues:
         self._dropped.pop(number, None)
 
     def _is_due(self, manager: Manager) -> bool:
-        moment = manager.next_moment(self.reading())
-        return moment is not None and moment <= self.monotonic()
+        timestamp, by_wall = manager.next_by_timestamp(), manager.next_by_wall()
+        if 0 < timestamp < self.reading() or 0 < by_wall <= self.by_wall():
+            return True
+        by_time = manager.next_by_time()
+        return by_time is not None and by_time <= self.monotonic()
 
     def is_due(self) -> bool:
-        """Whether the service has something to do now."""
+        """Return whether the service has something to do now."""
         now = self.monotonic()
-        if self._stored is not None:
-            for manager in self._by_name.values():
-                manager.poll(self._stored)
+        self._poll()
+        wall_before, self._wall_seen = self._wall_seen, self.by_wall()
+        if wall_before - self._wall_seen > SET_BACK:
+            self._wall_was_set_back()
+        if self._directory.has_too_many:
+            return True
         for manager in list(self._to_look):
             if not len(manager.consumers):
                 del self._to_look[manager]
@@ -425,32 +427,47 @@ class RangeQueues:
                 return True
         if any(manager.trouble.until <= now for manager in self._dropped.values()):
             return True
-        return any(
-            manager.trouble.until <= now and self._is_due(manager)
-            for manager in self._by_name.values()
-        )
+        return any(self._is_really_due(name) for name in list(self._agenda.due()))
+
+    def _is_really_due(self, name: str) -> bool:
+        """Return whether there is something to do in a queue; if not, plan it anew."""
+        manager = self._directory.manager(name)
+        if manager is None:
+            self._agenda.forget(name)
+            return False
+        if manager.trouble.until <= self.monotonic() and self._is_due(manager):
+            return True
+        self.plan(manager)
+        return False
+
+    def _poll(self) -> None:
+        for name in self._agenda.polls():
+            if (manager := self._by_name.get(name)) is not None:
+                self.poll(manager)
+
+    def poll(self, manager: Manager) -> None:
+        """Poll the stored state of a queue, if it is time and a claim waits for it."""
+        if manager.poll_at > self.monotonic() and self._agenda.has_poll(manager.name):
+            return
+        if self._stored is not None:
+            manager.poll(self._stored)
+        self.plan(manager)
 
     def seconds_left(self, seconds_max: float) -> float:
-        """How long it has nothing to do."""
-        now, reading = self.monotonic(), self.reading()
-        moments = [now + seconds_max]
-        for manager in self._by_name.values():
-            moment = manager.next_moment(reading)
-            if moment is not None:
-                moments.append(max(moment, manager.trouble.until))
-            poll = manager.next_poll()
-            if poll is not None:
-                moments.append(max(poll, now + POLL_SECONDS_MIN))
+        """Return for how many seconds the service has nothing to do, at most ``seconds_max``."""
+        now = self.monotonic()
         waiting = (*self._to_look, *self._dropped.values())
+        moments = [now + seconds_max, *self._agenda.moments()]
         moments += [manager.trouble.until for manager in waiting]
         self._around.sleeps_until = until = max(min(moments), now)
         return until - now
 
     def failed(self, error: Exception) -> tuple[str, bool] | None:
-        """What was being advanced has failed: it is left alone for a while.
+        """Set aside for a while the queue that was being advanced, since it has failed.
 
         Returns:
-            Which queue, and whether it was sound before; ``None``: no queue in particular.
+            The name of the queue, and whether it was sound before; ``None``: no queue in
+            particular.
         """
         manager, self._advancing = self._advancing, None
         if manager is None and isinstance(error, TransactionTooLarge):
@@ -460,41 +477,22 @@ class RangeQueues:
             return error.queue, False
         if manager is None:
             return None
-        return manager.name, manager.trouble.failed(error, self.monotonic())
+        self._troubles.add(manager.name, manager.trouble)
+        is_news = manager.trouble.failed(error, self.monotonic())
+        self.plan(manager)
+        return manager.name, is_news
 
     def set_aside(self, error: QueueDamaged) -> None:
-        """A queue is, as is seen now: it is set aside, and who waits there is told."""
-        manager = self._by_name.pop(error.queue, None)
+        """Set a damaged queue aside, and refuse the claims that wait there."""
+        manager = self._by_name.get(error.queue)
         if manager is None:
             return
         self._to_look.pop(manager, None)
+        self._agenda.forget(error.queue)
         self._directory.set_aside(error, manager.definition)
         manager.end(QueueDamaged(error.queue, str(error)))
         self._around.wake()
 
     def trouble(self) -> tuple[int, str]:
-        """How often queues have failed that are not sound, and what the first of them suffers
-        from.
-        """
-        now = self.monotonic()
-        managers = (*self._by_name.values(), *self._dropped.values())
-        said = list(self._directory.damaged.values())
-        failures = len(said)
-        for each in managers:
-            if each.trouble.failures(now):
-                failures += each.trouble.failures(now)
-                said.append(f"queue {each.name!r}: {each.trouble.why(now)}")
-        if not said:
-            return 0, ""
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        return failures, said[0] + more
-
-
-def _of_followers(settings: QueueSettings) -> QueueSettings:
-    is_error = settings.on_duplicate == "error"
-    return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
-
-
-def _as_follower(request: Enqueue) -> Enqueue:
-    """Its id was made up when it was asked for, and there may be one by now."""
-    return msgspec.structs.replace(request, is_unique=False)
+        """Return how often the queues that are not sound have failed, and why the first one has."""
+        return self._troubles.told(self._directory.damaged.values(), self.monotonic())

@@ -1,10 +1,10 @@
-"""Looking at queues: definitions, messages by id, pages of them by state, and what they have done.
+"""The reads of queues: definitions, messages by id, pages of messages by state, and statistics.
 
-What lives is listed by where it is: scheduled, ready, leased. As of a timestamp that is not known
-any more, but who lived then is: ``created_at <= timestamp < done_at``. So the past is read from the
-bodies, which never move, in the order of their keys; pages fit together whatever happens between
-them. What was done or archived by then is in the lists of what each proposal has ended, in the
-order of its end: reading what is new takes as long as there is of it.
+Live messages are listed by state: scheduled, ready, leased. The state as of an earlier timestamp is
+not known any more, but the messages live then are: ``created_at <= timestamp < done_at``. The past
+is read from the bodies, which never move, in the order of their keys. Thus pages fit together
+whatever happens between them. Messages that were done or archived by then are in the lists of what
+each proposal has ended, in the order of their ends. Reading the new ones takes time only for them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
+from postroom.messaging import due as times
 from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.enqueueing import is_gone
@@ -50,16 +51,16 @@ _STATUS: Final = {
 }
 _LIVE: Final = ("scheduled", "ready", "leased")
 PASSED_AT_ONCE: Final = 8
-"""So many keys that are no bodies are read, one after the other, before they are leapt over."""
+"""The number of keys other than bodies that are read in a row before they are skipped."""
 STATES: Final = ("", *_LIVE, "done", "archived", "dead")
 
 
 _When: TypeAlias = tuple[int, int, int, int]
-"""When it is due, its epoch, until when it is held, and since when."""
+"""The due time of a message, its epoch, when its lease ends, and when it was fired."""
 
 
 class _Found(NamedTuple):
-    """One of a part: where the next page goes on behind it, which message, and what is known."""
+    """A message that was found in a part, and the token after which the next page begins."""
 
     token: bytes
     locator: Locator
@@ -76,9 +77,9 @@ class Reading:
     """The reads of the queues of one range.
 
     Args:
-        find: the queue of a name, or ``Invalid``.
-        all_queues: those there are, and of which it is known that they are damaged.
-        check_age: refuses timestamps that cannot be read at.
+        find: a function that returns the manager of a queue, or raises ``Invalid``.
+        all_queues: the definitions of all queues, the damaged ones included.
+        check_age: a function that refuses a timestamp that cannot be read at.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Reading:
         self._check_age = check_age
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the reads."""
         registry.reads |= {
             ReadQueues: self.read_queues,
             ReadQueueMessage: self.read_message,
@@ -102,17 +103,17 @@ class Reading:
         }
 
     def read_queues(self, _: View, request: ReadQueues) -> list[QueueDefinition]:
-        """``ReadQueues``.
+        """Evaluate ``ReadQueues``.
 
         Raises:
-            Invalid: there is none of that name.
+            Invalid: there is no queue of that name.
         """
         if request.name:
             return [self._find(request.name).definition]
         return sorted(self._all_queues(), key=lambda definition: definition.name)
 
     def read_schedules(self, view: View, request: ReadSchedules) -> list[SetSchedule]:
-        """``ReadSchedules``."""
+        """Evaluate ``ReadSchedules``."""
         manager = self._find(request.queue)
         schedules = periodic.read_all(view, manager)
         view.steps += len(schedules)
@@ -121,7 +122,7 @@ class Reading:
     # --- one message
 
     def read_message(self, view: View, request: ReadQueueMessage) -> list[QueueMessage]:
-        """``ReadQueueMessage``."""
+        """Evaluate ``ReadQueueMessage``."""
         manager = self._find(request.queue)
         found = []
         for locator in locators(view, manager, request.id, request.kind):
@@ -150,7 +151,7 @@ class Reading:
         if place is None:
             return None
         entry = place.entry
-        due = max(entry.due, entry.not_before)
+        due = max(times.shown(entry.due), times.shown(entry.not_before))
         return _message(locator, body, state, place.where, (due, entry.epoch, 0, 0))
 
     # --- pages
@@ -158,7 +159,7 @@ class Reading:
     def list_messages(
         self, view: View, request: ListQueueMessages
     ) -> Generator[None, None, QueuePage]:
-        """``ListQueueMessages``: over as many turns as it takes.
+        """Evaluate ``ListQueueMessages``, over as many turns as it takes.
 
         Raises:
             Invalid: there is no such queue, or no such state.
@@ -212,8 +213,9 @@ class Reading:
                 yield from _found(manager, state, key, packed, token, after)
 
     def _filled(self, view: View, manager: Manager, found: _Found, at: int) -> QueueMessage | None:
-        """Of one that was found, all that is said; ``None``: it is not in that state (any more, or
-        at the timestamp ``at``, if there is one).
+        """Read the whole of a message that was found; `None`: it is not in that state any more.
+
+        If ``at`` is not 0, its state is that at this timestamp.
         """
         body = read_body(view, manager, found.locator)
         if body is None or body.seq != found.seq:
@@ -267,7 +269,7 @@ class Reading:
     def _as_of(
         self, view: View, manager: Manager, key: bytes, packed: bytes, at: int
     ) -> QueueMessage | None:
-        """The message of a body, if it was there then."""
+        """Return the message of a body as of a timestamp, or `None` if it did not exist then."""
         end = key.index(keys.END_OF_KEY, 1) + 2
         body = decoded(records.bodies, packed, manager.name)
         if body.created_at > at:
@@ -277,25 +279,27 @@ class Reading:
         state = read_state(view, manager, locator)
         due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
         if state is None or not 0 < state.at <= at:
-            said, fired = "scheduled" if due > at else "ready", 0
+            said, fired = "scheduled" if times.shown(due) > at else "ready", 0
             lease = manager.leases.get(locator)
             if lease is not None and lease.fired_at <= at:
                 said, fired = "leased", lease.fired_at
-            lives = state is None or not state.at  # else it has ended since, as nobody knew then
+            # Otherwise the message has ended since, which was unknown at that timestamp.
+            lives = state is None or not state.at
             return _message(locator, body, state if lives else None, said, (due, epoch, 0, fired))
         when = (state.due, state.epoch, 0, state.fired)
         return _message(locator, body, state, _STATUS[state.status], when)
 
-    # --- what it has done
+    # --- statistics
 
     def read_stats(self, view: View, request: ReadQueueStats) -> QueueStats:
-        """``ReadQueueStats``."""
+        """Evaluate ``ReadQueueStats``."""
         manager = self._find(request.queue)
         counted = msgspec.structs.asdict(manager.counted)
         del counted["moved"]
         lateness = sorted(manager.lateness)
         oldest, now = _oldest(view, manager), manager.around.monotonic()
-        view.steps += len(manager.ready) // 16
+        longest = manager.leases.longest()
+        view.steps += (len(manager.ready) + len(manager.leases)) // 16
         return QueueStats(
             **counted,
             consumers=len(manager.consumer_ids()),
@@ -305,6 +309,7 @@ class Reading:
             oldest_age=max(view.now - oldest >> LOGICAL_BITS, 0) / 1000 if oldest else None,
             failures=manager.trouble.failures(now),
             trouble=manager.trouble.why(now),
+            longest_held=None if longest is None else longest.told(view.now),
         )
 
 
@@ -321,8 +326,10 @@ _IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _PARTS}
 
 
 def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, bytes] | None]:
-    """The bodies of a queue's messages and their keys, from a position on; ``None``: the turn is
-    used up. What else lies under the same keys, versions say, is leapt over.
+    """Iterate over the bodies of a queue's messages with their keys, from a position on.
+
+    ``None`` means that the turn is used up. Other records under the same keys, such as versions,
+    are skipped.
     """
     onward: bytes | None = position
     while onward is not None:
@@ -347,7 +354,7 @@ def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, 
 def _found(
     manager: Manager, state: str, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
-    """What a stored key of a part is about. In a list, those behind ``after``."""
+    """Iterate over the messages of a stored key of a part; in a list, those behind ``after``."""
     if state in _ENDED:
         ended: list[Ended] = decoded(records.ended_lists, packed, manager.name)
         first = _first(token, after)
@@ -359,20 +366,20 @@ def _found(
             yield from _held(manager, key, packed, token, after)
     else:
         entry: Entry = decoded(records.entries, packed, manager.name)
-        due = max(entry.due, entry.not_before)
+        due = max(times.shown(entry.due), times.shown(entry.not_before))
         when = (due, entry.epoch, 0, 0)
         yield _Found(token, entry.locator, entry.seq, state, *when, entry.has_failed)
 
 
 def _first(token: bytes, after: bytes) -> int:
-    """The number of the first one behind ``after`` in the list of this token."""
+    """Return the number of the first message behind ``after`` in the list of this token."""
     return int.from_bytes(after[-4:], "big") + 1 if after[:-4] == token else 0
 
 
 def _held(
     manager: Manager, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
-    """What is held yet of a holding."""
+    """Iterate over the messages of a holding that are still leased."""
     try:
         holding, first = records.read_holding(packed), _first(token, after)
     except UNDECODABLE as error:
@@ -390,10 +397,11 @@ def _message(
     locator: Locator, body: Body, state: State | None, said: str, when: _When
 ) -> QueueMessage:
     due, epoch, until, fired = when
+    due, first = times.shown(due), times.shown(body.first)
     done_at, error = (0, "") if state is None else (state.at, state.error)
     return QueueMessage(
         *locator, body.payload, body.headers, body.priority, body.group, body.created_at,
-        body.first, due, epoch, until, error, said, done_at, fired,
+        first, due, epoch, until, error, said, done_at, fired,
     )  # fmt: skip
 
 
@@ -403,15 +411,16 @@ def _is_within(message: QueueMessage, request: ListQueueMessages) -> bool:
 
 
 def _was_kept(state: State, retention: int, at: int) -> bool:
-    """Whether what has ended by now had done so at a timestamp, and was still kept. What is to be
-    purged later is not told either: it may go between two readings.
+    """Return whether a message that has ended by now had ended at a timestamp and was kept then.
+
+    A message that was to be purged by then is not returned: it may go between two reads.
     """
     is_purged = state.status == records.DONE and state.at + retention <= at
     return state.at <= at and not is_purged
 
 
 def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
-    """Whether a message was in the state that is asked for."""
+    """Return whether a message was in the requested state at a timestamp."""
     has_ended = 0 < message.done_at <= at
     if has_ended != bool(request.state):
         return False
@@ -421,15 +430,25 @@ def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
 
 
 def _oldest(view: View, manager: Manager) -> int:
-    """When the oldest ready message became due, of those in memory; 0: none is ready."""
+    """Return when the oldest ready or leased message became due; 0: there is none."""
+    by_wall = manager.around.by_wall
+    dues = [times.passed(each.entry.due, view.now, by_wall) for each in manager.leases.all()]
+    return min(filter(None, (*dues, _oldest_ready(view, manager))), default=0)
+
+
+def _oldest_ready(view: View, manager: Manager) -> int:
+    """Return when the oldest ready message became due; 0: none is ready.
+
+    If some are in memory, only these count.
+    """
     if not manager.counted.ready:
         return 0
     oldest = manager.ready.oldest()
-    if oldest:
-        return oldest
-    layout = manager.layout
-    first = next(iter(view.iterate(layout.ready, keys.after_prefix(layout.ready))), None)
-    return 0 if first is None else decoded(records.entries, first[1], manager.name).due
+    if not oldest:
+        layout = manager.layout
+        first = next(iter(view.iterate(layout.ready, keys.after_prefix(layout.ready))), None)
+        oldest = 0 if first is None else decoded(records.entries, first[1], manager.name).due
+    return times.passed(oldest, view.now, manager.around.by_wall)
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The ready messages of a queue that are in memory, and whose turn it is.
+"""The ready messages of a queue that are in memory, and the order in which its groups take turns.
 
 ::
 
@@ -7,21 +7,20 @@
              group c   1                                  c  1
                                                    turns   a b c a b a a …
 
-The groups take turns, one message each (:mod:`.turns`). Within a group it is the order of rank
-(:mod:`.records`). Memory is bounded: no more entries than ``size`` are kept, without their
+The groups take turns, one message each (:mod:`.turns`). The entries of a group are in the order of
+rank (:mod:`.records`). Memory is bounded: it keeps at most ``size`` entries, without their
 payloads, and the rest is read as those are fired. Reading goes through the stored groups in turns
-as well, a *quantum* of each: so a flood of one group delays another one by one such round at most.
+too, a *quantum* of each. A flood of one group delays another one by one such round at most.
 
-Of a group, the cache holds its first entries without a gap. ``more`` says that there may be others
-behind them. ``knows_all_groups`` says that whatever group is not here has nothing stored: what
-comes for such a group is taken in. If there is no room, a group that has many here gives up its
-last ones.
+The cache holds the first entries of a group without a gap. ``more`` says that there may be others
+behind them. ``knows_all_groups`` says that a group which is not in memory has nothing stored: a new
+entry of such a group is taken in. If there is no room, a group that has many entries in memory
+gives up its last ones.
 
-A group that may not fire just now (its limits, its failing head) is *held*: it has no turns until
-it is freed. If there is no room for others, it is left out until then, but for its name. Taking an
-entry costs the same, but for a logarithm, however many groups and kinds there are, and however many
-groups are held. Nothing here is stored, and nothing is decided: all of it can be forgotten and read
-again (``forget``).
+A group that may not fire now (its limits, its failing head) is *held*: it has no turns until it is
+freed. If there is no room for others, only its name is kept until then. The cost of taking an entry
+grows only with the logarithm of the number of groups and kinds, and not with the held groups.
+Nothing here is stored or decided: all of it can be forgotten and read again (``forget``).
 """
 
 from __future__ import annotations
@@ -35,29 +34,31 @@ from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.turns import Turns, Wants
 
 Placed: TypeAlias = tuple[bytes, Entry]
-"""An entry and its engine key, by which those of a group are ordered."""
+"""An entry and its engine key, which orders the entries of a group."""
 
 QUANTUM_SHARE: Final = 16
 HELD_PER_ENTRY: Final = 16
-"""So many groups that are held are remembered for each entry that there is room for."""
+"""The number of held groups that are remembered for each entry that there is room for."""
 ORDERS_KEPT: Final = 64
-"""For so many wishes an order of turns is kept."""
+"""The number of wishes for which an order of turns is kept."""
 
 
 class ReadyCache:
-    """See the module. Its length is how many entries it holds.
+    """The ready messages in memory. Its length is the number of entries it holds.
 
     Args:
-        size: how many it may hold.
-        ordered: whether the groups are in order: of each only the first entry may be taken.
-        on_left_out: told of what is stored and not kept here.
+        size: how many entries it may hold.
+        ordered: whether only the first entry of each group may be taken. Entries without a group
+            are in no order.
+        on_left_out: called with each entry that is stored and not kept here.
 
     Attributes:
-        knows_all_groups: see the module. ``knows_what_goes``: it knows all but some that are held.
+        knows_all_groups: whether a group that is not here has nothing stored.
+        knows_what_goes: the same, but for some groups that are held.
         cursor: where the round of reading goes on; ``b""``: a new one begins.
-        round_is_whole: whether that round has missed no group so far; ``round_has_passed``: whether
-            it has left out one that is held, which comes when it is freed.
-        additions: rises with whatever is added, or freed.
+        round_is_whole: whether that round has missed no group so far.
+        round_has_passed: whether it has left out a held group, which is read when it is freed.
+        additions: a number that rises when an entry is added or a group freed.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ReadyCache:
         self.forget()
 
     def forget(self) -> None:
-        """Nothing is known of what is stored."""
+        """Forget all that is known of the stored entries."""
         self._groups: dict[str, Group] = {}
         self._sizes = Sizes()
         self._alive: dict[bytes, Entry] = {}
@@ -86,8 +87,14 @@ class ReadyCache:
         self.cursor = b""
         self.additions += 1
 
+    def change(self, size: int, *, ordered: bool) -> None:
+        """Change the size and the order; forget all if the entries do not fit any more."""
+        if size < len(self) or size < len(self._groups) or ordered != self.ordered:
+            self.forget()
+        self.size, self.ordered = size, ordered
+
     def nothing_is_stored(self) -> None:
-        """There is no entry at all: what comes from now on is all there is."""
+        """Note that no entry is stored: later additions are all that there is."""
         self.forget()
         self.knows_all_groups = self.knows_what_goes = True
 
@@ -99,18 +106,18 @@ class ReadyCache:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that is stored is here."""
+        """Return whether all stored entries are here."""
         return self.knows_all_groups and not self._more
 
     @property
     def quantum(self) -> int:
-        """How many entries of a group one round reads."""
+        """Return how many entries of a group one round reads."""
         return max(1, self.size // QUANTUM_SHARE)
 
-    # --- in
+    # --- additions and reads
 
     def offer(self, key: bytes, entry: Entry) -> bool:
-        """An entry is stored; whether it is kept here."""
+        """Offer a stored entry; return whether it is kept here."""
         if key in self._alive:
             return True
         name = entry.group
@@ -121,20 +128,19 @@ class ReadyCache:
             self._on_left_out(key, entry)
             return False
         self._add(group, key, entry)
-        self._hungry.pop(name, None)
         if len(self._alive) > self.size:
             self._give_up()
         return key in self._alive
 
     def _may_open(self, name: str) -> bool:
-        """Whether an unknown group may be taken in: nothing of it is stored."""
+        """Return whether an unknown group may be taken in, because nothing of it is stored."""
         if self.knows_all_groups and len(self._groups) < self.size:
             return True
         self._misses_a_group(name)
         return False
 
     def _misses_a_group(self, name: str) -> None:
-        if name in self._held:  # it comes when it is freed
+        if name in self._held:  # it is read when it is freed
             self.knows_what_goes |= self.knows_all_groups
             self.round_has_passed = True
         else:
@@ -142,57 +148,59 @@ class ReadyCache:
         self.knows_all_groups = False
 
     def read(self, name: str, placed: list[Placed], up_to: bytes, *, has_more: bool) -> None:
-        """What is stored of a group behind what is here, up to a key, and whether there is more."""
+        """Add the stored entries of a group behind those in memory, up to a key.
+
+        ``has_more`` says whether more is stored behind that key.
+        """
         group = self._groups.get(name) or self._open(name)
         group.last = up_to or group.last
         alive = self._alive
+        before = group.count
         self._add_all(name, group, [each for each in placed if each[0] not in alive])
-        self._set_more(name, group, has_more=has_more)
-        if group.count:
-            self._hungry.pop(name, None)
-        else:
-            self._emptied(name, group)
+        self._read_to(name, group, before, has_more=has_more)
 
     def known_up_to(self, name: str) -> bytes | None:
-        """Up to which key all entries of a group are here (``b""``: all that there are); ``None``:
-        nothing is known of it.
+        """Return the key up to which all entries of a group are here, or `None` if it is unknown.
+
+        ``b""`` means that all its entries are here.
         """
         group = self._groups.get(name)
-        if group is None:
-            return None
-        return group.last if group.more else b""
+        if group is None or not group.more:
+            return None if group is None else b""
+        return group.last or None
 
     def is_fed(self, name: str) -> bool:
-        """Whether a group needs no more here: it is held, and has some to go on with."""
+        """Return whether a group needs no more entries: it is held and has some in memory."""
         return name in self._held and name not in self._hungry
 
     def groups_with_more(self, groups_max: int) -> list[str]:
-        """Of which groups more is stored; those first that have nothing here."""
+        """Return groups of which more is stored; those with no entry in memory come first."""
         hungry, held = self._hungry, self._held
         fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held)
         return list(islice(chain(self._hungry, fed), groups_max))
 
     def begin_round(self) -> None:
-        """The stored groups are read once more, from the first one on."""
+        """Begin a new round of reading, from the first stored group on."""
         self.round_is_whole, self.round_has_passed = True, False
 
     def end_round(self) -> bool:
-        """They were all come by; whether nothing was missed but for what is held."""
+        """End the round of reading; return whether it missed no group but held ones."""
         self.cursor = b""
         self.knows_what_goes = self.round_is_whole
         self.knows_all_groups = self.round_is_whole and not self.round_has_passed
         return self.round_is_whole
 
     def passes(self, name: str) -> bool:
-        """Whether a group need not be taken in: it is held, and unknown but for that."""
+        """Return whether the round may pass over a group, which is held and otherwise unknown."""
         if name not in self._held or name in self._groups:
             return False
         self.round_has_passed = True
         return True
 
     def has_room_for(self, name: str) -> bool:
-        """Whether a group can be taken in: if need be in place of one that has nothing here, and
-        is found again by another round.
+        """Return whether a group can be taken in, and make room if need be.
+
+        Room is made by forgetting a group that has no entry here; another round finds it again.
         """
         if name in self._groups or len(self._groups) < self.size:
             return True
@@ -204,7 +212,7 @@ class ReadyCache:
         return True
 
     def _forget_group(self, name: str) -> None:
-        """Nothing is known of a group any more."""
+        """Forget all that is known of a group."""
         group = self._groups.pop(name)
         for key, _, entry in group.queued():
             del self._alive[key]
@@ -214,14 +222,31 @@ class ReadyCache:
         self._more.pop(name, None)
         self._misses_a_group(name)
 
-    def _set_more(self, name: str, group: Group, *, has_more: bool) -> None:
+    def _read_to(self, name: str, group: Group, before: int, *, has_more: bool) -> None:
+        """Note that a group was read up to its ``last``; it had ``before`` entries here before."""
         group.more = has_more
         self._more.pop(name, None)
         if has_more:
-            self._more[name] = None  # behind those that were read longer ago
+            self._more[name] = None  # behind those that were read earlier
+        self._counted(name, group, before)
+
+    def _counted(self, name: str, group: Group, before: int) -> None:
+        """Put a group into the right sets after its number of entries has changed from ``before``.
+
+        A group is known while it has entries here or more stored; with the latter only it is
+        *hungry*. All sets of groups follow from that, and are changed here.
+        """
+        self._sizes.changed(name, before, group.count)
+        if group.count:
+            self._hungry.pop(name, None)
+        elif group.more:
+            self._hungry[name] = None
+        else:
+            self._hungry.pop(name, None)
+            self._groups.pop(name, None)
 
     def _open(self, name: str) -> Group:
-        self._groups[name] = group = Group(self._alive, in_one_lane=self.ordered)
+        self._groups[name] = group = Group(self._alive, in_one_lane=self.ordered and name != "")
         return group
 
     def _add(self, group: Group, key: bytes, entry: Entry) -> None:
@@ -229,26 +254,29 @@ class ReadyCache:
         queued = (key, self.additions, entry)
         self._alive[key] = entry
         group.push(queued)
-        if not group.count & (group.count - 1):  # a power of two
-            self._sizes.changed(entry.group, group.count - 1, group.count)
+        # Only a power of two matters; nothing changes at other numbers.
+        if not group.count & (group.count - 1):
+            self._counted(entry.group, group, group.count - 1)
         for turns in self._turns.values():
             turns.added(queued)
 
     def _add_all(self, name: str, group: Group, placed: list[Placed]) -> None:
-        """Entries of one group, in the order of their keys."""
-        before, number = group.count, self.additions
+        """Add entries of one group, in the order of their keys."""
+        number = self.additions
         queued = [(key, number + n, entry) for n, (key, entry) in enumerate(placed, 1)]
         self.additions += len(placed)
         self._alive.update(placed)
         group.push_all(queued)
-        self._sizes.changed(name, before, group.count)
         for turns in self._turns.values():
             turns.added_all(name, queued)
 
     def make_room(self) -> bool:
-        """Held groups that have many here give some up, until half of the room is free, and then
-        those that have one; whether it was not, and now is. Others might wait behind them for as
-        long as they are held.
+        """Let held groups give up entries until half of the room is free.
+
+        Return whether less was free before, and that much is free now.
+
+        Groups with many entries here give some up first, then those with one do. Otherwise other
+        groups might wait for room as long as these are held.
         """
         before, most = len(self._alive), self.size // 2
         while len(self._alive) > most:
@@ -261,8 +289,9 @@ class ReadyCache:
         return before > most
 
     def _forget_held(self, most: int) -> bool:
-        """Whether so much was left out that no more than ``most`` is here. Of what was, the names
-        of the groups stay, and no more than a number of them.
+        """Forget held groups until at most ``most`` entries are here; return whether it worked.
+
+        The names of these groups stay held. A limit applies to the number of names.
         """
         if len(self._held) < HELD_PER_ENTRY * self.size:
             for name in [each for each in self._held if each in self._groups]:
@@ -272,7 +301,7 @@ class ReadyCache:
         return len(self._alive) <= most
 
     def _give_up(self) -> None:
-        """A group that has many gives up the last half of what it has here."""
+        """Let the largest group give up the last half of its entries here."""
         name = self._sizes.largest()
         group = self._groups[name]
         queued, before = group.queued(), group.count
@@ -282,43 +311,31 @@ class ReadyCache:
             self._on_left_out(key, entry)
         group.keep(kept)
         group.last = kept[-1][0] if kept else b""
-        self._sizes.changed(name, before, group.count)
-        self._set_more(name, group, has_more=True)
-        if not kept:
-            self._emptied(name, group)
+        self._read_to(name, group, before, has_more=True)
 
-    # --- out
+    # --- removals
 
     def discard(self, key: bytes) -> None:
-        """An entry is not ready any more."""
+        """Remove an entry that is not ready any more."""
         entry = self._alive.get(key)
         if entry is not None:
             self._remove(key, entry.group, self._groups[entry.group])
-            self.additions += self.ordered  # what was behind it may be taken now
+            self.additions += self.ordered  # the entry behind it may be taken now
 
     def _remove(self, key: bytes, name: str, group: Group) -> None:
         del self._alive[key]
         group.count -= 1
         if not group.count & (group.count + 1):  # one less than a power of two
-            self._sizes.changed(name, group.count + 1, group.count)
-        if not group.count:
-            self._emptied(name, group)
-        elif self.ordered:  # another one is its first now
+            self._counted(name, group, group.count + 1)
+        if self.ordered and group.count:  # another entry is its first now
             for turns in self._turns.values():
                 turns.join(name)
 
-    def _emptied(self, name: str, group: Group) -> None:
-        """It has nothing here. If more is stored, that is read next."""
-        if group.more:
-            self._hungry[name] = None
-        else:
-            self._groups.pop(name, None)
-
     def take(self, wants: Wants | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
-        """The entry whose turn it is.
+        """Take the entry whose turn it is, or return `None` if there is none.
 
         Args:
-            wants: what the consumer takes; ``None``: any.
+            wants: what the consumer takes; ``None``: any entry.
             may: whether a group may fire; if not, it is held until it is freed. ``None``: any may.
         """
         turns = self._turns.get(wants) or self._begin_turns(wants)
@@ -344,12 +361,12 @@ class ReadyCache:
                 continue
             line.rotate(-1)
             self._remove(key, name, group)
-            self.additions += self.ordered  # others may want what was behind it
+            self.additions += self.ordered  # others may want the entry behind it
             return key, entry
         return None
 
     def _begin_turns(self, wants: Wants | None) -> Turns:
-        """All that is here is new to it."""
+        """Begin an order of turns, to which all entries here are new."""
         if len(self._turns) >= ORDERS_KEPT:
             del self._turns[next(iter(self._turns))]
         self._turns[wants] = turns = Turns(wants, self._alive, ordered=self.ordered)
@@ -359,23 +376,25 @@ class ReadyCache:
         return turns
 
     def oldest(self) -> int:
-        """When the oldest of those here became due; 0: there is none."""
+        """Return when the oldest entry here became due; 0: there is none."""
         return min((entry.due for entry in self._alive.values()), default=0)
 
     # --- held groups
 
     def hold(self, name: str) -> None:
-        """A group may not fire, as far as is known: ``additions`` rises when it is freed."""
+        """Hold a group that may not fire; ``additions`` rises when it is freed."""
         self._held.setdefault(name, {})
 
     def watch(self, name: str) -> None:
-        """Of a group, something is wanted that is not its head: ``additions`` rises when that may
-        have gone. Others may have the head meanwhile.
+        """Watch a group of which a consumer wants a message behind the head.
+
+        ``additions`` rises when the head may have gone. Other consumers may take the head
+        meanwhile.
         """
         self._watched.add(name)
 
     def free(self, name: str) -> None:
-        """A group may fire again, perhaps."""
+        """Free a group, which may fire again."""
         waiting = self._held.pop(name, None)
         if waiting is not None and name not in self._groups and not self.knows_all_groups:
             self._misses_a_group(name)
@@ -386,7 +405,7 @@ class ReadyCache:
             self.additions += 1
 
     def free_all(self) -> None:
-        """All may."""
+        """Free all groups."""
         for name in [*self._held, *self._watched]:
             self.free(name)
 

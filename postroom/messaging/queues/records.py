@@ -1,30 +1,37 @@
-"""What is stored of queues, and where.
+"""The stored records of queues, and their engine keys.
 
 ::
 
     enqueued           fired                      acknowledged
     body               body                       body, until it is purged
-    ready | scheduled ─▶ holding of its claim ───▶ state (done), list of what one proposal ended
+    ready | scheduled ─▶ holding of its claim ───▶ state (done), list of ended messages
          ▲               │ rejected, expired
          └── state ◀─────┘
 
-A *body* is what a message says; it is written once. (A small payload is in the entry as well, until
-the message is fired.) An *entry* stands for a live message in one of
-the parts of its queue: scheduled, ready, leased, dead. It moves from one to the next, in one write
-set with whatever made it move, so a message is in one part at a time. What one claim was given is
-leased as a whole: its entries are one record, a *holding*. When all of them are over, it is
-deleted; as long as some are not, each proposal that ends others of them adds a *mark* behind it,
-with their numbers in the holding. A *state* is written only for what neither body nor entry tells:
-after a failure, and at the end. So a message that succeeds at the first attempt is two writes, one
-and a share of a holding for the attempt, and one and a share of a list for its end.
+A *body* has the payload and the headers of a message; it is written once. A small payload is in the
+entry as well, until the message is fired. An *entry* stands for a message in one of the parts of
+its queue: scheduled, ready, leased, dead. It moves from one to the next in one write set with its
+cause, so a message is in one part at a time.
+
+The messages of one claim are leased as a whole: their entries are one record, a *holding*. It is
+deleted when all of them are over. Until then, each proposal that ends others of them adds a *mark*
+behind it, with their numbers in the holding. A *state* is written only for what neither body nor
+entry says: after a failure, and at the end.
+
+Thus a message that succeeds at the first attempt costs two writes to enqueue. Its attempt costs one
+write and a share of a holding; its end costs one write and a share of a list.
 
 ``seq`` (timestamp and ordinal of the enqueuing) is the same for the whole life of a message. It
-makes keys unique, and tells one message from a later one with the same id.
+makes keys unique, and distinguishes a message from a later one with the same id.
 
-Ready entries are ordered within their group by *rank*: when they were due, later by
-``AGEING_SECONDS`` for each level of priority. So what is least urgent (127) is overtaken by what
-is most urgent (-128) for 255 times that, and not longer. With ``order="group"`` the rank is the
-first schedule, which no failure changes.
+Ready entries are ordered within their group by *rank*: their due time, later by ``AGEING_SECONDS``
+for each level of priority. The most urgent messages (-128) overtake the least urgent ones (127) for
+255 times that, and not longer.
+
+With ``order="group"`` the rank in a group is the first schedule, which neither a failure nor
+another schedule changes. A message that is put off keeps its place, and holds up those behind it:
+it becomes ready at its first schedule, and is not fired before ``not_before``. Messages without a
+group are in no order there either.
 """
 
 from __future__ import annotations
@@ -36,16 +43,17 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
+from postroom.messaging import due as times
+from postroom.ranges.headers import Headers, has_headers
 
 AGEING_SECONDS: Final = 60
-"""A message of one level of priority overtakes those of the next one for so long."""
+"""The number of seconds for which a message overtakes those of the next level of priority."""
 _AGEING: Final = from_seconds(AGEING_SECONDS)
-LATEST_DUE: Final = 1 << 62
 SEQ_BYTES: Final = 12
 _KNOWN_AT_ONCE: Final = 1000
 
 PAYLOAD_KEPT_BYTES: Final = 512
-"""Of a payload that is not larger, in bytes, the entry has a copy."""
+"""The size in bytes up to which the entry has a copy of the payload."""
 
 LIVE: Final = 0
 DONE: Final = 1
@@ -53,25 +61,29 @@ ARCHIVED: Final = 2
 DEAD: Final = 3
 CANCELLED: Final = 4
 MOVED: Final = 5
-"""Dead, and a message of another queue now."""
+"""The status of a dead message that is now a message of another queue."""
 
 PURGED: Final = frozenset({DONE, CANCELLED, MOVED})
-"""What is in the lists of what is to be purged."""
+"""The statuses of messages in the lists that are to be purged."""
 
 Locator: TypeAlias = tuple[bytes, str, bytes]
-"""Key, kind and id of a message."""
+"""The name of a message: its key, kind and id."""
+
+AttemptName: TypeAlias = tuple[Locator, int]
+"""The name of an attempt: its message, and when it began. No two attempts have the same."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A live message in one of the parts of its queue.
+    """A message in one of the parts of its queue.
 
     Attributes:
-        due: when it is to be fired next; ``first``: at first.
+        due: when it is to be fired next (:mod:`postroom.messaging.due`).
+        first: when it was to be fired at first.
         epoch: how many times it was fired before.
-        not_before: of the head of an ordered group that failed: when it may be fired again.
-        has_failed: its state tells why.
-        payload: of a small message without headers, so that its body need not be read when it is
-            fired first; ``None``: its body tells.
+        not_before: in an ordered group, when a message that failed or was put off may be fired.
+        has_failed: whether its state says why an attempt has failed.
+        payload: the payload of a small message without headers, so that its body need not be read
+            when it is first fired; ``None``: read its body.
     """
 
     key: bytes
@@ -89,18 +101,18 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def locator(self) -> Locator:
-        """Which message."""
+        """Return the name of the message."""
         return self.key, self.kind, self.id
 
 
 class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=False):
-    """What one claim was given: leased together, each until it is settled.
+    """The messages of one claim: leased together, each until it is settled.
 
     Attributes:
-        since, until: timestamps.
-        transaction: the claim ends with this transaction, if it is not empty.
+        since, until: the timestamps between which they are leased.
+        transaction: the transaction with which the claim ends, if it is not empty.
         claim: the number of the claim, among those of the consumer.
-        fired: when it was handed out, if that was before ``since``: it was extended.
+        fired: the timestamp of firing, if that was before ``since``: the lease was extended.
     """
 
     consumer: bytes
@@ -113,7 +125,10 @@ class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=Fa
 
     @property
     def fired_at(self) -> int:
-        """When it was handed out, however often it was extended since."""
+        """Return the timestamp at which the messages were fired.
+
+        An extension does not change it.
+        """
         return self.fired or self.since
 
 
@@ -130,30 +145,30 @@ class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a message says."""
+    """The payload and the schedule of a message, as it was enqueued."""
 
     seq: bytes
     payload: bytes
-    headers: dict[str, Any] | None
+    headers: Headers
     first: int
     priority: int
     group: str
 
     @property
     def created_at(self) -> int:
-        """The timestamp of the commit that enqueued it."""
+        """Return the timestamp of the commit that enqueued it."""
         return int.from_bytes(self.seq[:8], "big")
 
 
 class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What became of a message, where its body does not tell.
+    """The state of a message, for what its body does not say.
 
     Attributes:
         status: ``LIVE``, ``DONE`` and so on.
         due: when it is, or was, to be fired next.
-        at: when it ended; 0: it lives.
-        error: why it failed at last.
-        fired: when the attempt was handed out that ended it; 0: nobody held it.
+        at: when it ended; 0: it is live.
+        error: why it failed last.
+        fired: when the attempt that ended it was fired; 0: nobody held it.
     """
 
     seq: bytes
@@ -187,7 +202,7 @@ ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
 
 
 def read_holding(packed: bytes) -> Holding:
-    """A holding as it is stored, or the lease of one message as it once was."""
+    """Return a stored holding, also from the lease of one message as it once was stored."""
     if packed.startswith(_IS_HOLDING, 1):
         return _holdings.decode(packed)
     old = _leases_of_one.decode(packed)
@@ -197,11 +212,12 @@ def read_holding(packed: bytes) -> Holding:
 
 
 def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
-    """The entries of a holding that no mark behind it names.
+    """Return the entries of a holding that no mark behind it names.
 
     Args:
-        reader: of what is stored.
-        key: where the holding is stored; ``packed``: what is there.
+        reader: the stored state.
+        key: the engine key of the holding.
+        packed: the stored holding.
     """
     over: set[int] = set()
     for _, mark in reader.iterate(key + b"\x00", keys.after_prefix(key)):
@@ -210,29 +226,53 @@ def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
 
 
 def is_mark(where: bytes) -> bool:
-    """Whether a key of the part *leased* tells which messages of the holding before it are over
-    (:func:`mark_key`).
+    """Return whether a key of the part *leased* is that of a mark (:func:`mark_key`).
 
     Args:
-        where: the key without what is the same for all keys of the queue.
+        where: the key without the part that all keys of the queue share.
     """
     return len(where) > len(keys.LEASED) + 8 + SEQ_BYTES
 
 
+def with_schedule(entry: Entry, due: int, now: int, *, ordered: bool, **said: Any) -> Entry:
+    """Return the entry with another schedule, and nothing of the one before.
+
+    Args:
+        entry: the entry as it was.
+        due: when it is to be fired.
+        now: the timestamp of the proposal.
+        ordered: whether the groups of its queue are in order.
+        said: other changes.
+    """
+    waits = ordered and due > now and bool(said.get("group", entry.group))
+    said |= {"due": due, "not_before": due if waits else 0}
+    return msgspec.structs.replace(entry, **said)
+
+
+def ready_at(entry: Entry, *, ordered: bool) -> int:
+    """Return when a scheduled entry becomes ready.
+
+    An entry of an ordered group takes its place at its first schedule, although it may be put off.
+    """
+    if ordered and entry.group:
+        return min(entry.due, entry.first, key=times.shown)
+    return entry.due
+
+
 def rank(entry: Entry, *, ordered: bool) -> int:
-    """Where an entry stands in its group: the least is fired first."""
-    if ordered:
-        return entry.first
-    return max(entry.due + entry.priority * _AGEING, 0)
+    """Return the position of an entry in its group; the least is fired first."""
+    if ordered and entry.group:
+        return times.shown(entry.first)
+    return max(times.shown(entry.due) + entry.priority * _AGEING, 0)
 
 
-def kept_payload(payload: bytes, headers: dict[str, Any] | None) -> bytes | None:
-    """The copy of it in the entry."""
-    return payload if headers is None and len(payload) <= PAYLOAD_KEPT_BYTES else None
+def kept_payload(payload: bytes, headers: Headers) -> bytes | None:
+    """Return the copy of a payload that the entry keeps, or `None` if it keeps none."""
+    return payload if not has_headers(headers) and len(payload) <= PAYLOAD_KEPT_BYTES else None
 
 
 def without_payload(entry: Entry) -> Entry:
-    """As it is leased: its holder has the payload."""
+    """Return the entry as it is leased, without the payload, which its holder has."""
     if entry.payload is None:
         return entry
     return Entry(
@@ -242,7 +282,7 @@ def without_payload(entry: Entry) -> Entry:
 
 
 def mark_key(holding: bytes, stamp: bytes) -> bytes:
-    """Where it is told which messages of a holding are over since the proposal of this stamp."""
+    """Return the key of the mark that the proposal of this stamp adds to a holding."""
     return holding + stamp
 
 
@@ -250,14 +290,19 @@ class Layout:
     """The engine keys of one queue in one range.
 
     Attributes:
-        scheduled, ready, leased, done, archived, dead, groups, ticks: what the keys of the parts
-            begin with.
+        number: the number of the queue, packed.
+        whole: the key prefix of the queue's index.
+        scheduled, ready, leased, done, archived, dead, groups, ticks: the key prefixes of its
+        parts.
+        moments: the key at which the messages scheduled for moments begin.
+        counters: the key of its counters.
     """
 
     def __init__(self, range_id: int, number: int) -> None:
         self.number = keys.u32(number)
         self.whole = keys.queue_prefix(range_id, number)
         self.scheduled = self.whole + keys.SCHEDULED
+        self.moments = self.scheduled + keys.u64(times.MOMENT)
         self.ready = self.whole + keys.READY
         self.leased = self.whole + keys.LEASED
         self.done = self.whole + keys.DONE
@@ -270,12 +315,12 @@ class Layout:
         self._states: dict[str, bytes] = {}
         self._groups_known: dict[str, bytes] = {}
 
-    def scheduled_key(self, entry: Entry) -> bytes:
-        """Of an entry that is not due yet."""
-        return self.scheduled + entry.due.to_bytes(8, "big") + entry.seq
+    def scheduled_key(self, entry: Entry, *, ordered: bool) -> bytes:
+        """Return the key of an entry that is not ready yet."""
+        return self.scheduled + ready_at(entry, ordered=ordered).to_bytes(8, "big") + entry.seq
 
     def group_prefix(self, group: str) -> bytes:
-        """What the keys of the ready entries of a group begin with."""
+        """Return the key prefix of the ready entries of a group."""
         known = self._groups_known.get(group)
         if known is None:
             if len(self._groups_known) >= _KNOWN_AT_ONCE:
@@ -284,63 +329,64 @@ class Layout:
         return known
 
     def ready_key(self, entry: Entry, *, ordered: bool) -> bytes:
-        """Of an entry that may be fired."""
+        """Return the key of an entry that may be fired."""
         stands = rank(entry, ordered=ordered).to_bytes(8, "big")
         return self.group_prefix(entry.group) + stands + entry.seq
 
     def holding_key(self, until: int, name: bytes) -> bytes:
-        """Of what a claim holds.
+        """Return the key of a holding.
 
         Args:
-            name: 12 bytes, which no other one has.
+            until: the timestamp at which it ends.
+            name: 12 bytes, which no other holding has.
         """
         return self.leased + until.to_bytes(8, "big") + name
 
     def until_in(self, key: bytes) -> int:
-        """When a holding ends, by its key."""
+        """Return the timestamp at which a holding ends, from its key."""
         return int.from_bytes(key[len(self.leased) :][:8], "big")
 
     def is_mark(self, key: bytes) -> bool:
-        """The same of an engine key."""
+        """Return whether an engine key is that of a mark."""
         return is_mark(key[len(self.whole) :])
 
     def is_list(self, key: bytes) -> bool:
-        """Whether a key is that of a list of what one proposal has ended."""
+        """Return whether a key is that of a list of messages that one proposal has ended."""
         return key.startswith((self.done, self.archived))
 
     def dead_key(self, at: int, seq: bytes) -> bytes:
-        """Of an entry that died at ``at``."""
+        """Return the key of an entry that died at ``at``."""
         return self.dead + at.to_bytes(8, "big") + seq
 
     def group_key(self, group: str) -> bytes:
-        """Where it is counted what is not done of a group."""
+        """Return the key of the record that counts the messages of a group that are not done."""
         return self.groups + keys.escape(group.encode())
 
     def tick_key(self, name: str) -> bytes:
-        """Of a periodic schedule."""
+        """Return the key of a periodic schedule."""
         return self.ticks + name.encode()
 
     def body_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
-        """Where the body of a message is."""
+        """Return the key of the body of a message."""
         infix = self._bodies.get(kind) or self._infix(self._bodies, keys.QUEUE_BODY, kind)
         return keys.queue_message_key(key, infix, id_)
 
     def state_key(self, key: bytes, kind: str, id_: bytes) -> bytes:
-        """Where its state is, if it has one."""
+        """Return the key of the state of a message."""
         infix = self._states.get(kind) or self._infix(self._states, keys.QUEUE_STATE, kind)
         return keys.queue_message_key(key, infix, id_)
 
     def _infix(self, known: dict[str, bytes], suffix: bytes, kind: str) -> bytes:
-        """Of a kind; there are few as a rule."""
+        """Return the key infix of a kind, and remember it: there are few kinds as a rule."""
         if len(known) >= _KNOWN_AT_ONCE:
             known.clear()
         known[kind] = infix = keys.queue_message_infix(suffix, self.number, kind.encode())
         return infix
 
     def pointers(self, id_: bytes) -> bytes:
-        """What the keys begin with that tell the keys of messages with this id."""
+        """Return the key prefix of the pointers of a message id."""
         return keys.queue_pointer_prefix(id_, self.number)
 
     def pointer_key(self, kind: str, id_: bytes) -> bytes:
-        """Where the key of a message is told, if that is not its id."""
+        """Return the key of the pointer to a message whose key is not its id."""
         return keys.queue_pointer_prefix(id_, self.number) + keys.escape(kind.encode())

@@ -1,4 +1,4 @@
-"""The requests of queues, and what is answered and stored of their messages.
+"""The requests of queues, and the messages in their answers.
 
 ::
 
@@ -6,28 +6,31 @@
                                   ▲                      │
                                   └── rejected, expired ─┴──▶ dead ── replayed ──▶ ready
 
-Who holds a message is stored like all else: a claim is a write of the leaseholder. So attempts are
-counted and limits kept whatever fails. ``ClaimQueue`` is asked as a read that may wait; all claims
-that can be answered are answered by one proposal.
+The lease of a message is stored like all else: a claim is a write of the leaseholder. Therefore
+attempts are counted and limits kept whatever fails. ``ClaimQueue`` is sent as a read that may wait.
+One proposal answers all claims that can be answered.
 
-A message is named by its :class:`Locator`. Those that were fired have an *epoch*, the number of
-times they were fired before; locator, epoch and the moment of firing together name an attempt.
+A message is named by its :class:`Locator`. A fired message has an *epoch*, the number of times it
+was fired before. Locator, epoch and the moment of firing together name an attempt.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
 import msgspec
 
 from postroom.limits import (
+    ATTEMPTS_MAX_DEFAULT,
     GROUP_BYTES_MAX,
+    IN_HAND_MAX,
     KIND_BYTES_MAX,
     PRIORITY_MAX,
     QUEUE_ID_BYTES_MAX,
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
 )
+from postroom.ranges.headers import Headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -54,36 +57,39 @@ Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX
 ConsumerId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=CONSUMER_ID_BYTES, max_length=CONSUMER_ID_BYTES)
 ]
-"""The client's id (8 bytes), then a number of that client's: when the client has gone, its
-consumers have."""
+"""The id of a consumer: its client's id (8 bytes), then a number that the client gave it.
+
+When a client has gone, its consumers have gone.
+"""
 
 # --- settings ---------------------------------------------------------------------------------
 
 
 class QueueSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a queue is made with. Times are in seconds.
+    """The settings of a queue. Times are in seconds.
 
     Attributes:
         ack_wait: how long a consumer may hold a message before it is fired again.
         min_backoff, max_backoff: bounds of the wait before it is fired again (``None``: none).
-        max_attempts: a message that failed so often is dead (``None``: never).
+        max_attempts: the number of failures after which a message is dead (``None``: no limit).
         purge_after: how long an acknowledged message is kept; 0: it is deleted at once.
         archive: acknowledged messages are archived instead, and never purged.
-        batch_size: how many messages one answer hands to a consumer at most.
+        batch_size: how many messages one answer gives to a consumer at most.
         cache_size: how many messages a manager keeps in memory.
-        poller_interval: how often the stored state is looked at though no timer rang.
-        max_rate: messages a second, fired by the whole queue (``None``: any number).
-        max_concurrency: how many may be leased at a time, by the whole queue.
-        group_max_rate, group_max_concurrency: the same of each group.
+        poller_interval: how often the stored state is read although no timer rang.
+        max_rate: messages a second that the whole queue fires (``None``: any number).
+        max_concurrency: how many messages of the whole queue may be leased at a time.
+        group_max_rate, group_max_concurrency: the same for each group.
         order: ``"none"``, or ``"group"``: in a group one at a time, in order.
         on_duplicate: ``"ignore"``, ``"error"`` or ``"replace"``.
-        dead_letter_queue: where the dead go, instead of this queue's own dead letters.
+        dead_letter_queue: the queue for the dead messages, instead of this queue's own dead
+            letters.
     """
 
     ack_wait: float = 30.0
     min_backoff: float | None = None
     max_backoff: float | None = None
-    max_attempts: int | None = None
+    max_attempts: int | None = ATTEMPTS_MAX_DEFAULT
     purge_after: float = 86400.0
     archive: bool = False
     batch_size: int = 10
@@ -102,10 +108,11 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True):
     """A queue as it is stored.
 
     Attributes:
-        number: under which its messages are stored; a queue that is made anew has another one.
+        number: the number under which its messages are stored; a queue that is dropped and made
+            again gets another one.
         created_at: the timestamp of the commit that made it.
-        paused: nothing is fired.
-        dropped: its messages are being deleted, and nobody finds it any more.
+        paused: whether nothing is fired.
+        dropped: whether its messages are being deleted, and it cannot be found any more.
     """
 
     name: str
@@ -117,11 +124,11 @@ class QueueDefinition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ToldQueue(QueueDefinition, frozen=True, array_like=True):
-    """A queue as it is told of.
+    """A queue in an answer.
 
     Attributes:
-        damaged: why it cannot be used; empty: it can. Of one whose definition cannot be read
-            nothing else is known but its name.
+        damaged: why it cannot be used; empty: it can. If its definition cannot be read, only the
+            name is known.
     """
 
     damaged: str = ""
@@ -131,48 +138,58 @@ class ToldQueue(QueueDefinition, frozen=True, array_like=True):
 
 
 class CreateQueue(Request, frozen=True, array_like=True, tag="create_queue"):
-    """Makes a queue; fails if there is one of that name with other settings."""
+    """A request to make a queue; it fails if there is one of that name with other settings."""
 
     name: QueueName
     settings: QueueSettings
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name.encode()
 
 
 class UpdateQueue(Request, frozen=True, array_like=True, tag="update_queue"):
-    """Changes a queue: ``settings`` by name, checked as a whole; ``paused`` if it is given."""
+    """A request to change a queue: its ``settings`` by name, and ``paused`` if it is given.
+
+    The changed settings are checked as a whole.
+    """
+
+    frees_room: ClassVar[bool] = True
 
     name: QueueName
-    settings: dict[str, Any]
+    settings: dict[str, bool | int | float | str | None]
     paused: bool | None = None
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name.encode()
 
 
 class DropQueue(Request, frozen=True, array_like=True, tag="drop_queue"):
-    """The queue is gone with the commit; its messages are deleted in steps."""
+    """A request to drop a queue: the commit removes it, and its messages are deleted in steps."""
+
+    frees_room: ClassVar[bool] = True
 
     name: QueueName
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name.encode()
 
 
 class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
-    """A message for a queue. Answers ``None`` if it was inserted; ``"ignored"`` or ``"replaced"``.
+    """A message for a queue, to be enqueued.
+
+    The answer is ``None`` if it was inserted, or ``"ignored"`` or ``"replaced"``.
 
     Attributes:
-        key: where it is stored; that of the message's id if the caller gave none.
-        due: not fired before; 0: at once.
-        is_unique: the id was made up: there can be no other one, and none is looked for.
+        key: where it is stored; the message's id if the caller gave none.
+        due: the time before which it is not fired; 0: at once.
+        is_unique: whether the id was made up: there can be no other message of that id, and none is
+            looked for.
     """
 
     queue: QueueName
@@ -180,7 +197,7 @@ class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
     kind: Kind
     id: QueueMessageId
     payload: Payload
-    headers: dict[str, Any] | None = None
+    headers: Headers = None
     priority: Priority = 0
     due: Moment = 0
     group: Group = ""
@@ -188,15 +205,15 @@ class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message, and which of its attempts.
+    """A message, and one of its attempts.
 
     Attributes:
         key: where it is stored (``b""`` with ``by_id``: not known to the caller).
-        epoch: of the attempt; -1: the message, whoever holds it.
-        by_id: named by its id, and by its kind if that is not empty.
-        fired_at: when the attempt began, as its holder was told. An epoch may come again (the
-            message was replayed, its id was used again), and this does not; 0: not told.
-        of_kind: with ``by_id``: an empty kind is that kind too, and not any.
+        epoch: the epoch of the attempt; -1: the message, whoever holds it.
+        by_id: whether it is named by its id, and by its kind if that is not empty.
+        fired_at: when the attempt began, as its holder was told; 0: not told. An epoch may come
+            again (the message was replayed, its id was used again), and this does not.
+        of_kind: with ``by_id``: an empty kind means the empty kind, and not any.
     """
 
     key: Key
@@ -209,28 +226,33 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Acknowledge(Request, frozen=True, array_like=True, tag="acknowledge"):
-    """Ends messages: they are done. Answers how many were still to be ended.
+    """A request to acknowledge messages: they are done. The answer is how many it ended.
 
-    Fails with ``LeaseLost`` if an attempt that is named does not hold its message any more.
+    It fails with ``LeaseLost`` if an attempt that is named does not hold its message any more.
     """
+
+    frees_room: ClassVar[bool] = True
 
     queue: QueueName
     attempts: list[Attempt]
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class Reject(Request, frozen=True, array_like=True, tag="reject"):
-    """Gives messages back, to be fired again.
+    """A request to give messages back, to be fired again.
 
     Attributes:
         delay: seconds until then; ``None``: by the queue's back-off; 0: at once.
-        dead: for good: they become dead letters.
-        uncounted: as if they had not been fired (the consumer ends, and has not looked at them).
+        dead: whether they are rejected for good and become dead letters.
+        uncounted: whether the attempts do not count (the consumer ends, and has not processed
+            them).
     """
+
+    frees_room: ClassVar[bool] = True
 
     queue: QueueName
     attempts: list[Attempt]
@@ -241,12 +263,17 @@ class Reject(Request, frozen=True, array_like=True, tag="reject"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class Extend(Request, frozen=True, array_like=True, tag="extend"):
-    """The attempts go on holding their messages for ``seconds`` from now; answers until when."""
+    """A request to extend leases to ``seconds`` from now.
+
+    The answer is the timestamp of their end.
+    """
+
+    frees_room: ClassVar[bool] = True
 
     queue: QueueName
     attempts: list[Attempt]
@@ -254,16 +281,18 @@ class Extend(Request, frozen=True, array_like=True, tag="extend"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class Reschedule(Request, frozen=True, array_like=True, tag="reschedule"):
-    """Messages that are not leased are fired at another time; answers how many were found.
+    """A request to fire messages that are not leased at another time.
+
+    The answer is how many it found.
 
     Attributes:
-        due: 0: at once.
-        epoch: what their epoch becomes; ``None``: it stays.
+        due: the new time; 0: at once.
+        epoch: the new epoch of the messages; ``None``: it stays.
     """
 
     queue: QueueName
@@ -273,43 +302,54 @@ class Reschedule(Request, frozen=True, array_like=True, tag="reschedule"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class CancelMessages(Request, frozen=True, array_like=True, tag="cancel_messages"):
-    """Deletes messages that are not done, whoever holds them; answers how many were found."""
+    """A request to delete messages that are not done, whoever holds them.
+
+    The answer is how many it found.
+    """
+
+    frees_room: ClassVar[bool] = True
 
     queue: QueueName
     attempts: list[Attempt]
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class ReplayMessages(Request, frozen=True, array_like=True, tag="replay_messages"):
-    """Dead messages are fired again, as if for the first time; answers how many were found."""
+    """A request to fire dead messages again, as if for the first time.
+
+    The answer is how many it found.
+    """
 
     queue: QueueName
     attempts: list[Attempt]
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.attempts[0].key if self.attempts else self.queue.encode()
 
 
 class TrimArchive(Request, frozen=True, array_like=True, tag="trim_archive"):
-    """Deletes archived messages that were acknowledged up to a timestamp: a step of it.
+    """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
-    Answers how many it has deleted, and whether there are more that may go
+    The answer says how many it has deleted, and whether there are more that may go
     (:mod:`.trimming`).
 
     Attributes:
-        created_at: of the queue that is meant: one that was made anew under this name is not.
+        created_at: when the queue that is meant was made; a later queue of this name is not meant.
+        until: the timestamp of the acknowledgements up to which messages are deleted.
     """
+
+    frees_room: ClassVar[bool] = True
 
     queue: QueueName
     created_at: Moment
@@ -317,12 +357,12 @@ class TrimArchive(Request, frozen=True, array_like=True, tag="trim_archive"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.queue.encode()
 
 
 class WhenDone(Request, frozen=True, array_like=True, tag="when_done"):
-    """When all messages of a group are done, ``enqueue`` is, in the same write; once."""
+    """A request to enqueue a message once, in the write that ends the last message of a group."""
 
     queue: QueueName
     group: Group
@@ -330,12 +370,15 @@ class WhenDone(Request, frozen=True, array_like=True, tag="when_done"):
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.enqueue.key
 
 
 class SetSchedule(Request, frozen=True, array_like=True, tag="set_schedule"):
-    """Enqueues ``payload`` at each tick of ``cron``; ``cron=None`` ends the schedule."""
+    """A request to enqueue ``payload`` at each tick of ``cron``.
+
+    ``cron=None`` ends the schedule.
+    """
 
     queue: QueueName
     name: QueueName
@@ -343,13 +386,13 @@ class SetSchedule(Request, frozen=True, array_like=True, tag="set_schedule"):
     timezone: str = "UTC"
     kind: Kind = ""
     payload: Payload = b""
-    headers: dict[str, Any] | None = None
+    headers: Headers = None
     priority: Priority = 0
     group: Group = ""
 
     @property
     def key(self) -> bytes:
-        """By which the transaction is anchored."""
+        """Return the key that anchors the transaction."""
         return self.name.encode()
 
 
@@ -357,30 +400,33 @@ class SetSchedule(Request, frozen=True, array_like=True, tag="set_schedule"):
 
 
 class Selection(msgspec.Struct, frozen=True, array_like=True):
-    """Which messages a consumer takes.
+    """The messages that a consumer takes.
 
     Attributes:
-        kinds: ``None``: every kind.
+        start, end: the bounds of the keys; ``end=None``: no upper bound.
+        kinds: the kinds; ``None``: every kind.
         where: header names and values that a message must have, all of them.
     """
 
     start: Bound = b""
     end: Bound | None = None
     kinds: tuple[Kind, ...] | None = None
-    where: dict[str, Any] | None = None
+    where: Headers = None
 
 
 class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
-    """Messages that are ready, leased to a consumer; with ``wait``, once there is one.
+    """A claim of ready messages, leased to a consumer; with ``wait``, as soon as there is one.
 
     Attributes:
-        messages_max: the credit: how many the consumer takes now.
-        bytes_max: no more payload than that, but one message at least.
-        seconds: of the lease; 0: the queue's ``ack_wait``.
+        messages_max: the credit: how many messages the consumer takes now.
+        bytes_max: the bytes of payload at most; one message may have more.
+        seconds: the duration of the leases; 0: the queue's ``ack_wait``.
         transaction_id: for ``tx.claim``: the leases end with the transaction; else ``None``.
-        number: of this claim among those of its consumer; 0: it is never sent again.
-        again: it may have been answered before. What it got then, and holds yet, it gets; with
-            ``messages_max=0`` nothing else.
+        number: the number of this claim of its consumer; 0: it is never sent again.
+        again: whether it may have been answered before. Then it gets the messages that it got
+            before and still holds; with ``messages_max=0`` nothing else.
+        in_hand: attempts of this consumer, which has no credit left. The answer says which of them
+            are over; with ``wait``, as soon as one is. No message is leased.
     """
 
     queue: QueueName
@@ -393,26 +439,30 @@ class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
     transaction_id: TransactionId | None = None
     number: Count = 0
     again: bool = False
+    in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
 
 
 class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message as it is answered.
+    """A message in an answer.
 
     Attributes:
         state: ``scheduled``, ``ready``, ``leased``, ``done``, ``archived`` or ``dead``.
-        scheduled: the timestamp at which it was, or will be, fired; ``first_scheduled``: at first.
+        first_scheduled: the timestamp for which it was scheduled first.
+        scheduled: the timestamp at which it was, or will be, fired.
         epoch: how many times it was fired before.
         leased_until: a timestamp; 0: nobody holds it.
-        done_at: the timestamp of its acknowledgement, or death; 0: it lives.
-        fired_at: the timestamp at which its holder was given it, or who acknowledged it; 0: nobody,
-            or it was ended by a node that did not keep that.
+        done_at: the timestamp of its acknowledgement, or death; 0: it is live.
+        fired_at: the timestamp at which it was fired for its holder, or for the attempt that ended
+            it; 0: there was none, or a node that did not store that has ended it.
+        lasts: for how many milliseconds a claimed message is leased, from the answer on. With it,
+            no client need compare a timestamp with its own clock.
     """
 
     key: bytes
     kind: str
     id: bytes
     payload: bytes
-    headers: dict[str, Any] | None
+    headers: Headers
     priority: int
     group: str
     created_at: int
@@ -424,21 +474,29 @@ class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     state: str
     done_at: int = 0
     fired_at: int = 0
+    lasts: int = 0
 
 
 class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a consumer holds now."""
+    """The answer of a claim.
+
+    Attributes:
+        messages: the messages that were leased to the consumer.
+        over: the attempts it named that are over, by their positions in ``in_hand``.
+    """
 
     messages: list[QueueMessage]
+    over: list[int] = []
 
 
 # --- upkeep -----------------------------------------------------------------------------------
 
 
 class AdvanceQueues(Request, frozen=True, array_like=True, tag="advance_queues", gc=False):
-    """Does what is due in all queues of the range: fires, expires leases, schedules ticks, purges.
+    """A request to do what is due in all queues of the range, within ``messages_max``.
 
-    Answers ``Moved``, as the dispatcher's and the executor's requests do.
+    It fires, expires leases, enqueues for ticks, and purges. The answer is ``Moved``, like those of
+    the requests of the dispatcher and the executor.
     """
 
     messages_max: Count

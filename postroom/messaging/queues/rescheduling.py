@@ -1,8 +1,9 @@
-"""Another time for messages that nobody holds, and another life for dead ones.
+"""The evaluation of ``Reschedule`` and ``ReplayMessages``.
 
-``Reschedule`` brings chronic failures forward in bulk, or puts them off; it may set their epoch
-too. What is leased is left alone: its consumer decides. In an ordered queue the place of a message
-does not change, only the time before which its group waits for it.
+``Reschedule`` brings messages forward in bulk, or puts them off; it may set their epoch too. Leased
+messages are left alone: their consumers decide. In an ordered group the place of a message does not
+change, only the time before which its group waits for it. A message that is brought forward does
+not wait for those before it that are not due yet.
 
 ``ReplayMessages`` makes dead messages ready again, as if they had never been fired.
 """
@@ -11,27 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-import msgspec
-
 from postroom.limits import QUEUE_EPOCH_MAX
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.enqueueing import move, rewritten
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find, named
-from postroom.messaging.queues.records import LATEST_DUE, State, encode
+from postroom.messaging.queues.records import State, encode
 from postroom.messaging.queues.requests import ReplayMessages, Reschedule
 from postroom.messaging.queues.settling import Queues
 from postroom.ranges.evaluation import Evaluation, check_size
 
 
 class Rescheduling:
-    """Evaluates both, in all queues of a range."""
+    """The evaluator of both requests, in all queues of a range."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
     def reschedule(self, ctx: Evaluation, request: Reschedule) -> Generator[None, None, int]:
-        """``Reschedule``: answers how many were found."""
+        """Evaluate ``Reschedule`` and return how many messages were found."""
         manager, _ = self._queues.find(ctx, request.queue)
         found, size_before = 0, ctx.bytes
         for attempt in request.attempts:
@@ -47,15 +46,14 @@ class Rescheduling:
 
     def _put(self, ctx: Evaluation, manager: Manager, place: Place, request: Reschedule) -> None:
         now, old = ctx.timestamp, place.entry
-        due = min(max(request.due, now), LATEST_DUE)
+        due = manager.due(request.due, now)
         epoch = old.epoch if request.epoch is None else min(request.epoch, QUEUE_EPOCH_MAX)
         error = "" if place.state is None else place.state.error
-        entry = msgspec.structs.replace(old, due=due, epoch=epoch, not_before=0)
+        entry = records.with_schedule(old, due, now, ordered=manager.ordered, epoch=epoch)
         state = State(old.seq, records.LIVE, epoch, due, 0, error)
         ctx.writes[manager.layout.state_key(*old.locator)] = encode(state)
         ctx.grow(len(place.key) * 2 + 256)
-        if manager.ordered and place.where == counters.READY:
-            entry = msgspec.structs.replace(entry, not_before=due if due > now else 0)
+        if manager.keeps_order_in(entry.group) and place.where == counters.READY:
             ctx.writes[place.key] = encode(entry)
             rewritten(ctx, place.key)
             placed = (place.key, entry)
@@ -65,7 +63,7 @@ class Rescheduling:
             move(ctx, manager, place, entry, now)
 
     def replay(self, ctx: Evaluation, request: ReplayMessages) -> Generator[None, None, int]:
-        """``ReplayMessages``: answers how many were found."""
+        """Evaluate ``ReplayMessages`` and return how many messages were found."""
         manager, _ = self._queues.find(ctx, request.queue)
         found, size_before = 0, ctx.bytes
         for attempt in request.attempts:
@@ -81,8 +79,8 @@ class Rescheduling:
 
     def _revive(self, ctx: Evaluation, manager: Manager, place: Place) -> None:
         now, layout = ctx.timestamp, manager.layout
-        entry = msgspec.structs.replace(
-            place.entry, due=now, epoch=0, not_before=0, has_failed=False
+        entry = records.with_schedule(
+            place.entry, now, now, ordered=manager.ordered, epoch=0, has_failed=False
         )
         ctx.writes[place.key] = None
         state = State(entry.seq, records.LIVE, 0, now)

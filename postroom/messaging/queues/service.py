@@ -1,14 +1,13 @@
-"""The service that advances queues: it asks for ``AdvanceQueues`` when something is due.
+"""The service that advances queues: it sends ``AdvanceQueues`` when something is due.
 
-It sleeps until the next moment that a manager has named (a lease runs out, a message is due, a
-limit allows more) or until somebody wakes it: a claim for which there is something. What is due by
-the wall clock is looked at every few seconds besides, because that clock may be set. While nothing
-is due it asks for nothing: a range at rest stays at rest.
+It sleeps until the next moment that a manager has named: a lease runs out, a message is due, a
+limit allows more. A claim that can be served wakes it earlier. It also looks every few seconds
+whether something is due by the wall clock, because that clock may be set. While nothing is due it
+sends nothing: a range at rest stays at rest.
 
-A step that fails because of one queue does not stop the service: that queue is left alone for a
-while (:mod:`.trouble`), and the others are advanced. A step that comes to more than a command holds
-is made in smaller parts; if even the smallest is too large, that is a failure of the queue which
-had most of it.
+A step that fails because of one queue does not stop the service: that queue is set aside for a
+while (:mod:`.trouble`), and the others are advanced. A step that is too large for a command is made
+in smaller parts. If even the smallest is too large, the queue that had most of it has failed.
 """
 
 from __future__ import annotations
@@ -23,37 +22,40 @@ from postroom.messaging.requests import Moved
 from postroom.messaging.services import Signal
 
 ADVANCED_AT_ONCE: Final = 512
-"""A step that is asked for so many messages of each queue is a whole one."""
+"""The number of messages of each queue that a whole step asks for."""
 ADVANCE: Final = AdvanceQueues(ADVANCED_AT_ONCE)
 REST_SECONDS: Final = 0.002
-"""After a step that came to nothing."""
+"""The pause after a step that came to nothing."""
 
 _log = logging.getLogger(__name__)
 
 
 class Agenda(Protocol):
-    """What the service asks of the queues."""
+    """The queues, as the service uses them."""
 
     def is_due(self) -> bool:
-        """Whether there is something to do now."""
+        """Return whether there is something to do now."""
 
     def seconds_left(self, seconds_max: float) -> float:
-        """How long there is nothing to do, but ``seconds_max`` at most."""
+        """Return for how many seconds there is nothing to do, at most ``seconds_max``."""
 
     def failed(self, error: Exception) -> tuple[str, bool] | None:
-        """The last step has failed, and not for a lack of leadership; of which queue, and whether
-        that was sound before.
+        """Note that the last step has failed, and not for a lack of leadership.
+
+        Returns:
+            The queue that failed, and whether it was sound before; ``None``: no queue in
+            particular.
         """
 
 
 class Advancer:
-    """See the module.
+    """The service that advances the queues of a range.
 
     Args:
-        agenda: what is due.
-        send: sends a request to the range, as upkeep.
-        signal: set by whoever has something to do earlier than was known.
-        poll_seconds: how long it may go unnoticed that the wall clock was set.
+        agenda: the queues.
+        send: a function that sends a request to the range, as upkeep.
+        signal: the signal that something is due earlier than was known.
+        poll_seconds: how long a change of the wall clock may go unnoticed.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class Advancer:
         self._rest_seconds = 0.0
 
     async def run(self) -> None:
-        """For ever."""
+        """Advance queues for ever."""
         while True:
             pause = 0.0
             try:
@@ -85,7 +87,10 @@ class Advancer:
             await self._signal.wait(pause)
 
     async def _advance(self) -> bool:
-        """A step; whether it came to anything. If not, the next one is not made at once."""
+        """Send a step.
+
+        Return whether it did anything. If not, the next one is sent after a pause.
+        """
         try:
             moved = await self._send_some()
         except (Retryable, CommitUnknown):
@@ -103,7 +108,7 @@ class Advancer:
         return has_moved
 
     async def _send_some(self) -> Moved:
-        """As much as goes into one command."""
+        """Send a step, halved until it goes into one command."""
         messages_max = ADVANCE.messages_max
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What ends an attempt: acknowledged, rejected, expired, given back; and for how long it may go on.
+"""The ends of attempts: acknowledged, rejected, expired, given back; and their extension.
 
 ::
 
@@ -8,14 +8,14 @@
             ├─ given back, uncounted ────▶ ready, as if it had never been fired
             └─ extended ─────────────────▶ leased, until later
 
-An attempt is named by its message and its epoch. One that does not hold its message any more can
-change nothing: ``LeaseLost``, and with it fails the whole transaction. So what was done for a
-message is there once, by whichever attempt acknowledged it.
+An attempt is named by its message, its epoch and the moment of firing. An attempt that does not
+hold its message any more can change nothing: it fails with ``LeaseLost``, and so does its whole
+transaction. Therefore the effects of a message exist once, by the attempt that acknowledged it.
 
-How long a failed message waits: ``ack_wait`` doubled for each attempt if nobody said a word, a
-second (or ``min_backoff``) doubled if its consumer rejected it; between ``min_backoff`` and
-``max_backoff`` (an hour if that is not set), give or take a tenth, so that what failed together is
-not tried together.
+The back-off of a failed message doubles with each attempt. It begins with ``ack_wait`` if the
+attempt expired, and with ``min_backoff`` (or a second) if its consumer rejected it. It lies between
+``min_backoff`` and ``max_backoff`` (an hour if that is not set). It varies at random by a tenth, so
+that messages that failed together are not tried again together.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from postroom.limits import (
     QUEUE_BACKOFF_SECONDS_MAX,
     REASON_CHARACTERS_MAX,
 )
+from postroom.messaging import due as times
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
 from postroom.messaging.queues.attempts import held, held_together, is_attempt
@@ -50,20 +51,22 @@ from postroom.messaging.queues.requests import (
     Reject,
 )
 from postroom.ranges.evaluation import Evaluation, check_size
+from postroom.ranges.headers import unpacked
 
 BACKOFF_SECONDS: Final = 1.0
-"""After a rejection, if the queue does not say."""
+"""The back-off after the first rejection, if the queue has no ``min_backoff``."""
 REJECTED: Final = "rejected"
 EXPIRED: Final = "expired"
 DEAD_HEADER: Final = "dead"
-"""Of a message that was moved to a dead letter queue: where it comes from, and why."""
+"""The header of a message moved to a dead letter queue: where it comes from, and why it died."""
 TOGETHER_AT_ONCE: Final = 100
-"""So many acknowledgements of one request are evaluated as one."""
+"""The number of acknowledgements of one request that are evaluated as one."""
 
 
 class Death(NamedTuple):
-    """Why a message died, how many attempts there were, and how the last one ended (``""``: none
-    was under way).
+    """The reason of a death, the number of attempts, and how the last one ended.
+
+    An empty ``how`` means that no attempt was under way.
     """
 
     reason: str
@@ -72,7 +75,7 @@ class Death(NamedTuple):
 
 
 class Queues(Protocol):
-    """What settling asks of the queues of its range.
+    """The queues of a range, as settling uses them.
 
     Attributes:
         kept: how long the past can be read, in timestamp units.
@@ -81,33 +84,35 @@ class Queues(Protocol):
     kept: int
 
     def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
-        """The queue of a name."""
+        """Return the manager and the settings of a queue."""
 
     def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
-        """The same; ``None``: there is none."""
+        """Return the manager and the settings of a queue, or `None` if there is none."""
 
     def follow(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """Enqueues a message that was checked before; it never fails."""
+        """Enqueue a message that was checked before; it never fails."""
 
     def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """Enqueues a message, unless there is one of its kind and id."""
+        """Enqueue a message, unless there is one of its kind and id."""
 
     def take_in(self, ctx: Evaluation, request: Enqueue) -> Any:
-        """Enqueues a message of another queue, as it is."""
+        """Enqueue a message of another queue, as it is."""
 
-    def may_purge(self, threshold: int) -> int:
-        """Up to where the past is read by nobody."""
+    def may_purge(self, ctx: Evaluation, threshold: int, /) -> int:
+        """Return the timestamp up to which nobody reads the past, at most ``threshold``."""
 
     def chance(self) -> float:
-        """A random number from 0 up to 1."""
+        """Return a random number from 0 up to 1."""
 
 
 def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float) -> float:
-    """How long a message waits that has failed with this epoch.
+    """Return how long a failed message waits until it is fired again, in seconds.
 
     Args:
+        settings: the settings of its queue.
+        epoch: the epoch of the attempt that failed.
         how: ``REJECTED`` or ``EXPIRED``.
-        chance: from 0 up to 1.
+        chance: a random number from 0 up to 1.
     """
     least = settings.min_backoff or 0.0
     most = QUEUE_BACKOFF_SECONDS_MAX if settings.max_backoff is None else settings.max_backoff
@@ -117,15 +122,15 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
 
 
 class Settling:
-    """Evaluates what ends attempts, in all queues of a range."""
+    """An evaluator of all that ends attempts, in the queues of a range."""
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
-    # --- what is asked
+    # --- requests
 
     def acknowledge(self, ctx: Evaluation, request: Acknowledge) -> Generator[None, None, int]:
-        """``Acknowledge``: answers how many were ended.
+        """Evaluate ``Acknowledge`` and return how many messages were ended.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
@@ -161,7 +166,7 @@ class Settling:
         return ended
 
     def reject(self, ctx: Evaluation, request: Reject) -> Generator[None, None, int]:
-        """``Reject``: answers how many were given back.
+        """Evaluate ``Reject`` and return how many messages were given back or buried.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
@@ -179,7 +184,7 @@ class Settling:
         return rejected
 
     def extend(self, ctx: Evaluation, request: Extend) -> Generator[None, None, int]:
-        """``Extend``: answers until when (a timestamp).
+        """Evaluate ``Extend`` and return the timestamp at which the leases now end.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
@@ -201,7 +206,7 @@ class Settling:
         return until
 
     def cancel(self, ctx: Evaluation, request: CancelMessages) -> Generator[None, None, int]:
-        """``CancelMessages``: answers how many were found."""
+        """Evaluate ``CancelMessages`` and return how many messages were found."""
         manager, _ = self._queues.find(ctx, request.queue)
         cancelled, size_before = 0, ctx.bytes
         for attempt in request.attempts:
@@ -214,18 +219,18 @@ class Settling:
             yield from _next(ctx, size_before)
         return cancelled
 
-    # --- done
+    # --- done messages
 
     def finish_lease(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease
     ) -> None:
-        """A message is done, by the attempt that holds it."""
+        """Finish a message as done, by the attempt that holds it."""
         self._finish(ctx, manager, settings, _place_of(lease))
 
     def _end_leases(
         self, ctx: Evaluation, manager: Manager, leases: dict[Locator, Lease], status: int
     ) -> None:
-        """Messages are done, by the attempts that hold them: one note for all."""
+        """Finish messages as done, by the attempts that hold them, with one note for all."""
         layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
         ended, size, state_of = [], 0, layout.state_key
         holdings.end(ctx, manager, leases.values())
@@ -258,7 +263,7 @@ class Settling:
     def _end(
         self, ctx: Evaluation, manager: Manager, place: Place, status: int, change: counters.Change
     ) -> None:
-        """It is live no longer, wherever it was."""
+        """End a message, which is live no longer, wherever it was."""
         entry = place.entry
         state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
         _leave(ctx, manager, place)
@@ -282,7 +287,7 @@ class Settling:
             if self._queues.find_if_there(ctx, follower.queue) is not None:
                 self._queues.follow(ctx, follower)
 
-    # --- failed
+    # --- failed attempts
 
     def _reject_named(
         self,
@@ -292,7 +297,10 @@ class Settling:
         attempt: Attempt,
         request: Reject,
     ) -> int:
-        """Whoever holds it. What nobody holds can only be rejected for good."""
+        """Reject a message by id, whoever holds it.
+
+        A message that nobody holds can only be buried.
+        """
         rejected = 0
         for locator in named(ctx, manager, attempt):
             place = find(ctx, manager, locator)
@@ -335,10 +343,19 @@ class Settling:
     def expire(
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
     ) -> None:
-        """Its time is over, or its consumer has gone."""
+        """Fail an attempt whose lease has expired."""
         chance = self._queues.chance()
         seconds = backoff_seconds(settings, lease.entry.epoch, EXPIRED, chance)
         self.fail(ctx, manager, settings, lease, (EXPIRED, why, seconds))
+
+    def lose(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
+    ) -> None:
+        """Fail the attempt of a consumer that has gone, and make its message ready at once.
+
+        The attempt counts. A back-off is for messages that failed while a consumer processed them.
+        """
+        self.fail(ctx, manager, settings, lease, (EXPIRED, why, 0.0))
 
     def fail(
         self,
@@ -348,7 +365,7 @@ class Settling:
         lease: Lease,
         failure: tuple[str, str, float],
     ) -> None:
-        """An attempt has failed: how, why, and after how many seconds to try again."""
+        """Fail an attempt: ``failure`` says how, why, and after how many seconds to try again."""
         how, why, seconds = failure
         epoch = lease.entry.epoch + 1
         if settings.max_attempts is not None and epoch >= settings.max_attempts:
@@ -356,35 +373,33 @@ class Settling:
             self._bury(ctx, manager, settings, place, Death(why, epoch, how))
             return
         layout, now = manager.layout, ctx.timestamp
-        due = min(due_after(now, seconds), records.LATEST_DUE)
-        entry = msgspec.structs.replace(
-            lease.entry, due=due, epoch=epoch, not_before=0, has_failed=True
+        due = min(due_after(now, seconds), times.LATEST)
+        entry = records.with_schedule(
+            lease.entry, due, now, ordered=manager.ordered, epoch=epoch, has_failed=True
         )
         holdings.end(ctx, manager, [lease])
         state = State(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
         ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)
         ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
-        if manager.ordered and due > now:
-            entry = msgspec.structs.replace(entry, not_before=due)
         self._place_again(ctx, manager, entry, now, how)
 
     def _place_again(
         self, ctx: Evaluation, manager: Manager, entry: Entry, now: int, how: str
     ) -> None:
         layout, locator = manager.layout, entry.locator
-        if manager.ordered or entry.due <= now:
+        if manager.keeps_order_in(entry.group) or entry.due <= now:
             key = layout.ready_key(entry, ordered=manager.ordered)
             change = counters.FAILED[how, counters.READY]
             note: Note = (manager, change, Manager.given_back, locator, (key, entry))
         else:
-            key = layout.scheduled_key(entry)
+            key = layout.scheduled_key(entry, ordered=manager.ordered)
             change = counters.FAILED[how, counters.SCHEDULED]
             note = (manager, change, Manager.postponed, locator, (entry.due, now))
         ctx.writes[key] = encode(entry)
         ctx.notes.append(note)
 
     def give_back(self, ctx: Evaluation, manager: Manager, lease: Lease) -> None:
-        """As if it had not been fired."""
+        """Make a leased message ready again, as if it had not been fired."""
         layout, entry = manager.layout, lease.entry
         holdings.end(ctx, manager, [lease])
         key = layout.ready_key(entry, ordered=manager.ordered)
@@ -393,7 +408,7 @@ class Settling:
         act = Manager.given_back
         ctx.notes.append((manager, counters.GIVEN_BACK, act, entry.locator, (key, entry)))
 
-    # --- for good
+    # --- dead messages
 
     def _bury(
         self,
@@ -403,7 +418,7 @@ class Settling:
         place: Place,
         death: Death,
     ) -> None:
-        """It is dead: kept here with the reason, or as a message of another queue."""
+        """Bury a message: keep it here with the reason, or move it to the dead letter queue."""
         reason, epoch, how = death
         entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
         reason = reason[:REASON_CHARACTERS_MAX]
@@ -429,8 +444,10 @@ class Settling:
             ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
 
     def _may_move(self, ctx: Evaluation, manager: Manager, other: str, group: str) -> bool:
-        """Whether there is such a queue, and what follows the message's group can be enqueued: if
-        one of these queues is damaged, what dies stays where it is.
+        """Return whether a dying message can move to another queue.
+
+        It cannot if that queue does not exist or is damaged, or if the queue of a follower of its
+        group is damaged. Then the message stays in its own queue.
         """
         try:
             if self._queues.find_if_there(ctx, other) is None:
@@ -452,7 +469,7 @@ class Settling:
             "queue": manager.name, "kind": entry.kind, "id": entry.id, "key": entry.key,
             "reason": reason, "attempts": entry.epoch,
         }  # fmt: skip
-        headers = {**(body.headers or {}), DEAD_HEADER: told}
+        headers = {**unpacked(body.headers), DEAD_HEADER: told}
         id_ = ctx.stamp + ctx.next_ordinal() + manager.layout.number
         key = entry.key[:KEY_BYTES_MAX]
         self._queues.take_in(
@@ -469,7 +486,7 @@ def _place_of(lease: Lease) -> Place:
 
 
 def _leave(ctx: Evaluation, manager: Manager, place: Place) -> None:
-    """A message is there no longer."""
+    """Delete a message from the place where it is."""
     if place.lease is None:
         ctx.writes[place.key] = None
     else:

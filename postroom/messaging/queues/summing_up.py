@@ -1,7 +1,7 @@
-"""What a proposal comes to for the queues: its notes, added up, and applied.
+"""The sum of the notes of a proposal: its records for the queues, and its effects in memory.
 
-An evaluator leaves *notes* of what it does (:mod:`.manager`). At the end of a proposal they become
-one record of counters, one list of what was ended, and the marks of its holdings, for each queue.
+An evaluator leaves *notes* of what it does (:mod:`.manager`). At the end of a proposal they become,
+for each queue, one record of counters, the lists of ended messages, and the marks of its holdings.
 When the proposal is applied, they take effect in memory.
 """
 
@@ -21,11 +21,11 @@ from postroom.messaging.queues.records import Ended
 from postroom.ranges.evaluation import Evaluation
 
 ENDED_LIST_LENGTH: Final = 1000
-"""Of what a proposal has ended, so many in one list: a list is purged as a whole."""
+"""The number of ended messages in one list, which is purged as a whole."""
 
 
 def sum_up(ctx: Evaluation) -> None:
-    """The counters and lists of what a proposal does."""
+    """Stage the counters, lists and marks of what a proposal does."""
     notes: list[Note] = ctx.notes
     if not notes:
         return
@@ -53,17 +53,17 @@ def sum_up(ctx: Evaluation) -> None:
         for number in range(0, len(listed), ENDED_LIST_LENGTH):
             key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
             ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_LENGTH])
-    # Before what the rider has left behind: who is answered finds memory as it is stored.
+    # Before the effects of the rider: a claim that is answered finds memory as it is stored.
     ctx.after.insert(0, lambda: _apply(notes, counted, marked, thinned))
     ctx.scratch[_Finished] = True
 
 
 def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
-    """The counters of a queue after changes.
+    """Return the counters of a queue after changes.
 
     Raises:
-        Unavailable: they cannot be so. The queue is set aside: what else the proposal holds can be
-            done without it, by the next one.
+        Unavailable: they cannot be true. The queue is set aside; the next proposal can do the rest
+            without it.
     """
     try:
         return counters.add(manager.name, manager.counted, changes)
@@ -76,11 +76,11 @@ def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
 
 
 class _Finished:
-    """In an evaluation's scratch: its notes are taken care of."""
+    """A mark in an evaluation's scratch: its notes are taken care of."""
 
 
 def apply_bare(ctx: Evaluation) -> None:
-    """The notes of a proposal that writes nothing: what was thought to be due is not."""
+    """Apply the notes of a proposal that writes nothing: what seemed due was not."""
     if _Finished not in ctx.scratch:
         ctx.scratch[_Finished] = True
         managers = dict.fromkeys(note[0] for note in ctx.notes)

@@ -1,41 +1,45 @@
-"""What the queues of a range are given: clocks, chance, and whom they wake."""
+"""The environment of the queues of a range: clocks, chance, and the calls that wake others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from postroom.kv.engine import Reader
 from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.credit import CreditWaits
 from postroom.messaging.services import Signal
-from postroom.ranges.evaluation import View
+from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
-from postroom.ranges.protections import Protections
 
 CLIENTS_REMEMBERED = 10_000
 
 
 class Surroundings:
-    """See the module.
+    """The environment of the queues of a range.
 
     Args:
-        monotonic: seconds that never go back.
+        monotonic: the seconds of a clock that never goes back.
         reading: about now, as a timestamp.
-        by_wall: the same by the wall clock alone. After a leader whose clock was ahead its
-            timestamps go on, and that has ended no lease.
+        by_wall: the same by the wall clock alone. After a leader whose clock was ahead, timestamps
+            go on from its own, and that has ended no lease.
         chance: a random number from 0 up to 1.
-        check_age: refuses timestamps that cannot be read at.
-        wake_tokens: answers requests that wait for tokens.
-        holders: told which transactions hold messages.
-        protections: of the past that is being read.
+        check_age: a function that refuses timestamps that cannot be read at.
+        wake_tokens: a function that answers requests that wait for tokens.
+        holders: the transactions that hold messages.
+        reader: the stored state at a timestamp that is protected as a whole.
+        may_purge: the timestamp up to which nobody reads the past, at most a threshold.
         kept: how long the past can be read, in timestamp units.
-        signal: wakes the service.
-        forgets_strangers: whether who has not been seen since the node was started cannot be there
-            any more: as in an embedded store, whose clients are in its process.
+        signal: the signal that wakes the service.
+        forgets_strangers: whether a client that was not seen since the start of the node is gone.
+            This is so in an embedded store, whose clients are in its process.
+        rouse: a function that lets a store that rests begin to work.
 
     Attributes:
-        refusals: of claims that are about to be answered, by the identity of their requests.
-        reader: what was stored at a timestamp that is protected as a whole.
-        sleeps_until: until when the service sleeps, if nobody wakes it.
+        refusals: the errors of claims that are about to be answered, by the identity of their
+            requests.
+        credit: the consumers that wait for credit.
+        sleeps_until: until when the service sleeps, if it is not woken.
     """
 
     def __init__(  # noqa: PLR0913 - each is something else that is passed in
@@ -48,7 +52,8 @@ class Surroundings:
         check_age: Callable[[View, int], None],
         wake_tokens: Callable[[list[object]], None],
         holders: Holders,
-        protections: Protections,
+        reader: Callable[[Reader, int], Reader],
+        may_purge: Callable[[Evaluation, int], int],
         kept: int,
         signal: Signal,
         forgets_strangers: bool,
@@ -64,62 +69,41 @@ class Surroundings:
         self.sleeps_until = 0.0
         self.agenda: Any = None
         self._wake_tokens = wake_tokens
-        self._protections = protections
         self._signal = signal
+        self.credit = CreditWaits()
         self.forgets_strangers = forgets_strangers
         self.rouse = rouse
         self._seen: dict[bytes, None] = {}
         self.hold = holders.hold
-        self.reader = protections.reader
-
-    def may_purge(self, threshold: int) -> int:
-        """Up to where the past is read by nobody."""
-        return self._protections.limit(threshold)
+        self.reader = reader
+        self.may_purge = may_purge
 
     def wake(self) -> None:
-        """The service has something to do now."""
+        """Wake the service: it has something to do now."""
         self.rouse()
         self._signal.set()
 
     def wake_by(self, moment: float) -> None:
-        """It has something to do then."""
+        """Wake the service if it would sleep beyond a moment at which it has something to do."""
         if moment < self.sleeps_until:
             self._signal.set()
 
     def answer(self, waiter: Waiter) -> None:
-        """A claim that waits can be answered."""
+        """Answer a claim that waits."""
         self._wake_tokens([waiter])
 
+    def answer_credit(self, _: object) -> None:
+        """Answer the consumers that have credit again."""
+        freed = self.credit.take_freed()
+        if freed:
+            self._wake_tokens(freed)
+
     def seen(self, client: bytes) -> None:
-        """A client is there."""
+        """Note that a client is there."""
         if len(self._seen) >= CLIENTS_REMEMBERED and client not in self._seen:
             del self._seen[next(iter(self._seen))]
         self._seen[client] = None
 
     def may_be_there(self, client: bytes) -> bool:
-        """Whether a client that holds something may be there yet."""
+        """Return whether a client that holds messages may still be there."""
         return not self.forgets_strangers or client in self._seen
-
-
-class Nobody:
-    """Around a manager that only looks at what is stored."""
-
-    def __init__(self, around: Surroundings) -> None:
-        self.kept = around.kept
-        self.monotonic, self.reading = around.monotonic, around.reading
-
-    def look_at(self, _: object) -> None:
-        """Nobody is woken."""
-
-    def wake_by(self, _: float) -> None:
-        """Nobody is woken."""
-
-    def answer(self, _: Waiter) -> None:
-        """Nobody waits."""
-
-    def set_aside(self, _: object) -> None:
-        """Nobody is told."""
-
-    def current(self, manager: Any) -> Any:
-        """The same."""
-        return manager

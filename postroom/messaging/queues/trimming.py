@@ -1,12 +1,12 @@
-"""Deleting archived messages, a step at a time: ``TrimArchive``.
+"""The deletion of archived messages, a step at a time: ``TrimArchive``.
 
-What is archived is never purged: somebody has to say that it is safe elsewhere. What a proposal has
-archived is one list, or several, under its timestamp, and nothing is ever added to a list. So all
-that was archived up to a timestamp is what the lists up to it name, whatever comes later.
+Archived messages are never purged: a client has to say that they are safe elsewhere. The messages
+that one proposal has archived are in lists under its timestamp, and nothing is ever added to a
+list. Thus the lists up to a timestamp name all messages archived up to it, whatever comes later.
 
-A step deletes whole lists, oldest first; of a list that is too large for it the last messages, so
-that those who read it page by page find the first ones where they were. What somebody reads at a
-protected timestamp, and what can be read without that (``gc_ttl``), stays.
+A step deletes whole lists, oldest first. If a list is too large for it, it deletes the last
+messages, so that those who read it page by page find the first ones where they were. Messages
+remain that are read at a protected timestamp, or can be read without one (``gc_ttl``).
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from postroom.messaging.queues.settling import Queues
 from postroom.ranges.evaluation import Evaluation
 
 TRIMMED_AT_ONCE: Final = 1000
-"""So many messages are deleted in one step."""
+"""The number of messages that are deleted in one step."""
 TRIMMED_BYTES_AT_ONCE: Final = 1024 * 1024
-"""No more are deleted in a step that has come to so much."""
+"""The size in bytes of a step at which it deletes no more."""
 
 
 class Trimming:
-    """The evaluator.
+    """The evaluator of ``TrimArchive``.
 
     Args:
-        queues: of the range.
+        queues: the queues of the range.
     """
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
     def trim(self, ctx: Evaluation, request: TrimArchive) -> list[int]:
-        """``TrimArchive``.
+        """Evaluate ``TrimArchive``; return the number of deleted messages, and 1 if there are more.
 
         Raises:
             Invalid: there is no such queue, or another one of this name.
-            QueueDamaged: a list of what was archived is none.
+            QueueDamaged: a list of archived messages cannot be read.
         """
         manager, _ = self._queues.find(ctx, request.queue)
         if manager.definition.created_at != request.created_at:
@@ -55,7 +55,7 @@ class Trimming:
                 "what was read of the one before is gone by itself"
             )
         layout = manager.layout
-        kept_from = self._queues.may_purge(ctx.timestamp - self._queues.kept)
+        kept_from = self._queues.may_purge(ctx, ctx.timestamp - self._queues.kept)
         upper = layout.archived + keys.u64(min(request.until + 1, kept_from))
         trimmed, size_before = 0, ctx.bytes
         for key, packed in ctx.iterate(layout.archived, upper):

@@ -1,4 +1,4 @@
-"""Whose turn it is, among the groups of a queue: an order of turns for each wish.
+"""The order in which the groups of a queue take turns; one order for each wish.
 
 ::
 
@@ -6,13 +6,13 @@
                        ▲         │ it has nothing, or is held
                        └ added ──┘
 
-All consumers that take the same share one order of turns. A group is in it once something was added
-that may be wanted, and leaves it when its turn comes and it has nothing: so taking costs nothing
-for groups that have nothing, however many there are.
+All consumers with the same wish share one order of turns. A group joins it when an entry is added
+that may be wanted. It leaves when its turn comes and it has nothing. Thus groups that have nothing
+make taking no slower, however many they are.
 
-Kinds tell by themselves whether an entry is wanted (:mod:`.lanes`). Of a wish that looks closer, at
-keys or headers, each entry is tested once, when somebody wants to take; those that it takes are
-kept here beside the groups. In an ordered queue only the first entry of a group counts.
+A wish for kinds is decided by the kind alone (:mod:`.lanes`). A wish that looks closer, at keys or
+headers, tests each entry once, when a consumer wants to take one. The entries that it takes are
+kept here by group. In an ordered queue only the first entry of a group counts.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from postroom.messaging.queues.records import Entry
 
 
 class Wants(Protocol):
-    """What a consumer takes.
+    """The messages that a consumer takes.
 
     Attributes:
-        kinds: these, or any.
+        kinds: the kinds that it takes; ``None``: any.
         looks_closer: whether it depends on more than the kind.
     """
 
@@ -37,21 +37,23 @@ class Wants(Protocol):
     looks_closer: bool
 
     def takes(self, entry: Entry) -> bool:
-        """Whether it takes this one."""
+        """Return whether it takes this entry."""
 
 
 class Turns:
-    """See the module.
+    """The order of turns of the groups of a queue, for one wish.
 
     Args:
         wants: what is taken; ``None``: anything.
-        alive: by engine key, the entries that are in memory.
-        ordered: whether only the first entry of a group counts.
+        alive: the entries in memory, by engine key.
+        ordered: whether only the first entry of a group counts; entries without a group are in no
+            order.
 
     Attributes:
-        kinds: which ones are taken; ``None``: any.
-        is_plain: whether of a group the first one of these is taken, whatever it is.
-        line: the groups, by turns. It holds about twice as many as there are at most.
+        kinds: the kinds that are taken; ``None``: any.
+        is_plain: whether the first entry of these kinds in a group is taken, whatever it is.
+        line: the groups in the order of their turns. Its length is at most about twice the number
+            of entries in memory.
     """
 
     __slots__ = (
@@ -64,7 +66,7 @@ class Turns:
         self._alive = alive
         self._ordered = ordered
         self.kinds = None if wants is None else wants.kinds
-        self._tests = wants is not None and wants.looks_closer and not ordered
+        self._tests = wants is not None and wants.looks_closer
         self.is_plain = not (self._tests or ordered)
         self._untested: list[Queued] = []
         self._chosen: dict[str, list[Queued]] = {}
@@ -74,23 +76,24 @@ class Turns:
         self.line: deque[str] = deque()
 
     def join(self, name: str) -> None:
-        """A group may have something."""
+        """Let a group join the line, since it may have something."""
         if name not in self._in_line:
             self._in_line.add(name)
             self.line.append(name)
-            if len(self.line) > 2 * len(self._alive) + LEFTOVERS_MIN:  # who does not take, forgets
+            # A wish that takes nothing must forget the groups that are gone.
+            if len(self.line) > 2 * len(self._alive) + LEFTOVERS_MIN:
                 there = {entry.group for entry in self._alive.values()}
                 self.line = deque(each for each in self.line if each in there or each == name)
                 self._in_line = set(self.line)
 
     def leave(self) -> None:
-        """The group whose turn it is has nothing, or may not fire."""
+        """Remove the first group of the line, which has nothing or may not fire."""
         self._in_line.discard(self.line.popleft())
 
     def added(self, queued: Queued) -> None:
-        """Another entry is in memory."""
+        """Note an entry that was added to memory."""
         entry = queued[2]
-        if self._ordered:
+        if self._ordered and entry.group:
             self.join(entry.group)
         elif self.kinds is None or entry.kind in self.kinds:
             if not self._tests:
@@ -101,7 +104,7 @@ class Turns:
                 self._untested = [each for each in self._untested if self._is_alive(each)]
 
     def added_all(self, name: str, queued: list[Queued]) -> None:
-        """Other entries of one group are."""
+        """Note entries of one group that were added to memory."""
         if queued and self.kinds is None and not self._tests:
             self.join(name)
             return
@@ -113,11 +116,11 @@ class Turns:
 
     @property
     def has_untested(self) -> bool:
-        """Whether something was added that has to be tested."""
+        """Return whether entries were added that have to be tested."""
         return bool(self._untested)
 
     def catch_up(self) -> None:
-        """What was added is tested."""
+        """Test the entries that were added."""
         wants, untested = self._wants, self._untested
         self._untested = []
         assert wants is not None
@@ -136,11 +139,9 @@ class Turns:
         self._kept = sum(map(len, self._chosen.values()))
 
     def first(self, name: str, group: Group) -> Queued | None:
-        """What is taken next of a group; ``None``: it has nothing."""
-        if self._tests:
-            return self._first_chosen(name)
-        if self.is_plain:
-            return group.first(self.kinds)
+        """Return the entry of a group that is taken next, or `None` if it has none."""
+        if not (self._ordered and name):
+            return self._first_chosen(name) if self._tests else group.first(self.kinds)
         head = group.first(None)
         if head is None or self._wants is None:
             return head

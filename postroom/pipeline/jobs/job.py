@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 from pyspark.sql import SparkSession
 
@@ -24,6 +24,10 @@ from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database
 from postroom.errors import Error, Invalid
 from postroom.pipeline.options import parse
+
+_OWN: Final = "postroom."
+"""What the names of Postroom's errors begin with."""
+_GENERAL: Final = "An error occurred while calling"
 
 
 class JobFailed(Error):
@@ -41,6 +45,18 @@ class Progress(Protocol):
             done: how many of whatever the stage counts.
             total: of how many.
         """
+
+
+def in_a_line(text: str) -> str:
+    """What Spark says of a failure, without the ways through its processes: the last thing that
+    Postroom has said in a task, or else the first line.
+    """
+    lines = [line.strip(": ") for line in text.splitlines()]
+    own = [line for line in lines if line.startswith(_OWN)]
+    if own:
+        return own[-1].partition(": ")[2].strip()
+    told = [line for line in lines if line and not line.startswith(_GENERAL)]
+    return f"Spark: {told[0]}" if told else "Spark has failed, and does not say why"
 
 
 def _silent(stage: str, done: int, total: int | None) -> None:

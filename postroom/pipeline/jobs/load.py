@@ -9,8 +9,9 @@ Exactly once is the sink's: the batch has a name, and the store knows it for goo
 again under this name, or at the same time, changes nothing more. A bulk load (``mode="load"``) has
 the name that bulk loads have.
 
-What is wrong with a row is found by Spark while it is read, so that the file can be named: a row
-that is none, a key or a value that is null or too long. Everything else is for the sink to refuse.
+Columns are found by their names in each file (:mod:`.load_files`). What is wrong with a row is
+found by Spark while it is read, so that the file can be named: a row that is none, a key or a value
+that is null or too long. Everything else is for the sink to refuse.
 """
 
 from __future__ import annotations
@@ -23,15 +24,19 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
-from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from postroom.client import arguments
 from postroom.client.codec import resolve
 from postroom.client.sync import Database
 from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, STAGED_QUERY_BYTES_MAX, VALUE_BYTES_MAX
+from postroom.pipeline import tables
 from postroom.pipeline.filters import after_prefix
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database, in_a_line
+from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
+from postroom.pipeline.sinks.staged import last_batch
+from postroom.pipeline.typed_values import encoder
 
 FORMATS: Final = ("csv", "json", "parquet")
 MODES: Final = ("put", "message", "queue", "increment", "load")
@@ -45,7 +50,6 @@ _MEANT: Final[dict[str, frozenset[str]]] = {
     "queue": frozenset({"headers", "deliver_at", "queue", "kind", "id", "priority", "group"}),
 }
 """Which columns of the sink may be set, besides key and value."""
-_CORRUPT: Final = "_corrupt_record"
 _FIELDS: Final = "_fields"
 _BAD: Final = "a row cannot be loaded: "
 _ENDS: Final = " [nothing was loaded]"
@@ -67,6 +71,7 @@ class LoadOptions:
         columns: what else a row says, by the sink's column: an expression of Spark SQL.
         schema: of the files, as Spark writes it (DDL); empty: as they say, and of CSV all text.
         options: of Spark's reader.
+        merge_schema: whether files may have different columns: what one lacks is null.
         prefix: of all keys of a bulk load.
         skip_bad: a folder for rows that cannot be loaded; empty: one of them fails the load.
     """
@@ -82,6 +87,7 @@ class LoadOptions:
     options: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
     skip_bad: str = ""
+    merge_schema: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class LoadResult:
         rows: how many were loaded by this run.
         bad: how many were written aside.
         done_before: the load had happened already, and nothing was done.
+        dead: how many of the rows became dead letters: increments of what is no integer, or whose
+            sum is too large.
     """
 
     name: str
@@ -101,6 +109,7 @@ class LoadResult:
     rows: int
     bad: int
     done_before: bool = False
+    dead: int = 0
 
 
 def load(
@@ -129,7 +138,15 @@ def load(
     with database(spark, store) as db:
         if is_done(db, checked):
             return LoadResult(checked.name, checked.mode, 0, 0, done_before=True)
-    rows = judged(read(spark, files, checked), checked)
+    found = read(
+        spark,
+        files,
+        checked.format,
+        checked.options,
+        checked.schema,
+        merge_schema=checked.merge_schema,
+    )
+    rows = judged(found, checked)
     bad = 0
     progress("loading rows", 0, None)
     if checked.skip_bad:
@@ -144,7 +161,11 @@ def load(
         raise failure(error) from error
     loaded = int(counted.get["rows"])
     progress("loading rows", loaded, loaded)
-    return LoadResult(checked.name, checked.mode, loaded, bad)
+    with database(spark, store) as db:
+        last = last_batch(db.staging, (QUERY + checked.name).encode())
+    return LoadResult(
+        checked.name, checked.mode, loaded, bad, dead=0 if last is None else last.dead
+    )
 
 
 def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
@@ -217,48 +238,31 @@ def is_done(db: Database, options: LoadOptions) -> bool:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def read(spark: SparkSession, files: Sequence[str], options: LoadOptions) -> DataFrame:
-    """The rows of the files, with a column for those that are none."""
-    reader = spark.read.format(options.format)
-    if options.format == "csv":
-        reader = reader.options(header="true", columnPruning="false")
-    reader = reader.options(**options.options)
-    if options.schema:
-        reader = reader.schema(options.schema)
-    if options.format == "parquet":
-        return reader.load(list(files))
-    schema = reader.load(list(files)).schema
-    known = StructType([each for each in schema.fields if each.name != _CORRUPT])
-    told = StructType([*known.fields, StructField(_CORRUPT, StringType())])
-    reader = reader.options(mode="PERMISSIVE", columnNameOfCorruptRecord=_CORRUPT)
-    return reader.schema(told).load(list(files))
-
-
 def judged(rows: DataFrame, options: LoadOptions) -> DataFrame:
     """The columns of the sink, and of each row what is wrong with it (``problem``), and its file.
 
     Raises:
         Invalid: a column is not there.
     """
-    names = [name for name in rows.columns if name != _CORRUPT]
+    names = [name for name in rows.columns if name not in {CORRUPT, FILE}]
     found: dict[str, Column] = {
         name: F.expr(expression) for name, expression in options.columns.items()
     }
     key = key_of(names, options)
     if key is not None:
-        found["key"] = key
+        is_bytes = isinstance(rows.select(key).schema[0].dataType, BinaryType)
+        found["key"] = key if is_bytes else key.cast("string")
     if options.mode != "increment":
         found |= value_of(names, options)
+        if _FIELDS in found:
+            _check_types(rows, names, options)
     elif "by" in names and "by" not in found:
         found["by"] = F.col("`by`").cast("bigint")
-    corrupt = F.col(_CORRUPT) if _CORRUPT in rows.columns else F.lit(None).cast("string")
-    with_file = rows.withColumns({
-        "_file": F.col("_metadata.file_path"), "_said": corrupt,
-    })  # fmt: skip
-    return with_file.select(
+    corrupt = F.col(CORRUPT) if CORRUPT in rows.columns else F.lit(None).cast("string")
+    return rows.withColumn("_said", corrupt).select(
         *(column.alias(name) for name, column in found.items()),
         _problem(found, options).alias("problem"),
-        F.col("_file").alias("file"),
+        F.col(FILE).alias("file"),
         F.coalesce(F.col("_said"), F.to_json(_all(names))).alias("row"),
     )
 
@@ -290,14 +294,22 @@ def key_of(names: list[str], options: LoadOptions) -> Column | None:
 
 def value_of(names: list[str], options: LoadOptions) -> dict[str, Column]:
     """The column of the value; or of the fields that are packed into it."""
-    value = options.value or ("value" if "value" in names else "json")
-    if value == "json":
-        as_they_are = {"ignoreNullFields": "false"}
-        return {"value": F.to_json(_all(names), as_they_are)}
-    if value == "msgpack":
+    value = _packed_as(names, options)
+    if value in PACKED:
         return {_FIELDS: _all(names)}
     _check_there(value, names)
     return {"value": F.col(f"`{value}`")}
+
+
+def _packed_as(names: list[str], options: LoadOptions) -> str:
+    return options.value or ("value" if "value" in names else "json")
+
+
+def _check_types(rows: DataFrame, names: list[str], options: LoadOptions) -> None:
+    """Make sure that all fields of a value can be packed."""
+    for name in names:
+        field = rows.schema[name]
+        encoder(name, tables.arrow_type(field), _packed_as(names, options))
 
 
 def _check_there(name: str, names: list[str]) -> None:
@@ -333,22 +345,24 @@ def written(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataF
     sound = F.when(F.col("problem").isNull(), F.col(first)).otherwise(F.raise_error(said))
     rows = rows.select(sound.alias(first), *others)
     if _FIELDS in names:
-        rows = _packed(rows)
+        rows = _packed(rows, "msgpack" if options.value == "msgpack" else "json")
     if options.mode == "load":
         rows = rows.repartitionByRange("key").sortWithinPartitions("key")
     return rows
 
 
-def _packed(rows: DataFrame) -> DataFrame:
-    """MessagePack of the fields takes their place."""
+def _packed(rows: DataFrame, format_: str) -> DataFrame:
+    """Return the rows with the fields packed into a column ``value``."""
     others = [each for each in rows.schema.fields if each.name != _FIELDS]
     schema = StructType([*others, StructField("value", BinaryType())])
-    codec = resolve("msgpack")
+    codec = resolve(format_)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
+            encode = encoder(_FIELDS, batch.schema.field(_FIELDS).type, format_)
             packed = [
-                arguments.value(each, codec, b"") for each in batch.column(_FIELDS).to_pylist()
+                arguments.value(encode(each), codec, b"")
+                for each in batch.column(_FIELDS).to_pylist()
             ]
             kept = [batch.column(each.name) for each in others]
             names = [each.name for each in others]
@@ -381,7 +395,10 @@ def failure(error: Exception) -> Error:
         kind, colon, message = line.strip().partition(": ")
         if colon and kind.startswith("postroom.errors."):
             return JobFailed(message)
-    return JobFailed(f"the load has failed: {said.splitlines()[0] if said else type(error)}")
+    return JobFailed(
+        f"the load has failed: {in_a_line(said)}; nothing was loaded, but by mode=load: mend that, "
+        "and run it again"
+    )
 
 
 __all__: list[Any] = ["LoadOptions", "LoadResult", "load"]

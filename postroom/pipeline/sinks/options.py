@@ -9,6 +9,8 @@ from typing import Final
 
 from postroom.errors import Invalid
 from postroom.limits import STAGED_QUERY_BYTES_MAX
+from postroom.pipeline.decoding import FAILFAST, PERMISSIVE
+from postroom.pipeline.options import plain
 
 MODES: Final = ("put", "delete", "increment", "message", "queue")
 LOAD: Final = "load"
@@ -49,12 +51,16 @@ class SinkOptions:
 
 def is_sink(given: Mapping[str, str]) -> bool:
     """Whether these are options of a sink for sure."""
-    return any(name.lower() in {"mode", "batch", *_OF_SPARK} for name in given)
+    options = {name.lower(): value for name, value in given.items()}
+    mode = options.get("mode", FAILFAST).lower()
+    return mode not in {FAILFAST, PERMISSIVE} or any(
+        name in options for name in ("batch", *_OF_SPARK)
+    )
 
 
 def of_store(given: Mapping[str, str]) -> dict[str, str]:
     """Those of the options that say which store."""
-    return {name: value for name, value in given.items() if name.lower() in OF_STORE}
+    return {name: value for name, value in plain(given).items() if name in OF_STORE}
 
 
 def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
@@ -67,7 +73,7 @@ def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
     Raises:
         Invalid: one is unknown, missing or impossible.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = plain(given)
     known = {*OF_STORE, *OF_SINK, *_OF_SPARK}
     unknown = sorted(set(options) - known)
     if unknown:

@@ -38,6 +38,7 @@ from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.pipeline.sinks.options import LOAD, MODES, SinkOptions
+from postroom.pipeline.typed_values import Convert, encoder
 from postroom.ranges.requests import Delete, Increment, Put
 
 _COLUMNS: Final[dict[str, frozenset[str]]] = {
@@ -119,6 +120,11 @@ def check(columns: dict[str, str], options: SinkOptions) -> None:
     _check_missing(columns, options, said)
 
 
+def is_field(name: str, options: SinkOptions) -> bool:
+    """Return whether a column is a field of the value."""
+    return bool(options.format) and name not in _COLUMNS[options.mode]
+
+
 def _check_missing(columns: dict[str, str], options: SinkOptions, said: str) -> None:
     mode = options.mode
     if "key" not in columns and mode != "queue":
@@ -151,6 +157,8 @@ class RowMaker:
         self._make_up_id = make_up_id
         self._partition = partition
         self._codec: Packing = resolve(options.format or None)
+        self._schema: pa.Schema | None = None
+        self._encoders: dict[str, Convert] = {}
         self.rows = 0
         self._makers: dict[str, Callable[[Row], Any]] = {
             "put": self._put,
@@ -167,6 +175,7 @@ class RowMaker:
             Invalid: a row cannot be written; its column and number are told.
         """
         options = self._options
+        self._learn(batch.schema)
         if options.mode == "put" and not options.format:
             pairs = self.pairs(batch)
             return list(map(Put, *pairs))
@@ -176,6 +185,7 @@ class RowMaker:
 
     def pairs(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """Keys and values of a batch."""
+        self._learn(batch.schema)
         if self._options.format:
             puts = [self._put_at(index, row) for index, row in enumerate(_as_dicts(batch))]
             found = [put.key for put in puts], [put.value for put in puts]
@@ -186,6 +196,16 @@ class RowMaker:
             )
         self.rows += batch.num_rows
         return found
+
+    def _learn(self, schema: pa.Schema) -> None:
+        """Prepare what packs the fields of the value; all batches of a task have one schema."""
+        if self._options.format and schema is not self._schema:
+            self._schema = schema
+            self._encoders = {
+                field.name: encoder(field.name, field.type, self._options.format)
+                for field in schema
+                if field.name not in _COLUMNS[self._options.mode]
+            }
 
     def _bytes(self, batch: pa.RecordBatch, name: str, bytes_max: int) -> list[bytes]:
         column = batch.column(batch.schema.get_field_index(name))
@@ -229,8 +249,7 @@ class RowMaker:
     def _payload(self, row: Row) -> Any:
         if not self._options.format:
             return _required(row, "value")
-        fixed = _COLUMNS[self._options.mode]
-        return {name: content for name, content in row.items() if name not in fixed}
+        return {name: encode(row[name]) for name, encode in self._encoders.items()}
 
     def _put(self, row: Row) -> Put:
         key = _key(row)
@@ -300,7 +319,7 @@ def _headers(row: Row, key: bytes) -> tuple[dict[str, Any] | None, int]:
 
 def _due(row: Row) -> int:
     moment = row.get("deliver_at")
-    return 0 if moment is None else arguments.due(moment, 0, "deliver_at")
+    return 0 if moment is None else arguments.due(moment, "deliver_at")
 
 
-__all__ = ["RowMaker", "check"]
+__all__ = ["RowMaker", "check", "is_field"]

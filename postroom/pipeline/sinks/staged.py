@@ -24,6 +24,7 @@ may have other rows. Only the commit knows which attempts make up a batch, by th
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,13 +37,17 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from postroom.client.sync_staging import StagingCalls
+from postroom.counted import counted
 from postroom.errors import Invalid
-from postroom.messaging.staging_requests import StageRows
+from postroom.messaging.staging_requests import StagedQuery, StageRows
 from postroom.pipeline import connections
 from postroom.pipeline.options import Store
 from postroom.pipeline.sinks.chunks import Chunks
 from postroom.pipeline.sinks.options import SinkOptions
 from postroom.pipeline.sinks.rows import RowMaker
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -171,6 +176,15 @@ class BatchWriter(DataSourceArrowWriter):
             staging.finish(self._query)  # another writer has published it
         else:  # what another one has published meanwhile is swept with the next commit
             staging.publish(self._query, batch, self._job, won, once=not named)
+        last = last_batch(staging, self._query)
+        if named and last is not None and last.batch > batch:
+            raise Invalid(
+                f"batch {batch} of the query {self._options.query.decode()!r} is older than its "
+                f"last one, {last.batch}; nothing was written: batches rise. Give a query of "
+                "another name, or, if the batches before are to be written again, forget this one: "
+                f"db.staging.forget({self._options.query!r})"
+            )
+        warn_of_dead_rows(last, batch)
 
     def abort(self, messages: list[Staged | None]) -> None:
         """Has late tasks refused; changes nothing if the commit took effect after all."""
@@ -223,6 +237,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             staging.finish(first.query)  # an earlier run has published it
         else:
             staging.publish(first.query, batchId, first.job, winners(messages))
+        warn_of_dead_rows(last_batch(staging, first.query), batchId)
         staging.sweep_some()
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -237,6 +252,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
             staging.abort(staged.query, staged.batch, staged.job)
         elif self._options.sink:
             staging.abort(b"", batchId, sink=self._options.sink)
+
+
+def last_batch(staging: StagingCalls, query: bytes) -> StagedQuery | None:
+    """Return what is known of the last batch of a query; ``None``: it has published none."""
+    found = staging.read(query).queries[:1]
+    return found[0] if found and found[0].query == query else None
+
+
+def warn_of_dead_rows(last: StagedQuery | None, batch: int) -> None:
+    """Log how many rows of a batch could not be carried out, if there are any."""
+    if last is not None and last.batch == batch and last.dead:
+        _log.warning(
+            "%s of batch %d could not be carried out, since their keys hold no integers "
+            "or the sums are too large: they are dead letters ('postroom dead-letters' tells why)",
+            counted(last.dead, "row"), batch,
+        )  # fmt: skip
 
 
 def winners(messages: list[Staged | None]) -> list[tuple[bytes, int]]:

@@ -1,1 +1,1 @@
-"""A node among others: its peers, its clients, and how a cluster forms."""
+"""The cluster of a node: its peers, its clients, and how a cluster forms."""

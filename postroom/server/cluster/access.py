@@ -1,4 +1,4 @@
-"""Who may do what: three roles, and the requests that each is for.
+"""The permissions of clients: three roles, and the requests that each allows.
 
 ::
 
@@ -7,14 +7,15 @@
 ========  ==========================================================================================
 role      may
 ========  ==========================================================================================
-read      read: keys, inboxes, queues, changes, what waits, counters, the nodes and how they are
-write     also change what is stored, send, reap, lock, claim, and deal with dead letters and queues
-admin     also change who is a node: let in, give another key, remove; restore an empty store
+read      read: keys, inboxes, queues, changes, waiting messages, counters, nodes and their state
+write     also change stored data, send, reap, lock, claim, keep and forget positions of readers,
+          and deal with dead letters and queues
+admin     also change the nodes: let in, give another key, remove; restore an empty store
 ========  ==========================================================================================
 
 A client has the role of the token that it shows; without a file of tokens, that of its certificate.
-Unless a file says otherwise, both are ``write``: nobody becomes an administrator by accident. Where
-anything goes (``--insecure``) everybody is one.
+Unless a file says otherwise, both are ``write``: no client becomes an administrator by accident.
+With ``--insecure``, every client is one.
 
 The file of tokens has a token a line, or a role and a token; the file of roles a role and the
 common name of a certificate a line, or ``*`` for all others::
@@ -28,9 +29,11 @@ common name of a certificate a line, or ``*`` for all others::
 from __future__ import annotations
 
 import enum
-from typing import Any, Final
+import functools
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
-from postroom.errors import AccessDenied, Invalid
+from postroom.errors import AccessDenied, Error, Invalid, Unavailable
 from postroom.messaging.bulk_requests import (
     ScanDeadLetters,
     ScanInboxes,
@@ -71,14 +74,18 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.messaging.staging_requests import ReadStaging
+from postroom.protocol.failures import failure_from
+from postroom.protocol.permitted import Permitted
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.bulk_requests import ReadPartitions, ScanAccounting, ScanColumns
 from postroom.ranges.nodes import ReadNodes, RebindNode, RetireNode
+from postroom.ranges.positions import ReadPositions
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
     GetForUpdate,
     GetMany,
+    Lock,
     Now,
     Protect,
     ReadAccounting,
@@ -91,7 +98,7 @@ from postroom.ranges.requests import (
 
 
 class Role(enum.Enum):
-    """What a client may do. Each may do what those before it may."""
+    """The permissions of a client. Each role includes those before it."""
 
     READ = "read"
     WRITE = "write"
@@ -99,7 +106,7 @@ class Role(enum.Enum):
 
     @classmethod
     def named(cls, name: str) -> Role:
-        """The role of a name.
+        """Return the role of a name.
 
         Raises:
             Invalid: there is none of this name.
@@ -148,10 +155,12 @@ NEEDED: Final[dict[type, Role]] = {
     ScanImage: Role.READ,
     ReadRestore: Role.READ,
     CheckImage: Role.READ,
+    ReadPositions: Role.READ,
     ReadNodes: Role.READ,
     DescribeNode: Role.READ,
     CommitTransaction: Role.WRITE,
     GetForUpdate: Role.WRITE,
+    Lock: Role.WRITE,
     ReapQueue: Role.WRITE,
     ClaimQueue: Role.WRITE,
     ReleaseLocks: Role.WRITE,
@@ -163,7 +172,7 @@ NEEDED: Final[dict[type, Role]] = {
     RetireNode: Role.ADMIN,
     RebindNode: Role.ADMIN,
 }
-"""The least role that may ask for it. A request that is not here is refused to everybody."""
+"""The least role that may ask for each request. Any other request is refused to all clients."""
 
 _ORDER: Final = (Role.READ, Role.WRITE, Role.ADMIN)
 
@@ -173,11 +182,42 @@ ALLOWED: Final[dict[Role, frozenset[type]]] = {
     )
     for role in Role
 }
-"""What each role may ask for."""
+"""The requests that each role may ask for."""
+
+
+class Access(NamedTuple):
+    """The terms on which a client was let in.
+
+    Attributes:
+        role: the role of the client.
+        principal: the name of its certificate and its token; empty: its host. Principals
+            share a node's capacity, and the clients of each of them its share.
+        current: answers the role that it would have now; raises ``AccessDenied``.
+    """
+
+    role: Role = Role.WRITE
+    principal: str = ""
+    current: Callable[[], Role] | None = None
+
+    def why_not_now(self) -> Error | None:
+        """Return why the same proofs would not let a client in on the same terms now."""
+        if self.current is None:
+            return None
+        try:
+            role = self.current()
+        except AccessDenied as denied:
+            return denied
+        if role is self.role:
+            return None
+        return Unavailable(f"this client's role is {role.value!r} now: connect again")
+
+
+WRITER: Final = Access()
+"""The terms without files that say more."""
 
 
 def denied(role: Role, kind: type) -> AccessDenied:
-    """What a client is told that asks for more than its role allows."""
+    """Return the error for a client that asks for more than its role allows."""
     needed = NEEDED.get(kind)
     who = "nobody" if needed is None else f'only clients with the role "{needed.value}"'
     return AccessDenied(
@@ -186,15 +226,21 @@ def denied(role: Role, kind: type) -> AccessDenied:
     )
 
 
+@functools.cache
+def permitted(role: Role) -> Permitted:
+    """Return the decoders of the requests that a role may ask for, and no others."""
+    return Permitted(ALLOWED[role], lambda kind: failure_from(denied(role, kind)))
+
+
 class Roles:
-    """Which role each name has: as a file says.
+    """The roles of names, read from a file.
 
     Args:
-        lines: of the file: a role and a name each; blank ones, and those that begin with ``#``, are
-            passed over.
+        lines: the lines of the file: a role and a name each; blank ones, and those that begin with
+            ``#``, are passed over.
 
     Raises:
-        Invalid: a line is none of these; it is told which.
+        Invalid: a line is none of these; the message tells which.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -206,7 +252,7 @@ class Roles:
                 self._roles[name] = role
 
     def of(self, name: str) -> Role | None:
-        """The role of a certificate's common name; ``None``: it has none."""
+        """Return the role of a certificate's common name; ``None``: it has none."""
         return self._roles.get(name, self._roles.get("*"))
 
 
@@ -221,10 +267,12 @@ def _parsed(number: int, text: str) -> tuple[str, Role]:
 
 
 def token_of(line: bytes) -> tuple[bytes, Role]:
-    """A line of a file of tokens: a token, or a role and a token.
+    """Return the token and the role in a line of a file of tokens.
+
+    The line has a token, or a role and a token.
 
     Raises:
-        Invalid: it is neither.
+        Invalid: it has neither.
     """
     parts = line.split()
     if len(parts) == 1:
@@ -234,4 +282,14 @@ def token_of(line: bytes) -> tuple[bytes, Role]:
     raise Invalid("a line of the tokens is a token, or a role and a token")
 
 
-__all__: list[Any] = ["ALLOWED", "NEEDED", "Role", "Roles", "denied", "token_of"]
+__all__: list[Any] = [
+    "ALLOWED",
+    "NEEDED",
+    "WRITER",
+    "Access",
+    "Role",
+    "Roles",
+    "denied",
+    "permitted",
+    "token_of",
+]

@@ -1,11 +1,14 @@
-"""The files that say who may do what: tokens, and roles of certificates. Read again when they
-change; while one is being replaced, or is faulty, what was read last goes on counting.
+"""The files of permissions: tokens, and roles of certificates.
+
+They are read again when they change. While one is being replaced, or is faulty, its last content
+counts.
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -19,20 +22,24 @@ _log = logging.getLogger(__name__)
 
 
 class WatchedFile(Generic[Parsed]):
-    """A file, and what it comes to.
+    """A file, and its parsed content.
 
     Args:
         path: the file.
-        parse: makes it of the content; raises ``Invalid``.
+        parse: parses the content; raises ``Invalid``.
+
+    Attributes:
+        readings: how often new content was accepted.
 
     Raises:
-        AccessDenied: it cannot be read, or says something else.
+        AccessDenied: the file cannot be read, or has other content.
     """
 
     def __init__(self, path: Path, parse: Callable[[bytes], Parsed]) -> None:
         self._path = path
         self._parse = parse
         self._seen: tuple[int, ...] = ()
+        self.readings = 0
         try:
             self._seen = self._look()
             self._parsed = parse(path.read_bytes())
@@ -42,7 +49,7 @@ class WatchedFile(Generic[Parsed]):
             raise AccessDenied(f"{path}: {error}") from error
 
     def current(self) -> Parsed:
-        """As the file is now."""
+        """Return the present content of the file."""
         try:
             seen = self._look()
             content = None if seen == self._seen else self._path.read_bytes()
@@ -59,6 +66,7 @@ class WatchedFile(Generic[Parsed]):
         except Invalid as error:
             _log.error("%s is not taken over, what it said before counts: %s", self._path, error)
         else:
+            self.readings += 1
             _log.info("read %s again", self._path)
 
     def _look(self) -> tuple[int, ...]:
@@ -73,16 +81,17 @@ class Tokens:
         path: the file: a token a line, or a role and a token.
 
     Raises:
-        AccessDenied: it cannot be read, holds no token, or a line that is none.
+        AccessDenied: it cannot be read, or holds no token, or a malformed line.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, _tokens)
+        warn_if_others_may_read(path)
         if not self._file.current():
             raise AccessDenied(f"{path} holds no token: write one a line")
 
     def role_of(self, token: str) -> Role | None:
-        """The role that comes with ``token``; ``None``: it is unknown. Takes as long for each."""
+        """Return the role of ``token``; ``None``: it is unknown. The time is constant."""
         shown = token.encode()
         found = None
         for each, role in self._file.current():  # all of them: the time would tell which it was
@@ -90,10 +99,28 @@ class Tokens:
                 found = role
         return found
 
+    def readings(self) -> int:
+        """Look at the file, and return how often new content was accepted."""
+        self._file.current()
+        return self._file.readings
+
     def first_of(self, role: Role) -> str:
-        """The first token of a role; empty: there is none."""
+        """Return the first token of a role; empty: there is none."""
         tokens = self._file.current()
         return next((token.decode() for token, its_role in tokens if its_role is role), "")
+
+
+def warn_if_others_may_read(path: Path) -> None:
+    """Log a warning if other users of the machine may read a file of secrets."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return  # the next reading says why that is impossible
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        _log.warning(
+            "%s has the mode %04o: other users may read its secrets. Run: chmod 600 %s",
+            path, mode, path,
+        )  # fmt: skip
 
 
 def _tokens(content: bytes) -> list[tuple[bytes, Role]]:
@@ -101,12 +128,12 @@ def _tokens(content: bytes) -> list[tuple[bytes, Role]]:
 
 
 def roles_of_certificates(path: Path) -> WatchedFile[Roles]:
-    """The roles of certificates, by their common names.
+    """Return the roles of certificates, by their common names.
 
     Raises:
-        AccessDenied: it cannot be read, or a line is no role and name.
+        AccessDenied: the file cannot be read, or a line is no role and name.
     """
     return WatchedFile(path, lambda content: Roles(content.decode(errors="replace").splitlines()))
 
 
-__all__: list[Any] = ["Tokens", "WatchedFile", "roles_of_certificates"]
+__all__: list[Any] = ["Tokens", "WatchedFile", "roles_of_certificates", "warn_if_others_may_read"]

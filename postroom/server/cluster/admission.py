@@ -1,43 +1,48 @@
-"""Flow control: how much a node takes on for all its clients, and what it tells those beyond that.
+"""The flow control: the load that a node accepts from all its clients, and the refusal of more.
 
-Turned away early, a request costs a few microseconds and nobody else anything; taken on without
-bound it would wait longer than its client does.
+A request that is refused early costs a few microseconds, and delays no other one. Requests accepted
+without bound would wait longer than their clients do.
 
-*Fair shares*: while there is room, whoever comes is served. When there is none left, a client that
-has less under way than its share (the limit, divided by the number of clients) is served all the
-same, and who has more is turned away. So nobody is locked out by what others have sent, and no
-more than twice the limit is ever under way.
+*Fair shares*: while there is room, every client is served. When there is none left, a client that
+has less under way than its share is served all the same, and one that has more is refused. The
+share is the limit, divided by the number of principals (:mod:`.access`), and by that of the
+principal's clients. No client is locked out by the requests of others, however many they are, and
+no more than twice the limit is ever under way.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from postroom.errors import Unavailable
+from postroom.limits import DECODED_BYTES_ALL
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node takes on.
+    """The limits of a node.
 
     Attributes:
-        requests_max: of all clients, under way at once, waiting ones included.
-        bytes_max: of the frames that those came in.
-        streams_max: of how many clients.
-        stream_requests_max, stream_waits_max: of one client: those that are answered soon, and
-            those that wait for something to happen.
+        requests_max: requests of all clients, under way at once, waiting ones included.
+        bytes_max: bytes of memory that those take.
+        streams_max: streams of clients.
+        stream_requests_max, stream_waits_max: requests of one client: those that are answered soon,
+            and those that wait for an event.
         stream_protections_max: timestamps that one client has protected at once.
-        unread_bytes_max: of answers that a client has not taken; nothing more is read from it, or
-            done for it, beyond that.
-        unread_bytes_end: what it had asked for before may come to this much; then its stream ends.
-        unread_bytes_all: of all clients; beyond that, the stream with the most of them ends.
-        unread_seconds_max: a client that takes nothing for so long, of what there is, is gone.
-        silent_seconds: a client that wants nothing, and has said nothing for so long, makes room
-            for another one.
-        retry_after_seconds: what those are told that are turned away.
+        unread_bytes_max: bytes of answers that a client has not taken. Beyond that, nothing more is
+            read from it, or done for it.
+        unread_bytes_end: bytes that answers to its earlier requests may reach; then its stream
+            ends.
+        unread_bytes_all: bytes of all clients; beyond that, the stream with the most of them ends.
+        unread_seconds_max: time after which a client that takes none of its answers is gone.
+        silent_seconds: time after which a silent client, which wants nothing, makes room for
+            another one.
+        retry_after_seconds: time after which a refused client is told to retry.
     """
 
     requests_max: int = 20_000
-    bytes_max: int = 128 * 1024 * 1024
+    bytes_max: int = DECODED_BYTES_ALL
     streams_max: int = 1_000
     stream_requests_max: int = 2_000
     stream_waits_max: int = 10_000
@@ -51,13 +56,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Admission:
-    """How much is under way on a node, over all sessions.
+    """The load under way on a node, over all sessions.
 
     Attributes:
-        requests: how many.
-        bytes: of the frames they came in.
-        unread_bytes: of answers that were not taken.
-        clients: among how many all of this is shared.
+        requests: the number of requests.
+        bytes: the bytes of memory of these, and of requests that are being decoded.
+        unread_bytes: the bytes of answers that were not taken.
+        clients: the number of clients of each principal, which share the limits.
     """
 
     __slots__ = ("bytes", "clients", "limits", "requests", "unread_bytes")
@@ -67,27 +72,40 @@ class Admission:
         self.requests = 0
         self.bytes = 0
         self.unread_bytes = 0
-        self.clients = 0
+        self.clients: Counter[str] = Counter()
+
+    def opened(self, principal: str) -> None:
+        """Count one more client of a principal."""
+        self.clients[principal] += 1
+
+    def closed(self, principal: str) -> None:
+        """Count one client of a principal less."""
+        self.clients[principal] -= 1
+        if not self.clients[principal]:
+            del self.clients[principal]
 
     def entered(self, size: int) -> None:
-        """One more is under way."""
+        """Count one more request under way."""
         self.requests += 1
         self.bytes += size
 
     def left(self, size: int) -> None:
-        """It is not any more."""
+        """Count one request under way less."""
         self.requests -= 1
         self.bytes -= size
 
-    def admits(self, own_requests: int, own_bytes: int, size: int) -> bool:
-        """Whether a client with so much under way may have one more, of ``size`` bytes."""
-        limits, clients = self.limits, self.clients or 1
+    def admits(self, principal: str, own_requests: int, own_bytes: int, size: int) -> bool:
+        """Return whether a client with so much under way may have one more, of ``size`` bytes."""
+        limits = self.limits
+        clients = max(len(self.clients), 1) * max(self.clients[principal], 1)
         if self.requests >= limits.requests_max and own_requests >= limits.requests_max // clients:
             return False
-        return self.bytes < limits.bytes_max or own_bytes + size <= limits.bytes_max // clients
+        if self.bytes + size <= limits.bytes_max:
+            return True
+        return own_bytes + size <= limits.bytes_max // clients
 
     def refusal(self) -> Unavailable:
-        """What those are told that are turned away."""
+        """Return the error for clients that are refused."""
         return Unavailable(
             f"this node has {self.requests} requests of {self.bytes} bytes under way and takes no "
             "more of this client; nothing was changed: try again after a moment",

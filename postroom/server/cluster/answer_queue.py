@@ -5,8 +5,8 @@
     say ──▶ batch ── one a turn, or when it has grown ──▶ frames ──▶ pop
       put (a frame of its own: Welcome, Goodbye) ───────────┘
 
-What is here counts among what all clients have left unread (:class:`.admission.Admission`), until
-the stream has ended.
+Answers here count as unread, with those of all clients (:class:`.admission.Admission`), until the
+stream has ended.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from postroom.server.cluster.session_node import Node
 
 ANSWERS_PER_FRAME: Final = 256
 ANSWERS_BYTES_PER_FRAME: Final = 1024 * 1024
-"""No more answers join a frame that has grown past this."""
+"""The bytes after which no more answers join a frame."""
 
 
 class AnswerQueue:
-    """See the module.
+    """The queue of answers of one stream; see the module.
 
     Args:
-        node: whose clock and lease go along.
-        admission: counts what is unread.
-        on_output: called when there is something to pop; not again before ``emptied``, but when the
-            stream has ended.
+        node: the node, whose clock and lease go along.
+        admission: counts unread bytes.
+        on_output: called when there is something to pop. It is not called again before ``emptied``,
+            unless the stream has ended.
         on_grown: called when a batch has become a frame because it was large.
 
     Attributes:
-        taken_at: when the client last took anything of what there was.
-        unread_bytes: about how much of answers the client has not taken.
+        taken_at: when the client last took a frame, or when an answer last came to the empty queue.
+        unread_bytes: about how many bytes of answers the client has not taken.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class AnswerQueue:
 
     @property
     def has_frames(self) -> bool:
-        """Whether there is one to pop."""
+        """Return whether there is a frame to pop."""
         return bool(self._frames)
 
     def say(self, answer: tuple[Any, ...], size: int) -> None:
-        """One more answer, of about ``size`` bytes, with the others of this turn."""
+        """Add an answer, of about ``size`` bytes, to the others of this turn."""
         batch = self._batch
         if not (batch or self._frames):
             self.taken_at = self._node.monotonic()
@@ -82,7 +82,7 @@ class AnswerQueue:
             self._tell()
 
     def put(self, frame: bytes) -> None:
-        """A frame of its own."""
+        """Add a frame of its own."""
         if not self._frames:
             self.taken_at = self._node.monotonic()
         self._frames.append(frame)
@@ -96,12 +96,12 @@ class AnswerQueue:
         self._on_output()
 
     def nudge(self) -> None:
-        """There may be nothing to pop, but who takes has to look at the stream again."""
+        """Have the sender look at the stream again, though there may be nothing to pop."""
         if not self._is_told:
             self._tell()
 
     def pack(self) -> None:
-        """The batch becomes a frame."""
+        """Make a frame of the batch."""
         if self._batch:
             batch, self._batch = self._batch, []
             self._admission.unread_bytes -= self._batch_bytes
@@ -126,7 +126,7 @@ class AnswerQueue:
             self._pack([(batch[0][0], None, failure_from(too_large))])
 
     def pop(self) -> bytes:
-        """The next frame, which is being sent."""
+        """Return the next frame, which is being sent."""
         frame = self._frames.popleft()
         self.unread_bytes -= len(frame)
         if not self._is_closed:
@@ -135,24 +135,25 @@ class AnswerQueue:
         return frame
 
     def emptied(self) -> None:
-        """All was popped: tell of the next one."""
+        """Note that all frames were popped: the next one is announced."""
         self._is_told = False
 
     def say_last(self) -> None:
-        """The stream has ended: who takes is told so, even if told before, for what is left does
-        not count any more.
+        """Announce the end of the stream, even if output was announced before.
+
+        The rest of the output counts no more.
         """
         self._on_output()
 
     def forget(self) -> None:
-        """Nothing of it is to be sent any more."""
+        """Drop all answers and frames: none is to be sent any more."""
         self._admission.unread_bytes -= self.unread_bytes
         self._batch.clear()
         self._frames.clear()
         self._batch_bytes = self.unread_bytes = 0
 
     def close(self) -> None:
-        """The stream has ended: what is in frames is sent yet, and counts no more."""
+        """Drop the batch, since the stream has ended. Frames are still sent, and count no more."""
         self._is_closed = True
         self._admission.unread_bytes -= self.unread_bytes
         self._batch.clear()

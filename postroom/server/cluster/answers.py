@@ -1,6 +1,4 @@
-"""How much an answer takes, about, before it is encoded: what clients have not read is bounded by
-it.
-"""
+"""The approximate bytes of an answer before it is encoded, which bound unread answers."""
 
 from __future__ import annotations
 
@@ -86,7 +84,7 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
 
 
 def answer_bytes(result: Any) -> int:
-    """About what ``result`` takes in a frame, and in memory until then."""
+    """Estimate the bytes of ``result`` in a frame, and in memory until then."""
     if type(result) is Value:
         return _LEAST_BYTES + len(result.value or b"")
     weigh = _BYTES.get(type(result))
@@ -94,5 +92,5 @@ def answer_bytes(result: Any) -> int:
 
 
 def failure_bytes(extra: Any) -> int:
-    """The same of a failure that carries ``extra``."""
+    """Estimate the bytes of a failure that carries ``extra``."""
     return 256 + (len(extra) if isinstance(extra, bytes) else 0)

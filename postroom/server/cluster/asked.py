@@ -1,4 +1,4 @@
-"""A client's request while it is at the node, and who is told of its answer."""
+"""A client's request while it is at the node, and the session that gets its answer."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any, Final, Protocol
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.requests import GetForUpdate, Protect, ScanChanges, Unprotect
+from postroom.ranges.requests import GetForUpdate, Lock, Protect, ScanChanges, Unprotect
 
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, ReapQueue, ScanChanges})
+_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
 
 
 class Owner(Protocol):
     """The session."""
 
+    principal: str
+
     def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
-        """The node has answered."""
+        """Take the node's answer to ``call``."""
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
-        """The node has done that for this client."""
+        """Note that the node has protected, or released, a timestamp for this client."""
 
 
 class Asked(Call):
@@ -27,12 +29,13 @@ class Asked(Call):
 
     Attributes:
         owner: the session.
-        number: by which the client knows it.
+        principal: the session's principal.
+        number: the number that the client has given it.
         size: its share of its frame's bytes.
-        waits: for something to happen.
+        waits: whether it waits for an event.
     """
 
-    __slots__ = ("number", "owner", "size", "waits")
+    __slots__ = ("number", "owner", "principal", "size", "waits")
 
     def __init__(self, owner: Owner, number: int, request: Any, size: int) -> None:
         self.request = request
@@ -40,6 +43,7 @@ class Asked(Call):
         self.token = None
         self.cancelled = False
         self.owner: Owner = owner
+        self.principal = owner.principal
         self.number = number
         self.size = size
         self.waits = type(request) in _MAY_WAIT and getattr(request, "wait", True)
@@ -50,7 +54,7 @@ class Asked(Call):
 
 
 class Protecting(Asked):
-    """``Protect`` or ``Unprotect``."""
+    """A ``Protect`` or ``Unprotect`` of a client."""
 
     __slots__ = ()
 
@@ -62,9 +66,9 @@ class Protecting(Asked):
 
 
 class TakenBack(Call):
-    """Takes back what a client had asked for that is gone."""
+    """A request that undoes an earlier one of a client that is gone."""
 
     __slots__ = ()
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """Nobody waits."""
+        """Ignore the answer, for which no client waits."""

@@ -1,4 +1,4 @@
-"""Which timestamps a client has protected: to be taken back when its stream ends.
+"""The timestamps that a client has protected: to be released when its stream ends.
 
 They are in the memory of the leaseholder, and gone with its lease.
 """
@@ -6,49 +6,55 @@ They are in the memory of the leaseholder, and gone with its lease.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.replicas import Replicas
 
 
 class ClientProtections:
-    """See the module.
+    """The protected timestamps of one client; see the module.
 
     Args:
-        replicas: of the node.
+        replicas: the node's.
 
     Attributes:
-        count: how many.
+        count: how many timestamps are protected.
     """
 
     def __init__(self, replicas: Replicas) -> None:
         self.count = 0
         self._replicas = replicas
         self._moments: Counter[int] = Counter()
+        self._asked: Counter[int] = Counter()
         self._under = 0
 
     def __bool__(self) -> bool:
         return bool(self._moments)
 
-    def may_hold(self, moment: int, asked: Iterable[Protect | Unprotect]) -> bool:
-        """Whether a timestamp is protected for the client, or will be.
+    def asks(self, request: Protect | Unprotect) -> None:
+        """Note that the client has asked for that, and is not answered yet."""
+        if type(request) is Protect:
+            self._asked[request.timestamp] += 1
 
-        Args:
-            moment: the timestamp.
-            asked: what it has asked for, and was not answered yet.
-        """
-        if self._moments[moment]:
-            return self._are_held
-        return any(type(each) is Protect and each.timestamp == moment for each in asked)
+    def asks_no_more(self, request: Protect | Unprotect) -> None:
+        """Note that the client is answered, or has withdrawn the request."""
+        if type(request) is Protect:
+            self._asked[request.timestamp] -= 1
+            if not self._asked[request.timestamp]:
+                del self._asked[request.timestamp]
+
+    def may_hold(self, moment: int) -> bool:
+        """Return whether a timestamp is protected for the client, or will be."""
+        return self._are_held if self._moments[moment] else moment in self._asked
 
     @property
     def _are_held(self) -> bool:
-        """They are still there, under the lease under which they were asked for."""
+        """Return whether they are still there, under the lease under which they were asked for."""
         return self._replicas.lease_sequence == self._under
 
     def note(self, request: Protect | Unprotect, moment: int) -> None:
-        """The node has done that for this client."""
+        """Note that the node has protected, or released, a timestamp for this client."""
         under = self._replicas.lease_sequence
         if under != self._under:
             self._moments.clear()
@@ -64,5 +70,5 @@ class ClientProtections:
                 del self._moments[request.timestamp]
 
     def to_take_back(self) -> Iterator[int]:
-        """Each as often as it was asked for; none if they are gone."""
+        """Return each timestamp as often as it is protected; none if they are gone."""
         return self._moments.elements() if self._are_held else iter(())

@@ -1,18 +1,18 @@
-"""How many connections a node bears, and whom it drops when there are more.
+"""The limit of a node's connections, and the choice of those that it drops beyond it.
 
 ::
 
-    accepted ─▶ pending ── says who it is ─▶ established ─▶ closed
+    accepted ─▶ pending ── identifies ─────▶ established ─▶ closed
                   │ HELLO_SECONDS are over                    ▲
                   └ or a newer one needs its place ───────────┘
 
 A connection costs a file descriptor, or three if it is relayed to gRPC, and there must always be
-some left: storage opens files at any time, and a node that cannot ends. Those who have not proved
-to be anybody are dropped first: the oldest that has sent nothing, for whoever means it speaks at
-once. So a flood of connections takes places from itself, and a client among it has all the time
-that a flood needs to fill the places again.
+some left: storage opens files at any time, and a node that cannot ends. Connections that have not
+identified themselves are dropped first: the oldest that has sent nothing, since a true client
+speaks at once. A flood of connections thereby takes places from itself, and a client among it has
+all the time that a flood needs to fill the places again.
 
-Plain synchronous code; who closes connections is :mod:`.listener`.
+This is plain synchronous code; :mod:`.listener` closes connections.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from postroom.limits import (
 
 NATIVE_COST: Final = 1
 RELAYED_COST: Final = 3
-"""File descriptors: the connection, and both ends of that to gRPC's server."""
+"""The cost in file descriptors: the connection, and both ends of that to gRPC's server."""
 
 
 class Connection:
-    """One of them. Made by :meth:`Connections.accept`.
+    """A connection. :meth:`Connections.accept` makes it.
 
     Attributes:
-        host, port: from where.
+        host, port: the address of the other side.
         drop: closes it at once.
-        deadline: by the monotonic clock, while it is pending.
+        deadline: the time, on the monotonic clock, until which it may be pending.
     """
 
     __slots__ = ("_connections", "cost", "deadline", "drop", "host", "port")
@@ -53,19 +53,19 @@ class Connection:
 
     @property
     def where(self) -> str:
-        """From where, as text."""
+        """Return the address of the other side, as text."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def spoke(self) -> None:
-        """Something has come in."""
+        """Note that bytes have come in."""
         self._connections.spoke(self)
 
     def said_hello(self) -> None:
-        """It is somebody."""
+        """Note that the other side has identified itself."""
         self._connections.said_hello(self)
 
     def closed(self) -> None:
-        """It has ended."""
+        """Note that it has ended."""
         self._connections.closed(self)
 
 
@@ -82,7 +82,7 @@ class _Host:
         return len(self.silent) + len(self.speaking)
 
     def first(self, but: Connection | None) -> Connection | None:
-        """Who is dropped first."""
+        """Return the connection that is dropped first."""
         for group in (self.silent, self.speaking):
             for each in group:
                 if each is not but:
@@ -90,18 +90,18 @@ class _Host:
         return None
 
     def remove(self, connection: Connection) -> None:
-        """It is pending no more."""
+        """Remove a connection that is pending no more."""
         self.silent.pop(connection, None)
         self.speaking.pop(connection, None)
 
 
 class Connections:
-    """See the module.
+    """The connections of one node; see the module.
 
     Args:
         monotonic: seconds that never go back.
-        descriptors_max: what all connections may cost.
-        pending_max, pending_per_host_max: how many may be nobody yet.
+        descriptors_max: the descriptors that all connections may cost.
+        pending_max, pending_per_host_max: how many may be pending.
     """
 
     def __init__(
@@ -126,11 +126,11 @@ class Connections:
 
     @property
     def pending(self) -> int:
-        """How many have not said who they are."""
+        """Return how many have not identified themselves."""
         return len(self._pending)
 
     def accept(self, host: str, port: int) -> Connection | None:
-        """Somebody connects from ``host``; ``None``: there is no place, not even by dropping."""
+        """Accept a connection from ``host``, or return ``None`` if there is no place for it."""
         while len(self._hosts.get(host, ())) >= self._pending_per_host_max:
             self._drop_one(host)
         while len(self._pending) >= self._pending_max:
@@ -146,7 +146,7 @@ class Connections:
         return connection
 
     def relay(self, connection: Connection) -> bool:
-        """Whether ``connection`` may cost what a relayed one does; from now on it does."""
+        """Raise the cost of ``connection`` to a relayed one's; return false if there is no room."""
         if not self._make_place(RELAYED_COST - NATIVE_COST, connection):
             return False
         connection.cost = RELAYED_COST
@@ -154,14 +154,14 @@ class Connections:
         return True
 
     def spoke(self, connection: Connection) -> None:
-        """It is not one of those that are dropped first."""
+        """Note that a connection has spoken, and is not dropped first any more."""
         of_host = self._hosts.get(connection.host)
         if of_host is not None and connection in of_host.silent:
             del of_host.silent[connection]
             of_host.speaking[connection] = None
 
     def said_hello(self, connection: Connection) -> None:
-        """It is somebody, and is dropped no more."""
+        """Note that a connection has identified itself, and is dropped no more."""
         if connection in self._pending:
             del self._pending[connection]
             of_host = self._hosts[connection.host]
@@ -170,14 +170,18 @@ class Connections:
                 del self._hosts[connection.host]
 
     def closed(self, connection: Connection) -> None:
-        """It has ended."""
+        """Note that a connection has ended."""
         if connection in self._open:
             self._open.discard(connection)
             self.descriptors -= connection.cost
             self.said_hello(connection)
 
     def drop_late(self) -> float | None:
-        """Drop who has not said in time who it is; when to look again, ``None``: nobody waits."""
+        """Drop the connections that have not identified themselves in time.
+
+        Returns:
+            When to look again; ``None``: no connection is pending.
+        """
         now = self._monotonic()
         while self._pending:
             first = next(iter(self._pending))
@@ -187,7 +191,7 @@ class Connections:
         return None
 
     def drop_all(self) -> None:
-        """The node ends."""
+        """Drop all connections, because the node ends."""
         for connection in list(self._open):
             self._drop(connection)
 
@@ -201,7 +205,7 @@ class Connections:
         return True
 
     def _drop_one(self, host: str | None, but: Connection | None = None) -> None:
-        """The first of ``host``, or of the host that has most."""
+        """Drop the first connection of ``host``, or of the host that has most."""
         of_host = max(self._hosts.values(), key=len) if host is None else self._hosts[host]
         victim = of_host.first(but) or next(each for each in self._pending if each is not but)
         self._drop(victim)

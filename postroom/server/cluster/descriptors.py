@@ -1,4 +1,4 @@
-"""File descriptors: as many as the system gives, and some of them kept for storage."""
+"""The file descriptors: as many as the system gives, and some of them kept for storage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 def raise_limit() -> int:
-    """Have the system give this process as many as it may have; answers how many."""
+    """Raise this process's limit of files as far as the system allows, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -23,9 +23,9 @@ def raise_limit() -> int:
 
 
 def for_connections(limit: int) -> int:
-    """How many of ``limit`` connections may take.
+    """Return how many of ``limit`` connections may take.
 
-    The storage library keeps a fifth of them for its tables and opens others for a moment; what is
-    reserved on top are its logs, this node's own calls, the event loop and standard streams.
+    The storage library keeps a fifth of them for its tables and opens others for a moment. The
+    reserve on top is for its logs, this node's own calls, the event loop and standard streams.
     """
     return max(limit // 4, min(CONNECTIONS_MAX, limit - limit // 5 - DESCRIPTORS_RESERVED))

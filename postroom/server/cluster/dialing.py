@@ -1,4 +1,4 @@
-"""Calling other nodes: native streams first, gRPC where those are not spoken.
+"""The calls to other nodes: by native streams first, by gRPC if those are not spoken.
 
 ::
 
@@ -7,7 +7,7 @@
 
 During a rolling upgrade a node meets nodes of the first release, which speak gRPC only
 (:mod:`.grpc_dialing`, which is imported when the first of them is met). A stream over gRPC is given
-up as soon as the other one turns out to speak the new protocol: that is asked every now and then.
+up as soon as the other node speaks the new protocol, which is tried now and then.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ _WORDS: Final = (
     ("wrong version number", "it speaks no TLS: it seems to be started with --insecure"),
     ("hostname mismatch", "its certificate does not name this address"),
     ("ip address mismatch", "its certificate does not name this address"),
+    ("certificate has expired", "its certificate, or that of its authority, has expired"),
     (
         "certificate verify failed",
         "its certificate is none of this node's authority, or expired",
@@ -63,15 +64,15 @@ _WORDS: Final = (
     ("reset", "it hangs up: it may ask for a certificate of its authority"),
     ("broken pipe", "it hangs up: it may ask for a certificate of its authority"),
 )
-"""What is said, in small letters, and what it means; the first that fits."""
+"""The reasons, in small letters, and their meanings; the first that fits counts."""
 
 
 class NoAnswer(Exception):
-    """A node could not be asked, or its stream has ended; the message says why, for people.
+    """The finding that a node could not be asked, or its stream has ended; the message says why.
 
     Args:
-        said: why.
-        code: that it gave (:mod:`postroom.protocol.streams`); ``UNAVAILABLE``: none.
+        said: why, for people.
+        code: the code that it gave (:mod:`postroom.protocol.streams`); ``UNAVAILABLE``: none.
     """
 
     def __init__(self, said: str, code: str = UNAVAILABLE) -> None:
@@ -80,7 +81,7 @@ class NoAnswer(Exception):
 
 
 class WrongKey(NoAnswer):
-    """Who was called is not the node that was meant. Nothing was said to it.
+    """The finding that the node that answered is not the one we called. It was told nothing.
 
     Args:
         said: why.
@@ -91,7 +92,7 @@ class WrongKey(NoAnswer):
 
 
 KeyCheck: TypeAlias = Callable[[bytes], str | None]
-"""Told the fingerprint of who was called, by TLS; answers why that is not the right one."""
+"""A check of the other node's fingerprint, by TLS; it answers why that is not the right one."""
 
 
 class Outgoing(Protocol):
@@ -101,7 +102,7 @@ class Outgoing(Protocol):
 
     @property
     def writable(self) -> bool:
-        """Whether the other node takes what is written."""
+        """Return whether the other node takes more frames."""
 
     def write(self, frames: Sequence[bytes]) -> None:
         """Send frames, in order, while it is ``writable``."""
@@ -110,18 +111,18 @@ class Outgoing(Protocol):
         """Wait for its end.
 
         Raises:
-            NoAnswer: that was not in good order.
+            NoAnswer: it did not end in good order.
         """
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the stream."""
 
 
 class Dialer:
-    """See the module.
+    """The caller of other nodes; see the module.
 
     Args:
-        security: what this node shows.
+        security: the proofs that this node shows.
         speaks_native: whether to try native streams at all.
     """
 
@@ -139,14 +140,14 @@ class Dialer:
         seconds: float,
         check: KeyCheck | None = None,
     ) -> bytes:
-        """The answer of the node at ``address`` to a question.
+        """Ask the node at ``address`` a question, and return its answer.
 
         Args:
-            address: of the node.
+            address: the node's address.
             method: ``HELLO`` or ``ADMIT``.
-            argument: what goes with it.
-            seconds: to wait for it.
-            check: of the key of who is called; ``None``: any node's.
+            argument: the argument of the question.
+            seconds: how long to wait for the answer.
+            check: checks the node's key; ``None``: any node may answer.
 
         Raises:
             NoAnswer: there is none.
@@ -173,16 +174,16 @@ class Dialer:
         on_room: Callable[[], None],
         check: KeyCheck | None = None,
     ) -> Outgoing:
-        """A stream that the node at ``address`` has accepted.
+        """Open a stream to the node at ``address``, which has accepted it.
 
         Args:
-            address: of the node.
-            introduction: what it is told of this one.
-            on_room: called when it takes what is written, after it did not.
+            address: the node's address.
+            introduction: this node's description of itself.
+            on_room: called when the stream takes frames again.
             check: as for :meth:`ask`.
 
         Raises:
-            NoAnswer: there is none.
+            NoAnswer: the stream could not be opened.
         """
         judge = judging(check)
         if self._is_native(address):
@@ -195,7 +196,7 @@ class Dialer:
         return await self._over_grpc().open(address, introduction, on_room, judge)
 
     async def prove(self, address: str, introduction: bytes) -> None:
-        """Tell who is at ``address``, whatever its key, that this node has the state.
+        """Tell the node at ``address``, whatever its key, that this node has the state.
 
         Raises:
             NoAnswer: it does not listen.
@@ -208,7 +209,7 @@ class Dialer:
             raise NoAnswer("no answer") from None
 
     def ended(self, address: str) -> None:
-        """The stream to ``address`` has ended: what comes back there may speak otherwise."""
+        """Forget the protocol of ``address``, whose stream has ended: it may speak another one."""
         self._doors.forget(address)
 
     async def await_better(self, stream: Outgoing, address: str) -> None:
@@ -226,7 +227,7 @@ class Dialer:
             return
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close the gRPC channels."""
         if self._grpc is not None:
             await self._grpc.close()
 
@@ -268,7 +269,7 @@ class Dialer:
 
 
 def judging(check: KeyCheck | None) -> CertificateCheck | None:
-    """``check``, of a certificate."""
+    """Return ``check`` as a check of a certificate."""
     if check is None:
         return None
 
@@ -283,12 +284,12 @@ def judging(check: KeyCheck | None) -> CertificateCheck | None:
 
 
 def in_words(said: str) -> str:
-    """Why another node does not answer, in words that say what to look at."""
+    """Return why another node does not answer, in words that say what to look at."""
     return next((words for part, words in _WORDS if part in said.lower()), said)
 
 
 class _Native:
-    """A native stream to another node. :class:`postroom.client.remote.native.Events`."""
+    """A native stream to another node, with :class:`postroom.client.remote.native.Events`."""
 
     is_native = True
 
@@ -329,9 +330,9 @@ class _Native:
         self._stream.close(abort=True)
         for future in (self._accepted, self._ended):
             if future.done() and not future.cancelled():
-                future.exception()  # it was taken note of, or nobody asks any more
+                future.exception()  # it was taken note of, or no task asks any more
 
-    # --- what the stream tells
+    # --- events of the stream
 
     def accepted(self, answer: bytes) -> None:
         del answer
@@ -339,7 +340,7 @@ class _Native:
             self._accepted.set_result(None)
 
     def received(self, frame: bytes) -> None:
-        """A refusal, which ends it."""
+        """Take a refusal, which ends the stream."""
         self._stream.refused(frame)
 
     def ended(self, error: Exception) -> None:

@@ -23,15 +23,15 @@ _log = logging.getLogger(__name__)
 
 
 class Doors:
-    """See the module.
+    """The doors of one node; see the module.
 
     Args:
-        address: where to listen, ``host:port``.
-        security: who may come in.
-        nodes: for other nodes.
+        address: the address to listen at, ``host:port``.
+        security: decides which clients and nodes may come in.
+        nodes: serves other nodes.
 
     Attributes:
-        connections: all that have come in.
+        connections: all connections that have come in.
     """
 
     def __init__(self, address: str, security: Security, nodes: NodesService) -> None:
@@ -45,32 +45,32 @@ class Doors:
 
     @property
     def port(self) -> int:
-        """Where the node listens."""
+        """Return the port at which the node listens."""
         return self._listener.port
 
     async def open(self) -> None:
-        """Listen.
+        """Begin to listen.
 
         Raises:
-            Invalid: that cannot be.
+            Invalid: it cannot listen there.
         """
         if self._grpc is not None:
             await self._grpc.start()
         await self._listener.open()
 
     def serve_clients(self, sessions: Sessions) -> None:
-        """There is a node."""
+        """Serve clients by ``sessions``, since there is a node."""
         self._native.sessions = sessions
         if self._grpc is not None:
             self._grpc.serve_clients(sessions)
 
     async def set_health(self, *, serving: bool) -> None:
-        """What gRPC's health service says."""
+        """Set the status of gRPC's health service."""
         if self._grpc is not None:
             await self._grpc.set_health(serving=serving)
 
     async def close(self) -> None:
-        """Let nobody in, and end what goes on, after what was written."""
+        """Let no connection in any more, and end the open ones after their pending writes."""
         self._listener.stop()
         self._native.close()
         if self._grpc is not None:

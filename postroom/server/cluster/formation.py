@@ -1,28 +1,28 @@
-"""How a fresh disk becomes a node: it founds a cluster with others, or joins one that exists.
+"""The way of a fresh disk to a node: it founds a cluster with others, or joins one that exists.
 
 Every node is started with the same list of the first nodes' addresses. A disk that belongs to no
-cluster yet asks all of them who they are, again and again, until one of three things is so:
+cluster yet asks all of them who they are, again and again, until one of three conditions holds:
 
 ::
 
-    somebody is in a cluster that knows this very disk ────────▶ become that node
-    somebody is in a cluster that does not ────────────────────▶ ask to be admitted, then as above
+    a node is in a cluster that knows this very disk ──────────▶ become that node
+    a node is in a cluster that does not ──────────────────────▶ ask to be admitted, then as above
     all are fresh, give the same list, and this is the least
-    address on it ─────────────────────────────────────────────▶ found, and tell whoever asks
+    address on it ─────────────────────────────────────────────▶ found, and tell all that ask
 
 A cluster is *founded* on one disk alone: the founder's, which holds the record of the nodes and the
-first state, durably, before anybody hears of it. The others have nothing until the founder leads
-and sends them a snapshot; so there is one first state, and nobody makes it up twice.
+first state, durably, before another node hears of it. The others have nothing until the founder
+leads and sends them a snapshot. There is thus one first state, which is made only once.
 
 Invariants:
 
 * A disk is known by the ``store_id`` that was drawn when it was first used, not by its address.
-  Whoever comes back with another one has lost its disk and is a new node
+  A node that comes back with another one has lost its disk and is a new node
   (:mod:`postroom.ranges.nodes`).
-* A disk becomes one node, once: the record that says which is written before it acts as that one.
-* A crash at any moment of this is harmless: what is durable is asked for again, or told again.
+* A disk becomes one node, once: the record of its id is written before it acts as that node.
+* A crash at any moment of this is harmless: a durable step is asked for, or told, again.
 
-Plain synchronous code: who sends the questions is :mod:`.serving`, or a simulation.
+This is plain synchronous code: :mod:`.serving`, or a simulation, sends the questions.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_s
 
 IDENTITY_KEY: Final = keys.store_key("identity")
 KNOWN_NODES_KEY: Final = keys.store_key("known nodes")
-"""Who the others were when this disk became a node: until its first snapshot tells."""
+"""The key of the other nodes when this disk became a node, until its first snapshot tells."""
 
 FIRST_INDEX: Final = 1
-"""The founder's state counts as that of entry 1: who lacks it can only get it by a snapshot."""
+"""The entry that the founder's state counts as: other members can only get it by a snapshot."""
 
 Address = Annotated[str, msgspec.Meta(max_length=255)]
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """What a disk knows itself by."""
+    """The identity of a disk."""
 
     store_id: bytes
 
 
 class SelfDescription(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says of itself to whoever asks.
+    """The answer of a node about itself.
 
     Attributes:
         store_id: its disk's.
@@ -80,26 +80,26 @@ class SelfDescription(msgspec.Struct, frozen=True, array_like=True):
     nodes: Nodes | None
 
 
-# --- what to do -----------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be decided yet; ``reason`` is for people."""
+    """The decision to wait, for a ``reason`` that is for people."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Make a new cluster of ``nodes``, as its first one."""
+    """The decision to make a new cluster of ``nodes``, as its first one."""
 
     nodes: Nodes
 
 
 @dataclass(frozen=True, slots=True)
 class Become:
-    """Be ``node_id`` of the cluster ``nodes``."""
+    """The decision to be ``node_id`` of the cluster ``nodes``."""
 
     node_id: int
     nodes: Nodes
@@ -107,7 +107,7 @@ class Become:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Ask the nodes at ``addresses``, one after the other, to be admitted."""
+    """The decision to ask the nodes at ``addresses``, one after the other, to be admitted."""
 
     addresses: tuple[str, ...]
 
@@ -123,15 +123,15 @@ def decide(
     cluster_id: bytes,
     connection_errors: Mapping[str, str] | None = None,
 ) -> Decision:
-    """What a fresh disk does next.
+    """Return the next step of a fresh disk.
 
     Args:
-        address: where this node is reached.
+        address: the address at which this node is reached.
         store_id: its disk's.
         first_addresses: the list that it was started with.
-        heard: what the nodes at other addresses have just said.
+        heard: the latest answers of the nodes at other addresses.
         cluster_id: the name of a new cluster, if this node founds one; 16 random bytes.
-        connection_errors: why others have said nothing, for people.
+        connection_errors: why others have not answered, for people.
     """
     clusters = [hello.nodes for hello in heard.values() if hello.nodes is not None]
     if clusters:
@@ -159,7 +159,7 @@ def _why_not_joined(
     heard: Mapping[str, SelfDescription],
     connection_errors: Mapping[str, str],
 ) -> str:
-    """What keeps this node, which is not to found one, from finding a cluster at ``expected``."""
+    """Return why this node, which is not to found a cluster, has found none at ``expected``."""
     for each in expected:
         if each in heard and heard[each].store_id == store_id:
             return (
@@ -184,7 +184,7 @@ def _why_not_found(
     heard: Mapping[str, SelfDescription],
     connection_errors: Mapping[str, str],
 ) -> str | None:
-    """What keeps this node from founding a cluster with those at ``expected``."""
+    """Return why this node cannot found a cluster with those at ``expected``, or ``None``."""
     others = [each for each in expected if each != address]
     silent = [each for each in others if each not in heard]
     if silent:
@@ -215,28 +215,28 @@ def _existing(address: str, store_id: bytes, clusters: list[Nodes]) -> Decision:
     return Join(tuple(node.address for node in newest.nodes if not node.retired))
 
 
-# --- what a disk holds ----------------------------------------------------------------------------
+# --- the records of a disk ------------------------------------------------------------------------
 
 _identity = msgspec.msgpack.Decoder(Identity)
 _encode = msgspec.msgpack.encode
 
 
 def read_identity(engine: Engine) -> Identity | None:
-    """What the disk knows itself by; ``None``: it was never used for a cluster."""
+    """Return the identity of the disk; ``None``: it was never used for a cluster."""
     stored = engine.get(IDENTITY_KEY)
     return None if stored is None else _identity.decode(stored)
 
 
 def identity_writes(store_id: bytes) -> WriteSet:
-    """Makes a disk one of a cluster to be."""
+    """Return the writes that prepare a disk for a cluster."""
     return {IDENTITY_KEY: _encode(Identity(store_id))}
 
 
 def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
-    """Makes a fresh disk a node, which has nothing yet.
+    """Return the writes that make a fresh disk a node, which has nothing yet.
 
-    Of a founding that was cut short there may be the state of another cluster: the state is written
-    before the record that makes it count.
+    A founding that was cut short may have left the state of another cluster, which they remove. The
+    state is written before the record that makes it count.
     """
     applied_key = keys.record_key(RANGE_ID, APPLIED_RECORD)
     return {
@@ -247,11 +247,11 @@ def become_writes(node_id: int, nodes: Nodes) -> WriteSet:
 
 
 def with_keys(nodes: Nodes, fingerprints: Mapping[str, bytes]) -> Nodes:
-    """The founders, each with the key that was shown at its address: from the first moment on.
+    """Return the founders, each with the key that was shown at its address.
 
-    Somebody has written that address into the list of the first nodes, and a certificate for it
-    was shown there: nothing that is heard later is better evidence, and until then anybody could
-    be faster.
+    The address stands in the list of the first nodes, and a certificate for it
+    was shown there. No later message is better evidence, and until then any other key could come
+    first.
     """
     founders = tuple(
         msgspec.structs.replace(node, fingerprint=fingerprints.get(node.address, b""))
@@ -261,11 +261,11 @@ def with_keys(nodes: Nodes, fingerprints: Mapping[str, bytes]) -> Nodes:
 
 
 def found_writes(nodes: Nodes, secret: bytes = b"") -> WriteSet:
-    """Makes a fresh disk the first node of a new cluster, with the first state.
+    """Return the writes that make a fresh disk the first node of a new cluster, with its state.
 
     Args:
         nodes: the founders.
-        secret: of the cluster; empty: there is no TLS.
+        secret: the secret of the cluster; empty: there is no TLS.
     """
     return {
         **become_writes(nodes.nodes[0].node_id, nodes),
@@ -281,22 +281,22 @@ def adopt_writes(
     fingerprint: bytes = b"",
     secret: bytes = b"",
 ) -> WriteSet:
-    """Makes an embedded store the first node of a cluster: it was a group of one all along."""
+    """Return the writes that make an embedded store, a group of one, a cluster's first node."""
     own = NodeDescriptor(record.node_id, address, store_id, fingerprint=fingerprint)
     nodes = Nodes(record.cluster_id, record.node_id + 1, (own,))
     return {**identity_writes(store_id), **founding_writes(RANGE_ID, nodes, secret)}
 
 
 def known_nodes(engine: Engine) -> Nodes | None:
-    """The cluster as this disk knows it."""
+    """Return the cluster as this disk knows it."""
     return decode(engine.get(nodes_key(RANGE_ID)) or engine.get(KNOWN_NODES_KEY))
 
 
 def node_alone(engine: Engine) -> int | None:
-    """Which node a disk is that is to be opened embedded; ``None``: it is none yet.
+    """Return the node id of a disk that is to be opened embedded; ``None``: it has none yet.
 
     Raises:
-        Invalid: it belongs to a cluster, which others count on it for.
+        Invalid: it belongs to a cluster with other nodes.
         StoreCorrupted, VersionMismatch: the store cannot be opened.
     """
     record, nodes = read_store(engine), known_nodes(engine)
@@ -318,9 +318,9 @@ def node_alone(engine: Engine) -> int | None:
 
 
 def first_members(engine: Engine) -> tuple[int, ...]:
-    """The members of the group if its log is new: the founders on the founder's disk, else none.
+    """Return the members of a group with a new log: the founders on the founder's disk, else none.
 
-    Of many founders the first ones vote; the others become learners, as if they came later.
+    If there are many founders, the first ones vote; the others become learners later.
     """
     nodes = decode(engine.get(nodes_key(RANGE_ID)))
     return () if nodes is None else tuple(node.node_id for node in nodes.nodes[:VOTERS_MAX])

@@ -1,4 +1,7 @@
-"""Calling nodes of the first release, over gRPC. Imported when the first of them is met."""
+"""The calls to nodes of the first release, over gRPC.
+
+This module is imported when the first of them is met.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ CHANNEL_OPTIONS: Final = [
 _CODES: Final = {
     grpc.StatusCode.UNAVAILABLE: UNAVAILABLE,
     grpc.StatusCode.CANCELLED: UNAVAILABLE,
-    grpc.StatusCode.INTERNAL: UNAVAILABLE,  # it ended while something was written; the next tells
+    grpc.StatusCode.INTERNAL: UNAVAILABLE,  # it ended during a write; the next error tells more
     grpc.StatusCode.DEADLINE_EXCEEDED: UNAVAILABLE,
     grpc.StatusCode.PERMISSION_DENIED: DENIED,
     grpc.StatusCode.UNAUTHENTICATED: DENIED,
@@ -63,12 +66,13 @@ _WORDS: Final = (
     ("connection refused", "nobody listens there"),
     ("wrong_version_number", "it speaks no TLS: it seems to be started with --insecure"),
     ("hostname verification", "its certificate does not name this address"),
+    ("certificate has expired", "its certificate, or that of its authority, has expired"),
     ("certificate_verify_failed", "its certificate is none of this node's authority, or expired"),
     ("handshake", "no TLS connection"),
     ("closed", "it hangs up: it may ask for a certificate of its authority"),
     ("reset", "it hangs up: it may ask for a certificate of its authority"),
 )
-"""What gRPC says, in small letters, and what it means; the first that fits."""
+"""The messages of gRPC, in small letters, and their meanings; the first that fits counts."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -79,12 +83,12 @@ def open_channel(
     options: Sequence[tuple[str, Any]],
     trusted: bytes | None = None,
 ) -> aio.Channel:
-    """A channel to the node at ``address``, with the credentials of a node.
+    """Open a channel to the node at ``address``, with the credentials of a node.
 
     Args:
-        security: whose credentials.
-        address: of the node.
-        options: of gRPC.
+        security: has the credentials.
+        address: the node's address.
+        options: options of gRPC.
         trusted: the only certificate, in PEM, that it may show; ``None``: any of the authority.
     """
     if security.pem is None:
@@ -95,9 +99,9 @@ def open_channel(
 
 
 async def shown_at(security: Security, address: str) -> bytes:
-    """The certificate, in DER, of the server at ``address``, which TLS has checked.
+    """Return the certificate, in DER, of the server at ``address``, which TLS has checked.
 
-    gRPC does not tell it, so it is looked at beforehand; then gRPC is given this one to trust.
+    gRPC does not tell it. It is therefore read beforehand, and gRPC is given this one to trust.
 
     Raises:
         NoAnswer: there is none.
@@ -118,7 +122,7 @@ async def shown_at(security: Security, address: str) -> bytes:
 
 
 def no_answer(error: aio.AioRpcError) -> NoAnswer:
-    """What kept another node from answering, in words that say what to look at."""
+    """Return the error for another node's silence, in words that say what to look at."""
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return NoAnswer("no answer")
@@ -132,10 +136,10 @@ def no_answer(error: aio.AioRpcError) -> NoAnswer:
 
 
 class GrpcDialer:
-    """Calls nodes.
+    """The caller of nodes over gRPC.
 
     Args:
-        security: what this node shows.
+        security: the proofs that this node shows.
     """
 
     def __init__(self, security: Security) -> None:
@@ -159,7 +163,7 @@ class GrpcDialer:
         seconds: float,
         judge: CertificateCheck | None = None,
     ) -> bytes:
-        """The answer of the node at ``address`` to a question.
+        """Ask the node at ``address`` a question, and return its answer.
 
         Raises:
             NoAnswer: there is none.
@@ -180,17 +184,17 @@ class GrpcDialer:
         on_room: Callable[[], None],
         judge: CertificateCheck | None = None,
     ) -> GrpcOutgoing:
-        """A stream that the node at ``address`` has accepted.
+        """Open a stream to the node at ``address``, which has accepted it.
 
         Raises:
-            NoAnswer: there is none.
+            NoAnswer: the stream could not be opened.
         """
         channel = await self._channel(address, judge)
         try:
             call = channel.stream_unary(STREAM)()
             await call.write(introduction)
             if ACCEPTED not in dict(await call.initial_metadata()):
-                await call  # raises what the other node says
+                await call  # raises the other node's error
         except BaseException as error:
             await channel.close()
             if isinstance(error, aio.AioRpcError):
@@ -201,7 +205,7 @@ class GrpcDialer:
         return GrpcOutgoing(channel, call, on_room)
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no channel is kept open."""
 
 
 class GrpcOutgoing:
@@ -237,7 +241,7 @@ class GrpcOutgoing:
         """Wait for its end.
 
         Raises:
-            NoAnswer: that was not in good order.
+            NoAnswer: it did not end in good order.
         """
         answer = asyncio.ensure_future(self._call)
         broken = asyncio.ensure_future(self._broken.wait())
@@ -255,7 +259,7 @@ class GrpcOutgoing:
                 answer.exception()
 
     async def close(self) -> None:
-        """Let go of it."""
+        """Close the stream and its channel."""
         self.writable = False
         if self._writing is not None:
             self._writing.cancel()

@@ -1,17 +1,17 @@
-"""gRPC's server in this process, and the relay by which connections come to it.
+"""The gRPC server in this process, and the relay by which connections come to it.
 
 ::
 
     client ── TCP ──▶ listener ── relay ──▶ unix socket ──▶ gRPC, which ends TLS itself
                                    bytes as they are
 
-A node has one address, and gRPC cannot be given a connection that somebody else has accepted. So
-its server listens at a unix socket in a folder that only this user may enter, and the bytes of a
-connection are carried there and back, unread. TLS, certificates and tokens are as they would be
-without: gRPC sees the client's handshake. It does not see who calls; so each connection gets a
-name on the unix side, by which gRPC's ``peer`` is found here again.
+A node has one address, and gRPC cannot be given a connection that it has not accepted itself. Its
+server therefore listens at a unix socket in a folder that only this user may enter, and the bytes
+of a connection are carried there and back, unread. TLS, certificates and tokens work as without a
+relay: gRPC sees the client's handshake. It does not see the client's address; each connection
+therefore gets a name on the unix side, by which gRPC's ``peer`` is found here again.
 
-Imported only if gRPC is installed.
+This module is imported only if gRPC is installed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import shutil
 import socket
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -43,17 +44,20 @@ from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 
 LONGEST_IDLE_MILLISECONDS: Final = 300_000
-"""A connection on which no call is under way for so long is ended."""
+"""The time without a call after which a connection is ended."""
 STOP_SECONDS: Final = 0.2
 LINGER_SECONDS: Final = 1.0
-"""How long what is to be carried yet may take when one end has hung up."""
+"""The time for which pending bytes may still be carried when one end has hung up."""
 STALLED_SECONDS: Final = 20.0
-"""An end that takes nothing for so long is gone. By then gRPC has hung up, too, as nobody answers
-its pings; but that is not heard, since nothing is read meanwhile."""
+"""The time after which an end that takes nothing is gone.
+
+By then gRPC has hung up, too, because its pings were not answered. This is not noticed here, since
+nothing is read meanwhile.
+"""
 FOLDER_PREFIX: Final = "postroom-grpc-"
 SOCKET: Final = "grpc"
 FRESH_SECONDS: Final = 60.0
-"""A folder that is not older may be that of a node which is just starting."""
+"""The age up to which a folder may be that of a node which is just starting."""
 RELAY_BUFFER_BYTES: Final = 64 * 1024
 
 SERVER_OPTIONS: Final = [
@@ -73,11 +77,11 @@ _log = logging.getLogger(__name__)
 
 
 class GrpcServer(Doorkeeper):
-    """See the module.
+    """The gRPC server of one node; see the module.
 
     Args:
-        security: who may come in, by TLS.
-        nodes: for nodes of the first release.
+        security: decides which connections may come in, by TLS.
+        nodes: serves nodes of the first release.
     """
 
     def __init__(self, security: Security, nodes: NodesService) -> None:
@@ -111,11 +115,11 @@ class GrpcServer(Doorkeeper):
         return self._folder / SOCKET
 
     def serve_clients(self, sessions: Sessions) -> None:
-        """There is a node."""
+        """Serve clients by ``sessions``, since there is a node."""
         self._store.sessions = sessions
 
     async def set_health(self, *, serving: bool) -> None:
-        """What the health service says."""
+        """Set the status of the health service."""
         kinds = health_pb2.HealthCheckResponse
         status = kinds.SERVING if serving else kinds.NOT_SERVING
         for service in ("", STORE_SERVICE):
@@ -134,7 +138,7 @@ class GrpcServer(Doorkeeper):
     # --- connections
 
     def take(self, connected: socket.socket, connection: Connection) -> None:
-        """A connection for gRPC, of which nothing has been read."""
+        """Take a connection for gRPC, of which nothing has been read."""
         task = asyncio.get_running_loop().create_task(self._relay(connected, connection))
 
         def drop() -> None:
@@ -163,7 +167,7 @@ class GrpcServer(Doorkeeper):
             await loop.connect_accepted_socket(lambda: outer_end, connected)
             hung_up = outer_end.hung_up, inner_end.hung_up
             await asyncio.wait(hung_up, return_when=asyncio.FIRST_COMPLETED)
-            # The other one ends after what was written, which nobody may ever take.
+            # The other one ends after its pending writes, which may never be taken.
             await asyncio.wait((outer_end.gone, inner_end.gone), timeout=LINGER_SECONDS)
         except OSError as error:
             _log.debug("cannot relay %s: %s", connection.where, error)
@@ -180,19 +184,19 @@ class GrpcServer(Doorkeeper):
     # --- a doorkeeper
 
     def where(self, peer: str) -> str:
-        """The address of gRPC's ``peer``."""
+        """Return the address of gRPC's ``peer``."""
         connection = self._callers.get(peer)
         return peer if connection is None else connection.where
 
     def said_hello(self, peer: str) -> None:
-        """It has made a call."""
+        """Note that ``peer`` has made a call."""
         connection = self._callers.get(peer)
         if connection is not None:
             connection.said_hello()
 
 
 def _remove_left_behind() -> None:
-    """The folders of nodes that were killed: nobody listens there any more."""
+    """Remove the folders of nodes that were killed: no server listens there any more."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         try:
             is_fresh = time.time() - folder.stat().st_mtime < FRESH_SECONDS  # noqa: TID251 - a file's
@@ -203,7 +207,7 @@ def _remove_left_behind() -> None:
         except (ConnectionRefusedError, FileNotFoundError):
             shutil.rmtree(folder, ignore_errors=True)
         except OSError:
-            pass  # somebody else's
+            pass  # another user's folder
 
 
 def _happened(event: asyncio.Future[None]) -> None:
@@ -212,7 +216,7 @@ def _happened(event: asyncio.Future[None]) -> None:
 
 
 class _End(asyncio.Protocol):
-    """One end of a relay. What comes in goes out at the other, no faster than that takes it."""
+    """An end of a relay. Bytes that come in go out at the other end, at its speed."""
 
     other: _End
 
@@ -224,7 +228,7 @@ class _End(asyncio.Protocol):
         self._stalled: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It reads once both ends are there."""
+        """Begin to read once both ends are there."""
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=RELAY_BUFFER_BYTES)
@@ -234,20 +238,22 @@ class _End(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
-        """On with it."""
-        other: Any = self.other.transport
-        other.write(data)
+        """Pass the bytes on."""
+        other = self.other.transport
+        if other is not None and not other.is_closing():
+            other.write(data)
 
     def eof_received(self) -> bool:
-        """Half of it ends, and soon the other half: gRPC uses no stream that is half closed."""
+        """Pass on the end of one half. The other half ends soon: gRPC half-closes no stream."""
         _happened(self.hung_up)
         other = self.other.transport
         if other is not None and not other.is_closing():
-            other.write_eof()
+            with suppress(OSError):  # it has gone, which no read has told yet
+                other.write_eof()
         return True
 
     def pause_writing(self) -> None:
-        """Nothing more from the other end."""
+        """Stop reading at the other end."""
         if self.other.transport is not None:
             self.other.transport.pause_reading()
         self._await_progress()
@@ -258,14 +264,14 @@ class _End(asyncio.Protocol):
         self._stalled = asyncio.get_running_loop().call_later(STALLED_SECONDS, self._look, left)
 
     def _look(self, left: int) -> None:
-        """So much was left to be taken a while ago."""
+        """Abort if ``left`` bytes, left a while ago, are all still there."""
         if self.transport is None or self.transport.get_write_buffer_size() == left:
             self.abort()
         else:
             self._await_progress()
 
     def resume_writing(self) -> None:
-        """On with it."""
+        """Read on at the other end."""
         self._stop_looking()
         if self.other.transport is not None:
             self.other.transport.resume_reading()
@@ -276,7 +282,7 @@ class _End(asyncio.Protocol):
             self._stalled = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The other end ends too, after what was written."""
+        """Close the other end, too, after its pending writes."""
         del exc
         self._stop_looking()
         _happened(self.hung_up)
@@ -285,6 +291,6 @@ class _End(asyncio.Protocol):
             self.other.transport.close()
 
     def abort(self) -> None:
-        """At once."""
+        """Close this end at once."""
         if self.transport is not None:
             self.transport.abort()

@@ -1,7 +1,7 @@
 """The gRPC door: for clients in other languages, for the first release, and for health checks.
 
 =====================  ===========  ==================  ============================================
-service                method       kind                what goes over it, as raw bytes
+service                method       kind                contents, as raw bytes
 =====================  ===========  ==================  ============================================
 ``postroom.v1.Store``  Talk         both ways           frames of :mod:`postroom.protocol.frames`
 ``postroom.v1.Nodes``  Hello        unary               as in :mod:`.nodes_service`
@@ -9,8 +9,8 @@ service                method       kind                what goes over it, as ra
                        Stream       client streaming    ``Introduction``, then lists of frames
 =====================  ===========  ==================  ============================================
 
-A shell: who may come in, and what comes of it, is decided by :mod:`.security`,
-:mod:`.nodes_service` and :mod:`.sessions`, for this door and for native streams alike.
+This is a shell: :mod:`.security`, :mod:`.nodes_service` and :mod:`.sessions` decide about callers
+and their requests, for this door and for native streams in the same way.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ _log = logging.getLogger(__name__)
 
 
 class Doorkeeper:
-    """Who is behind a gRPC connection, and that it has said something.
+    """The knowledge of the other side of a gRPC connection, and whether it has made a call.
 
-    Connections come in through a relay (:mod:`.grpc_server`), so gRPC does not know; this is how
-    it is asked. Without a relay gRPC's own word counts.
+    Connections come in through a relay (:mod:`.grpc_server`), and gRPC does not know their
+    addresses. Without a relay gRPC's own word counts.
     """
 
     def where(self, peer: str) -> str:
-        """The address of gRPC's ``peer``."""
+        """Return the address of gRPC's ``peer``."""
         return peer
 
     def said_hello(self, peer: str) -> None:
-        """It is not one of those that connect and say nothing."""
+        """Note that ``peer`` has made a call, unlike connections that stay silent."""
 
 
 def caller_of(context: Any, doorkeeper: Doorkeeper) -> Caller:
-    """Who calls, as TLS has proved it."""
+    """Return the caller, as TLS has proved it."""
     shown = context.auth_context()
     names = [*shown.get("peer_dns", []), *shown.get("peer_ip", [])]
     common = [*shown.get("x509_common_name", []), b""][0]
@@ -93,7 +93,7 @@ def _key_of(shown: dict[str, list[bytes]]) -> bytes:
 
 
 def token_of(context: Any) -> str | None:
-    """The token that a client shows; ``None``: none; empty: not in the form that is asked for."""
+    """Return the token that a client shows; ``None``: none; empty: in a wrong form."""
     shown = [value for name, value in context.invocation_metadata() if name == AUTHORIZATION]
     if not shown:
         return None
@@ -102,7 +102,7 @@ def token_of(context: Any) -> str | None:
 
 
 def server_credentials(security: Security) -> grpc.ServerCredentials | None:
-    """For a port; ``None``: insecure."""
+    """Return the credentials for a port; ``None``: insecure."""
     if security.pem is None:
         return None
     ca, certificate, key = security.pem
@@ -112,19 +112,19 @@ def server_credentials(security: Security) -> grpc.ServerCredentials | None:
 
 
 class HealthService(health.aio.HealthServicer):  # type: ignore[misc]  # gRPC is not typed
-    """The standard one, by which a connection says hello as well."""
+    """The standard health service, by which a connection says hello as well."""
 
     def __init__(self, doorkeeper: Doorkeeper) -> None:
         super().__init__()
         self._doorkeeper = doorkeeper
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
-        """Whether a service serves."""
+        """Return whether a service serves."""
         self._doorkeeper.said_hello(context.peer())
         return await super().Check(request, context)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802 - gRPC's name
-        """The same, whenever it changes."""
+        """Send whether a service serves, whenever that changes."""
         self._doorkeeper.said_hello(context.peer())
         await super().Watch(request, context)
 
@@ -133,8 +133,8 @@ class GrpcNodes:
     """The service for nodes of the first release.
 
     Args:
-        service: which decides.
-        doorkeeper: knows who calls.
+        service: decides about calls.
+        doorkeeper: knows the callers.
     """
 
     def __init__(self, service: NodesService, doorkeeper: Doorkeeper) -> None:
@@ -151,7 +151,7 @@ class GrpcNodes:
             await asyncio.wait(streams, timeout=CLOSE_SECONDS)
 
     def handler(self) -> grpc.GenericRpcHandler:
-        """For a server."""
+        """Return the handler for a server."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_unary_rpc_method_handler
         methods = {
             "Hello": unary(self._on_hello),
@@ -207,7 +207,7 @@ class GrpcNodes:
                 read_on.clear()
                 if not _take(arrival, message):
                     await read_on.wait()
-            # Whoever has sent more at once than is allowed learns it from gRPC; this side does not.
+            # gRPC tells the sender of too large a message; this side does not learn it.
             _log.info("lost the connection from %s", sender)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "it does not say who it is")
@@ -228,14 +228,14 @@ def _take(arrival: Arrival, message: bytes) -> bool:
 
 
 class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not typed
-    """The service for clients, which there is only once there is a node.
+    """The service for clients, which begins to serve once there is a node.
 
     Args:
-        security: who may come in.
-        doorkeeper: knows who calls.
+        security: decides which clients may come in.
+        doorkeeper: knows the callers.
 
     Attributes:
-        sessions: of the node; ``None``: there is none yet.
+        sessions: the node's; ``None``: there is no node yet.
     """
 
     def __init__(self, security: Security, doorkeeper: Doorkeeper) -> None:
@@ -246,7 +246,7 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
         self._handler = grpc.method_handlers_generic_handler(STORE_SERVICE, {"Talk": talk})
 
     def service(self, handler_call_details: Any) -> Any:
-        """The handler of a method, if it is the service's."""
+        """Return the handler of a method, if it is one of this service."""
         return self._handler.service(handler_call_details)
 
     async def _talk(self, _: Any, context: Any) -> None:
@@ -255,7 +255,7 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
             return
         caller = caller_of(context, self._doorkeeper)
         try:
-            role = self._security.role_of_client(token_of(context), caller.common_name)
+            access = self._security.access_of_client(token_of(context), caller.common_name)
         except AccessDenied as denied:
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(denied))
             return
@@ -266,10 +266,10 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
 
         def tell() -> None:
             wanted.set()
-            if session.ended:  # nobody counts any more what is left for it
+            if session.ended:  # its last frames are not counted any more
                 loop.call_later(LAST_WORDS_SECONDS, writer.cancel)
 
-        session = self.sessions.open(self._doorkeeper.where(peer), tell, role)
+        session = self.sessions.open(self._doorkeeper.where(peer), tell, access)
         reader = loop.create_task(
             _read(session, context, taken, lambda: self._doorkeeper.said_hello(peer))
         )
@@ -278,7 +278,7 @@ class GrpcStore(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC is not ty
             await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
             if reader.done() and session.ended:
                 wanted.set()
-                await asyncio.wait({writer})  # the last words
+                await asyncio.wait({writer})  # until the last words are sent
         finally:
             session.close()
             for task in (reader, writer):
@@ -314,7 +314,7 @@ async def _write(
         while (frame := session.take()) is not None:
             await context.write(frame)
             taken.set()
-        taken.set()  # there may have been nothing to say, but room for what waited to be read
+        taken.set()  # there may be no output, but room to read waiting frames
         if session.ended:
             return
         await wanted.wait()

@@ -1,4 +1,4 @@
-"""Who opens a stream from node to node, and what is said to those who may not."""
+"""The introductions of nodes that open a stream to another one, and the refusal of some."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ NodeNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Introduction(msgspec.Struct, frozen=True, array_like=True):
-    """The first message of a stream: who sends, from where, and to whom.
+    """The first message of a stream: its sender, the sender's address, and its receiver.
 
     Attributes:
-        proof: that it has the state of the cluster (:func:`proof_of`); empty: there is no TLS.
+        proof: proves that it has the state of the cluster (:func:`proof_of`); empty: there is no
+            TLS.
     """
 
     version: int
@@ -31,11 +32,11 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Refused(Exception):
-    """A stream or a question is not what it should be; the message says why.
+    """The refusal of a stream or a question; the message says why.
 
     Args:
         reason: for people.
-        code: of :mod:`postroom.protocol.streams`.
+        code: a code of :mod:`postroom.protocol.streams`.
     """
 
     def __init__(self, reason: str, code: str = REFUSED) -> None:
@@ -44,10 +45,10 @@ class Refused(Exception):
 
 
 def proof_of(secret: bytes, said: Introduction, fingerprint: bytes) -> bytes:
-    """What only a node can say whose state has the cluster's secret.
+    """Return the proof that only a node with the cluster's secret in its state can give.
 
-    It is bound to who says it to whom, and to the key of the stream on which it is said: nobody
-    else can use it who has heard it.
+    It is bound to the sender, the receiver, and the key of the stream on which it is sent. No other
+    node that hears it can use it.
     """
     parts = (
         said.cluster_id, said.store_id, fingerprint,

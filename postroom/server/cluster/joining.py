@@ -1,7 +1,7 @@
-"""Joining a cluster: which disk this is, which node of which cluster, and which others there are.
+"""The joining of a cluster: the identity of this disk, its node, and the other nodes.
 
-The shell of :mod:`.formation`: it reads and writes the disk, asks the others, and logs what came of
-it.
+This is the shell of :mod:`.formation`: it reads and writes the disk, asks the others, and logs the
+outcome.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _log = logging.getLogger(__name__)
 
 
 class Joining:
-    """See the module.
+    """The joining of one disk; see the module.
 
     Args:
         engine: the disk.
-        address: where this node is reached.
+        address: the address at which this node is reached.
         first_addresses: the list that it was started with.
-        security: how others are asked.
+        security: the proofs that it shows to others.
         randomness: for ids and pauses.
 
     Attributes:
-        record: which node this is; ``None``: it is no node yet.
+        record: the identity of this node; ``None``: it is no node yet.
         store_id: the disk's.
     """
 
@@ -61,10 +61,10 @@ class Joining:
         self._random = randomness
 
     async def open(self) -> None:
-        """Read who the disk is; an embedded store becomes the first node of a cluster.
+        """Read the disk's identity; an embedded store becomes the first node of a cluster.
 
         Raises:
-            Error: it is none, or cannot become a node.
+            Error: it is no store, or cannot become a node.
         """
         self.record = read_store(self._engine)
         identity = formation.read_identity(self._engine)
@@ -95,7 +95,7 @@ class Joining:
                 )
 
     def hello(self, nodes: Nodes | None) -> SelfDescription:
-        """What this node says of itself.
+        """Return this node's description of itself.
 
         Args:
             nodes: the cluster, if the node knows it better than the disk.
@@ -104,7 +104,7 @@ class Joining:
         return SelfDescription(self.store_id, self._first_addresses, known)
 
     def known_nodes(self) -> Nodes | None:
-        """The cluster, as the disk knows it."""
+        """Return the cluster, as the disk knows it."""
         return formation.known_nodes(self._engine)
 
     # --- a fresh disk
@@ -127,7 +127,7 @@ class Joining:
             await questions.close()
 
     async def _step(self, questions: Questions) -> str:
-        """Ask, and decide; answers what came of it."""
+        """Ask, decide and act, and return the outcome, for people."""
         address, first = self._address, self._first_addresses
         heard = await questions.hello({*first, address})
         own = heard.pop(address, None)
@@ -180,10 +180,10 @@ class Joining:
     # --- a node that was there before
 
     async def tell_address(self, nodes: Callable[[], Nodes | None]) -> None:
-        """This node has moved to another address: the others are told, until one has heard it.
+        """Tell the others this node's new address, until one has heard it.
 
         Args:
-            nodes: the cluster, as the node knows it.
+            nodes: returns the cluster, as the node knows it.
 
         Raises:
             Invalid: it has been removed from the cluster.
@@ -208,10 +208,10 @@ class Joining:
             await questions.close()
 
     async def tell_next_key(self, fingerprint: bytes, known: Nodes | None) -> bool:
-        """The others are told which key this node will have next; whether one has heard it.
+        """Tell the others the next key of this node, and return whether one has heard it.
 
         Args:
-            fingerprint: of that key.
+            fingerprint: the fingerprint of that key.
             known: the cluster, as the node knows it.
 
         Raises:
@@ -241,13 +241,13 @@ class Joining:
         """Ask the others who they are, until this node is in touch with them.
 
         Args:
-            nodes: the cluster, as the node knows it.
-            settled: whether it is in touch.
-            met: told which store is where, and the fingerprint of its key.
+            nodes: returns the cluster, as the node knows it.
+            settled: returns whether it is in touch.
+            met: told a store's id, its address, and the fingerprint of its key.
 
         Raises:
-            Invalid: this node has been removed from it. Nobody else would tell: who is removed is
-                not sent anything any more.
+            Invalid: this node has been removed from the cluster. A removed node is sent nothing any
+                more, and would not learn it otherwise.
         """
         warned: set[str] = set()
         told = False
@@ -267,9 +267,10 @@ class Joining:
             await asyncio.sleep(ASK_AGAIN_SECONDS * self._random.uniform(0.5, 1.0))
 
     def _was_removed(self, address: str, hello: SelfDescription, warned: set[str]) -> bool:
-        """Whether the answer says so. One of another cluster is worth a word, once.
+        """Return whether the answer says that this node was removed.
 
-        Retired is not removed: its vote may be needed to remove it.
+        A retired node is not removed: its vote may be needed to remove it. A node of another
+        cluster is logged once.
         """
         record, theirs = self.record, hello.nodes
         if record is None or theirs is None:
@@ -286,7 +287,7 @@ class Joining:
         return False
 
     def _is_sought_elsewhere(self, hello: SelfDescription) -> bool:
-        """Whether others look for this node where it is not; nothing that they send can tell it."""
+        """Return whether others look for this node at a wrong address, unheard by it."""
         record, theirs = self.record, hello.nodes
         if record is None or theirs is None or theirs.cluster_id != record.cluster_id:
             return False
@@ -303,7 +304,7 @@ class Joining:
     async def _self_descriptions(
         self, addresses: Iterable[str]
     ) -> tuple[dict[str, SelfDescription], dict[str, bytes]]:
-        """What others say of themselves, and the fingerprints of their keys."""
+        """Return the descriptions of others, and the fingerprints of their keys."""
         questions = Questions(self._security, self._fault_of_key)
         try:
             heard = await questions.hello(set(addresses) - {self._address})
@@ -312,10 +313,11 @@ class Joining:
         return heard, questions.fingerprints
 
     def _fault_of_key(self, address: str, fingerprint: bytes) -> str | None:
-        """Why who is at the address of a node is not to be listened to: it has no node's key.
+        """Return why a key shown at a node's address is not trusted, or ``None``.
 
-        It could say that this node was removed. Who is at an address of --join alone is listened
-        to: somebody has written it there.
+        Another one could say that this node was removed. A node at an address of --join alone is
+        trusted: the
+        operator has written that address.
         """
         known = None if self.record is None else self.known_nodes()
         nodes = () if known is None else known.nodes
@@ -328,8 +330,9 @@ class Joining:
 
 
 async def store_at(security: Security, address: str) -> tuple[bytes, bytes] | None:
-    """Which store is reached at ``address``, and the fingerprint of its key; ``None``: nobody
-    answers there.
+    """Return the id of the store at ``address``, and its key's fingerprint.
+
+    ``None``: no node answers there.
     """
     questions = Questions(security)
     try:

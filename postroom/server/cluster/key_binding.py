@@ -1,4 +1,4 @@
-"""Which keys the nodes have: what this node writes into the record, and what it tells of its own.
+"""The binding of keys to nodes: the records by the leader, and the announcements of a node.
 
 ::
 
@@ -6,11 +6,12 @@
                or if it is the next one that the node has announced
     any node   its certificate's file has another key now ─▶ tells the leader, with the old key
 
-So a folder of before gets its keys at the next contact; and a key is renewed by writing the new
-files, waiting for the line in the log, and starting the node again. Between the two, both count.
+A folder of an earlier version thereby gets its keys at the next contact. To renew a key, one writes
+the new files, waits for the line in the log, and starts the node again. Between the two, both
+count.
 
-What is bound by contact is what was shown where the record says that the node is, when it was
-called: who only calls could say that he is anybody.
+A key is bound by contact only if it was shown at the node's recorded address when it was called: a
+caller could claim to be any node.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ _log = logging.getLogger(__name__)
 
 
 class KeyBinding:
-    """See the module.
+    """The binding of keys on one node; see the module.
 
     Args:
-        driver: of the node.
-        peers: who is connected, and with which key.
+        driver: the node's.
+        peers: the connected nodes, with their keys.
         joining: tells the others.
-        security: which key this node has, and will have.
+        security: the key of this node, and its next one.
         randomness: for the cluster's secret, if it has none.
     """
 
@@ -63,7 +64,7 @@ class KeyBinding:
         self._announced = security.fingerprint
 
     async def run(self) -> None:
-        """For ever."""
+        """Bind and announce keys, for ever."""
         _log.info("the key of this node is sha256:%s", self._security.fingerprint.hex())
         while True:
             nodes, node = self._driver.node.nodes, self._driver.node
@@ -73,7 +74,7 @@ class KeyBinding:
                 await self._announce(nodes)
             await asyncio.sleep(LOOK_SECONDS)
 
-    # --- of all nodes, where this one leads
+    # --- the keys of all nodes, on the leader
 
     async def _bind(self, nodes: Nodes) -> None:
         due = [(node.node_id, self._peers.key_of(node)) for node in nodes.nodes]
@@ -94,10 +95,10 @@ class KeyBinding:
         else:
             _log.info("node %d has the key %s", node_id, short(fingerprint))
 
-    # --- of this one
+    # --- the key of this node
 
     async def _announce(self, nodes: Nodes) -> None:
-        """The file has another key than this process: that of the next start."""
+        """Announce the key of the next start, if the file has another one than this process."""
         following, mine = self._security.next_fingerprint, nodes.by_id(self._driver.node.node_id)
         if mine is None or mine.fingerprint != self._security.fingerprint:
             return

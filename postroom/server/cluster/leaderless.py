@@ -1,4 +1,4 @@
-"""Says in the log that nobody leads, and which nodes are not heard: once each time it happens."""
+"""The log's messages that no node leads, and which nodes are not heard: once for each such time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.node import Node
 
 PATIENCE_SECONDS: Final = 5.0
-"""Elections take less, as long as there is a majority."""
+"""The time without a leader before that is logged. Elections take less, if there is a majority."""
 SILENT_SECONDS: Final = 2.0
 
 _log = logging.getLogger(__name__)
 
 
 class Leaderless:
-    """See the module.
+    """The watch for a leader on one node; see the module.
 
     Args:
-        known_nodes: the nodes of the cluster, as far as this one knows.
-        connection_error: why there is no connection to a node, in words; empty: that is not known.
+        known_nodes: returns the nodes of the cluster, as far as this one knows.
+        connection_error: returns why there is no connection to a node; empty: that is not known.
     """
 
     def __init__(

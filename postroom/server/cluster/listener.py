@@ -1,4 +1,4 @@
-"""One address, two doors: native streams, and gRPC for those who speak nothing else.
+"""The one address with two doors: native streams, and gRPC for clients that speak nothing else.
 
 ::
 
@@ -6,9 +6,9 @@
               (.connections)      with TLS: at its ClientHello        └─ all else ─────▶ gRPC
                                                                           (.grpc_server)
 
-Connections are accepted a few in a turn of the event loop, so that those who connect by the
-thousands do not keep the node from those that it serves. Whoever has not said in time who it is, by
-either door, is dropped.
+Connections are accepted a few in a turn of the event loop, lest thousands of new ones keep the node
+from those that it serves. A connection that has not identified itself in time, at either door, is
+dropped.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from postroom.protocol.streams import (
     reply_bytes,
 )
 from postroom.server.cluster.connections import Connection, Connections
+from postroom.server.cluster.tls_protocol import SharedBuffer, accept_tls
 
 ACCEPTED_AT_ONCE: Final = 32
 BACKLOG: Final = 1024
 FULL_PAUSE_SECONDS: Final = 0.05
 LOOK_SECONDS_MIN: Final = 0.005
-"""When the first bytes are looked at again, if they do not tell yet; then after twice as long."""
+"""The time until the first bytes are looked at again, if they are too few; then twice as long."""
 SILENCE_SECONDS: Final = 5
 UNTAKEN_SECONDS: Final = 30
-"""A client that does not read for so long, though there is much to read, has to connect again."""
+"""The time after which a client that does not read its pending answers has to connect again."""
 
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -51,21 +52,21 @@ _log = logging.getLogger(__name__)
 
 
 class GrpcDoor(Protocol):
-    """Where connections for gRPC go."""
+    """The door to which connections for gRPC go."""
 
     def take(self, connected: socket.socket, connection: Connection) -> None:
-        """One, of which nothing was read."""
+        """Take a connection of which nothing was read."""
 
 
 class Listener:
-    """See the module.
+    """The listener of one node; see the module.
 
     Args:
-        address: where to listen, ``host:port``.
+        address: the address to listen at, ``host:port``.
         context: for TLS; ``None``: without.
-        connections: who has a place.
-        native: what is made for a native stream.
-        grpc: ``None``: it is not spoken.
+        connections: gives places to connections.
+        native: makes the protocol of a native stream.
+        grpc: the door of gRPC; ``None``: it is not spoken.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Listener:
     ) -> None:
         self.address = address
         self._context = context
+        self._buffer = SharedBuffer()
         self._connections = connections
         self._native = native
         self._grpc = grpc
@@ -89,10 +91,10 @@ class Listener:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Listen.
+        """Begin to listen.
 
         Raises:
-            Invalid: that cannot be.
+            Invalid: it cannot listen there.
         """
         host, port = host_and_port(self.address)
         try:
@@ -112,17 +114,17 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """Where it listens; the one that the system has chosen, if it was asked to."""
+        """Return the port at which it listens, perhaps chosen by the system."""
         port: int = self._sockets[0].getsockname()[1]
         return port
 
     def stop(self) -> None:
-        """Accept nobody any more."""
+        """Accept no connections any more."""
         self._is_closed = True
         self._close_sockets()
 
     async def close(self) -> None:
-        """Drop everybody as well."""
+        """Stop, and drop all connections."""
         self.stop()
         self._connections.drop_all()
         if self._sweep is not None:
@@ -137,7 +139,7 @@ class Listener:
             listening.close()
         self._sockets.clear()
 
-    # --- who comes
+    # --- new connections
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
@@ -153,7 +155,7 @@ class Listener:
             self._take_in(connected, str(where[0]), int(where[1]))
 
     def _pause(self, listening: socket.socket, reason: str) -> None:
-        """Else the loop would ask again at once, and for nothing else."""
+        """Stop accepting for a moment, or else the loop would ask again all the time."""
         self._said.log(_log, "full", self._loop.time(), "no connections are accepted: %s", reason)
         self._loop.remove_reader(listening)
         self._loop.call_later(FULL_PAUSE_SECONDS, self._go_on, listening)
@@ -188,10 +190,10 @@ class Listener:
         if deadline is not None:
             self._sweep = self._loop.call_at(deadline, self._drop_late)
 
-    # --- where they go
+    # --- the choice of a door
 
     def go(self, first: bytes, door: str, connected: socket.socket, connection: Connection) -> None:
-        """``connected`` begins with ``first``, and asks for ``door``."""
+        """Hand ``connected``, which begins with ``first``, to ``door``."""
         if door == NATIVE_DOOR and is_tls(first) == (self._context is not None):
             notice_silence(connected, SILENCE_SECONDS, UNTAKEN_SECONDS)
             task = self._loop.create_task(self._begin(connected, connection))
@@ -212,7 +214,7 @@ class Listener:
             asks = "this node asks for TLS; nothing was done"
             if self._context is None:
                 asks = "this node speaks no TLS"
-            try:  # in the clear, by which OpenSSL knows that there is no TLS
+            try:  # unencrypted: OpenSSL thereby knows that there is no TLS
                 connected.recv(PEEK_BYTES)
                 connected.send(reply_bytes(Refusal(DENIED, asks)))
             except OSError:
@@ -226,11 +228,13 @@ class Listener:
         connection.closed()
 
     async def _begin(self, connected: socket.socket, connection: Connection) -> None:
+        native, context = self._native, self._context
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: self._native(connection), connected, ssl=self._context,
-                ssl_handshake_timeout=None if self._context is None else HELLO_SECONDS,
-            )  # fmt: skip
+            if context is None:
+                await self._loop.connect_accepted_socket(lambda: native(connection), connected)
+            else:
+                protocol = native(connection)
+                await accept_tls(connected, protocol, context, self._buffer, HELLO_SECONDS)
         except (OSError, asyncio.CancelledError) as error:
             if isinstance(error, ssl.SSLError):
                 self._said.log(
@@ -242,7 +246,7 @@ class Listener:
 
 
 class _Looking:
-    """Looks at what a connection begins with, until that tells which door it wants."""
+    """A look at the first bytes of a connection, until they tell which door it wants."""
 
     def __init__(
         self, listener: Listener, connected: socket.socket, connection: Connection
@@ -256,7 +260,7 @@ class _Looking:
         self._is_reader = False
 
     def look(self) -> None:
-        """Now, and whenever there is more."""
+        """Look now, and whenever there are more bytes."""
         self._timer = None
         try:
             first = self._socket.recv(PEEK_BYTES, socket.MSG_PEEK)
@@ -279,7 +283,7 @@ class _Looking:
         self._listener.go(first, door, self._socket, self._connection)
 
     def drop(self) -> None:
-        """It has had its time, or another one needs its place."""
+        """Close the connection: its time is over, or another one needs its place."""
         self._end()
         self._socket.close()
 
@@ -289,7 +293,7 @@ class _Looking:
             self._loop.add_reader(self._socket, self.look)
 
     def _wait_for_more(self) -> None:
-        """What is there stays readable: a reader would be called in every turn."""
+        """Look again after a pause: the bytes stay, and a reader would be called in each turn."""
         self._end()
         self._timer = self._loop.call_later(self._pause, self.look)
         self._pause *= 2
@@ -308,7 +312,7 @@ def _listening(family: int, kind: int, protocol: int, where: tuple[object, ...])
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            # As gRPC does, and most servers: at [::] it is reached by IPv4 as well.
+            # gRPC and most servers do the same: at [::] it is reached by IPv4 as well.
             is_any = where[0] == "::"
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not is_any))
         listening.setblocking(False)

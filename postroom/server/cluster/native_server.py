@@ -1,26 +1,25 @@
-"""The called side of native streams: for clients, and for other nodes.
+"""The called side of native streams, for clients and for other nodes.
 
 ::
 
-    connection ─▶ preamble, Opening ─▶ who may? ─┬─ talk ───▶ Session      answers go out
+    connection ─▶ preamble, Opening ─▶ allowed? ─┬─ talk ───▶ Session      answers go out
                                                  ├─ frames ─▶ Arrival      frames come in
                                                  ├─ hello, admit ─▶ one answer, and the end
                                                  └─ no ─────▶ Refusal, and the end
 
-A shell: who may come in, and what comes of it, is decided by :mod:`.security`,
-:mod:`.nodes_service` and :mod:`.sessions`, for this door and for gRPC alike.
+This is a shell: :mod:`.security`, :mod:`.nodes_service` and :mod:`.sessions` decide about callers
+and their requests, for this door and for gRPC in the same way.
 
-A caller that is refused is told why. What it still sends is read and thrown away for a moment: else
-TCP would reset the connection, and the reason would be lost on its way.
+A caller that is refused is told why. Its later bytes are read and thrown away for a moment.
+Otherwise TCP would reset the connection, and the reason would be lost on its way.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import ssl
-from collections import deque
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
@@ -43,7 +42,7 @@ from postroom.protocol.streams import (
     read_opening,
     reply_bytes,
 )
-from postroom.server.cluster.access import Role
+from postroom.server.cluster.access import Access
 from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.introductions import Refused
 from postroom.server.cluster.node_keys import key_of
@@ -55,22 +54,22 @@ from postroom.server.cluster.sessions import Sessions
 from postroom.server.cluster.unfinished import Unfinished
 
 LINGER_SECONDS: Final = 1.0
-"""How long what a refused one still sends is read, and what is to be sent yet may take."""
+"""The time for which a refused caller is still read, and pending bytes may still be sent."""
 
 _log = logging.getLogger(__name__)
 
 
 class NativeDoor:
-    """What streams are let in to.
+    """The door of native streams on one node.
 
     Args:
-        security: who may come in.
-        nodes: for other nodes.
+        security: decides which callers may come in.
+        nodes: serves other nodes.
 
     Attributes:
         sessions: for clients, once there is a node.
-        unfinished: what has come in part, of clients.
-        is_closed: nobody is let in any more.
+        unfinished: counts the unfinished frames of clients.
+        is_closed: whether no stream is let in any more.
     """
 
     def __init__(self, security: Security, nodes: NodesService) -> None:
@@ -82,17 +81,17 @@ class NativeDoor:
         self.is_closed = False
 
     def create(self, connection: Connection) -> ServedStream:
-        """For a connection that has asked for a native stream."""
+        """Create the stream of a connection that has asked for a native one."""
         return ServedStream(self, connection)
 
     def close(self) -> None:
-        """End all streams, after what was written, and let in no more."""
+        """End all streams, after their pending writes, and let in no more."""
         self.is_closed = True
         for stream in list(self.streams):
             stream.finish()
 
     async def closed(self) -> None:
-        """Wait, for a moment at most, until all are gone."""
+        """Wait, for a moment at most, until all streams are gone; then abort the rest."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LINGER_SECONDS
         while self.streams and loop.time() < until:
@@ -103,28 +102,32 @@ class NativeDoor:
 
 
 class _Conversation(Protocol):
-    """What becomes of a stream that was let in."""
+    """The handler of a stream that was let in."""
+
+    @property
+    def reading(self) -> bool:
+        """Return whether it takes another frame now; if not, it calls ``go_on`` later."""
 
     def received(self, frame: bytes) -> None:
-        """A frame has come in."""
+        """Take a frame that has come in."""
 
     def room(self) -> None:
-        """What was written has been taken."""
+        """Go on writing, since earlier bytes have been taken."""
 
     def lost(self) -> None:
-        """The stream is over."""
+        """Note that the stream is over."""
 
 
 class ServedStream(asyncio.Protocol):
-    """One stream that somebody else has opened. See the module.
+    """A stream that a client or another node has opened; see the module.
 
     Args:
-        door: what it is let in to.
-        connection: that it comes over.
+        door: the door that it comes through.
+        connection: the connection that it comes over.
 
     Attributes:
-        is_full: the other side does not take what is written.
-        is_over: nothing is to be read, or written, any more.
+        is_full: whether the other side does not take more bytes now.
+        is_over: whether nothing is to be read, or written, any more.
     """
 
     def __init__(self, door: NativeDoor, connection: Connection) -> None:
@@ -141,7 +144,7 @@ class ServedStream(asyncio.Protocol):
     # --- asyncio's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """TCP, and TLS, are there."""
+        """Begin, since TCP, and TLS, are established."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._door.streams.add(self)
@@ -152,11 +155,21 @@ class ServedStream(asyncio.Protocol):
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes have come in."""
-        if self.is_over:
-            return
+        """Take bytes that have come in."""
+        if not self.is_over:
+            self._incoming.add(data)
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Take the frames that are there, as long as more are wanted.
+
+        One read of the socket may bring ten thousand of them.
+        """
         try:
-            for frame in self._incoming.feed(data):
+            while not self.is_over and (self._conversation is None or self._conversation.reading):
+                frame = self._incoming.cut()
+                if frame is None:
+                    break
                 self._received(frame)
         except WireError as error:
             self.refuse(Refused(str(error), MALFORMED))
@@ -165,7 +178,7 @@ class ServedStream(asyncio.Protocol):
         self._account()
 
     def _account(self) -> None:
-        """What a client has sent of a frame counts, until it is whole."""
+        """Count the bytes of a client's frame until it is whole."""
         if self.is_over or isinstance(self._conversation, _Node):
             return
         incoming = self._incoming
@@ -173,7 +186,7 @@ class ServedStream(asyncio.Protocol):
         self._door.unfinished.holds(self, incoming.unfinished_bytes, began=began)
 
     def end_unfinished(self) -> None:
-        """Its frame takes too long, and others need the room."""
+        """Refuse the rest of a frame that takes too long, because others need the room."""
         self._incoming = Incoming()
         self.refuse(Refused(
             "the node is receiving more than it has room for, and this frame is the slowest: "
@@ -181,8 +194,6 @@ class ServedStream(asyncio.Protocol):
         ))  # fmt: skip
 
     def _received(self, frame: bytes) -> None:
-        if self.is_over:
-            return
         if self._conversation is not None:
             self._conversation.received(frame)
         elif self._task is None:
@@ -191,20 +202,20 @@ class ServedStream(asyncio.Protocol):
             raise WireError("something after the question")
 
     def eof_received(self) -> None:
-        """The caller hangs up."""
+        """Ignore that the caller hangs up."""
 
     def pause_writing(self) -> None:
-        """The other side is slow."""
+        """Stop writing: the other side is slow."""
         self.is_full = True
 
     def resume_writing(self) -> None:
-        """It goes on."""
+        """Write on."""
         self.is_full = False
         if self._conversation is not None and not self.is_over:
             self._conversation.room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """End the stream, whose connection is lost."""
         del exc
         self.is_over = True
         self._door.streams.discard(self)
@@ -212,23 +223,28 @@ class ServedStream(asyncio.Protocol):
         self.connection.closed()
         self._end_conversation()
 
-    # --- what conversations ask
+    # --- the part for conversations
 
     def accept(self, answer: bytes = b"") -> None:
-        """Say that it is let in."""
-        self._transport.write(reply_bytes(Accepted(answer)))
+        """Tell the caller that it is let in."""
+        self._send(reply_bytes(Accepted(answer)))
 
     def allow(self, frame_bytes_max: int) -> None:
-        """It has said who it is: it may send what is long."""
+        """Allow long frames, since the caller has identified itself."""
         self._incoming.frame_bytes_max = frame_bytes_max
         self.connection.said_hello()
 
     def write(self, frame: bytes) -> None:
         """Send a frame."""
-        self._transport.write(framed(frame))
+        self._send(framed(frame))
+
+    def _send(self, data: bytes) -> None:
+        """Write to the connection, unless it is broken: asyncio would log each write."""
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def read_on(self, *, reading: bool) -> None:
-        """Whether what comes in is read."""
+        """Begin or stop reading the connection."""
         if self.is_over:
             return
         if reading:
@@ -237,18 +253,18 @@ class ServedStream(asyncio.Protocol):
             self._transport.pause_reading()
 
     def finish(self) -> None:
-        """End it, after what was written."""
+        """End the stream after its pending writes."""
         self.is_over = True
         self._transport.close()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
-        """End it at once."""
+        """End the stream at once."""
         self.is_over = True
         self._transport.abort()
 
     def refuse(self, refused: Refused) -> None:
-        """Say why it ends, and end it."""
+        """Tell the caller why the stream ends, and end it."""
         if self.is_over:
             return
         caller, conversation = self.caller(), self._conversation
@@ -261,17 +277,18 @@ class ServedStream(asyncio.Protocol):
         )
 
     def say_goodbye(self, last_words: bytes) -> None:
-        """Send them, and wait a moment for the other side to hang up."""
+        """Send the last words, and wait a moment for the other side to hang up."""
         self.is_over = True
         self._transport.resume_reading()
-        self._transport.write(last_words)
-        if self._transport.can_write_eof():  # not with TLS
-            self._transport.write_eof()
+        self._send(last_words)
+        if self._transport.can_write_eof() and not self._transport.is_closing():  # not with TLS
+            with suppress(OSError):  # it has gone, which no read has told yet
+                self._transport.write_eof()
         self._end_conversation()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def caller(self) -> Caller:
-        """Who it is."""
+        """Return the caller, as TLS has proved it."""
         certificate: Any = self._transport.get_extra_info("peercert") or {}
         names = [
             name
@@ -317,10 +334,10 @@ class ServedStream(asyncio.Protocol):
         if sessions is None:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
         try:
-            role = self._door.security.role_of_client(opening.token, self.caller().common_name)
+            access = self._door.security.access_of_client(opening.token, self.caller().common_name)
         except AccessDenied as denied:
             raise Refused(str(denied), DENIED) from denied
-        return _Client(self, sessions, role)
+        return _Client(self, sessions, access)
 
     async def _admit(self, argument: bytes) -> None:
         try:
@@ -335,32 +352,28 @@ class ServedStream(asyncio.Protocol):
 
 
 class _Client:
-    """A client's requests and answers."""
+    """The requests and answers of a client."""
 
-    def __init__(self, stream: ServedStream, sessions: Sessions, role: Role) -> None:
+    def __init__(self, stream: ServedStream, sessions: Sessions, access: Access) -> None:
         self._stream = stream
         self._is_told = False
         self._has_said_hello = False
         self._is_reading = True
         self._is_leaving = False
-        self._waiting: deque[bytes] = deque()
         self._loop = asyncio.get_running_loop()
-        self._session: Session = sessions.open(stream.connection.where, self._on_output, role)
+        self._session: Session = sessions.open(stream.connection.where, self._on_output, access)
         stream.accept()
 
-    def received(self, frame: bytes) -> None:
-        """Take it, if those before it are answered as far as the client reads."""
-        if self._waiting or not self._session.reading:
-            self._waiting.append(frame)
-            self._look()
-        else:
-            self._take(frame)
+    @property
+    def reading(self) -> bool:
+        return self._session.reading
 
-    def _take(self, frame: bytes) -> None:
+    def received(self, frame: bytes) -> None:
         self._session.received(frame)
         if not self._has_said_hello:
             self._has_said_hello = True
             self._stream.allow(FRAME_BYTES_MAX)
+        self._look()
 
     def room(self) -> None:
         self._write()
@@ -369,7 +382,7 @@ class _Client:
         self._session.close()
 
     def _on_output(self) -> None:
-        """There is something to take: after what else happens now."""
+        """Write the output, once the events of this moment are over."""
         if not self._is_told:
             self._is_told = True
             self._loop.call_soon(self._write)
@@ -385,38 +398,50 @@ class _Client:
                     return
                 break
             stream.write(frame)
-        while self._waiting and session.reading:
-            self._take(self._waiting.popleft())
+        stream.go_on()
         self._look()
         if session.ended and not (stream.is_over or self._is_leaving):
-            self._is_leaving = True  # nobody counts any more what is left for it
+            self._is_leaving = True  # its last frames are not counted any more
             self._loop.call_later(LAST_WORDS_SECONDS, stream.abort)
 
     def _look(self) -> None:
-        """A client that does not take its answers is not read from."""
-        reading = self._session.reading and not self._waiting
+        """Read on, or stop if the client takes no answers, or has used up its turn."""
+        reading = self._session.reading
         if reading != self._is_reading:
             self._is_reading = reading
             self._stream.read_on(reading=reading)
 
 
 class _Node:
-    """Another node's frames."""
+    """The frames of another node."""
 
     def __init__(self, stream: ServedStream, nodes: NodesService, introduction: bytes) -> None:
         self._stream = stream
-        read_on = functools.partial(stream.read_on, reading=True)
-        self._arrival: Arrival = nodes.enter(stream.caller(), introduction, stream.finish, read_on)
+        self._loop = asyncio.get_running_loop()
+        self._arrival: Arrival = nodes.enter(
+            stream.caller(), introduction, stream.finish, self._on_room
+        )
         self.sender = self._arrival.sender
+        self.reading = True
         stream.allow(PEER_MESSAGE_BYTES_MAX)
         stream.accept()
 
     def received(self, frame: bytes) -> None:
         if not self._arrival.received((frame,)):
+            self.reading = False
             self._stream.read_on(reading=False)
 
+    def _on_room(self) -> None:
+        """Read on when the turn that has made room is over, not in the middle of it."""
+        self._loop.call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        self.reading = True
+        self._stream.read_on(reading=True)
+        self._stream.go_on()
+
     def room(self) -> None:
-        """Nothing is written."""
+        """Do nothing: nothing is written."""
 
     def lost(self) -> None:
         _log.info("lost the connection from node %d", self.sender)

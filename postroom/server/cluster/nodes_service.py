@@ -1,16 +1,15 @@
-"""What nodes offer each other: who are you, let me in, and a stream of frames.
+"""The services of nodes to each other: descriptions, admission, and a stream of frames.
 
 ========  =======================================================================================
-question  what goes over it, as MessagePack
+question  contents, as MessagePack
 ========  =======================================================================================
-hello     nothing; answered with ``formation.SelfDescription``
-admit     ``JoinRequest``; answered with ``Verdict``
-prove     ``Introduction``; answered with nothing, or refused. Native streams only
+hello     nothing; answered with ``formation.SelfDescription`` admit     ``JoinRequest``; answered
+with ``Verdict`` prove     ``Introduction``; answered with nothing, or refused. Native streams only
 frames    ``Introduction``; accepted, then frames of consensus come in, and nothing goes out
 ========  =======================================================================================
 
-By whichever door (:mod:`.native_server`, :mod:`.grpc_services`) somebody comes: who is let in is
-decided here.
+A caller may come by either door (:mod:`.native_server`, :mod:`.grpc_services`): the decision
+whether it is let in is made here.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _log = logging.getLogger(__name__)
 
 
 class Caller(NamedTuple):
-    """Who calls.
+    """The caller of a node.
 
     Attributes:
         where: its address, for the log.
         names: the hosts that its certificate is for, which TLS has checked.
-        common_name: what a client's certificate is for.
-        fingerprint: of its key; empty: there is no TLS.
+        common_name: the common name of a client's certificate.
+        fingerprint: the fingerprint of its key; empty: there is no TLS.
     """
 
     where: str
@@ -51,11 +50,11 @@ class Caller(NamedTuple):
 
 
 class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
-    """A store wants to be a node of the cluster; or is node ``node_id``, and has news.
+    """The request of a store to be a node of the cluster, or the news of node ``node_id``.
 
     Attributes:
-        next_fingerprint: of the key that it will have when it starts again; empty: as before.
-        token: of an administrator, who wants a new store to be a node.
+        next_fingerprint: of the key that it will have when it starts again; empty: no new one.
+        token: the token of an administrator who wants a new store to be a node.
     """
 
     store_id: StoreId
@@ -66,10 +65,10 @@ class JoinRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """The answer: admitted; or who else is to be asked; or why not.
+    """The answer to a ``JoinRequest``: admitted, or the node to ask instead, or why not.
 
     Attributes:
-        admission: what it is from now on.
+        admission: the node's id and cluster from now on.
         elsewhere: the address of the node that leads, if that is another one.
         refusal: why not, for good.
     """
@@ -86,11 +85,11 @@ self_descriptions = msgspec.msgpack.Decoder(SelfDescription)
 
 
 class NodesService:
-    """See the module.
+    """The service of one node for others; see the module.
 
     Args:
-        security: who is a node.
-        hello: what this node says of itself.
+        security: decides which callers are nodes.
+        hello: returns this node's description of itself.
 
     Attributes:
         peers: the transport of the node, once there is one.
@@ -106,18 +105,18 @@ class NodesService:
 
     @property
     def hears_others(self) -> bool:
-        """Whether any other node has a stream to this one."""
+        """Return whether any other node has a stream to this one."""
         return self.peers is not None and self.peers.hears_others
 
     def say_hello(self) -> bytes:
-        """Who this node is."""
+        """Return this node's description of itself."""
         return encode(self._hello())
 
     async def judge(self, caller: Caller, request: bytes) -> bytes:
-        """The verdict on an application.
+        """Return the verdict on an application.
 
         Raises:
-            Refused: it is none, or not from who it says.
+            Refused: it is malformed, or not from the node that it names.
         """
         try:
             application = join_requests.decode(request)
@@ -135,15 +134,15 @@ class NodesService:
         end: Callable[[], None],
         read_on: Callable[[], None],
     ) -> Arrival:
-        """A node wants to send frames.
+        """Let a node in that wants to send frames.
 
         Args:
-            caller: who.
-            introduction: what it says of itself.
-            end, read_on: as for :meth:`Peers.enter`.
+            caller: the node, as TLS has proved it.
+            introduction: its description of itself.
+            end, read_on: called as :meth:`Peers.enter` says.
 
         Raises:
-            Refused: it is none, or not from who it says.
+            Refused: the introduction is malformed, or not from the node that it names.
         """
         if self.peers is None:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
@@ -153,11 +152,14 @@ class NodesService:
         return self.peers.enter(said, end, read_on, caller.fingerprint)
 
     def prove(self, caller: Caller, introduction: bytes) -> None:
-        """A node that was called shows another key than this one's record has, and so does this one
-        there, perhaps: before frames can go either way, each tells that it has the state.
+        """Check a node's proof that it has the state of the cluster.
+
+        The node was called and has another key than this one's record says; the record there may
+        lack this node's key, too. Before frames can go either way, each proves that it has the
+        state.
 
         Raises:
-            Refused: it is none, or not from who it says.
+            Refused: the introduction is malformed, or not from the node that it names.
         """
         if self.peers is None:
             raise Refused("this node is in no cluster yet", UNAVAILABLE)
@@ -173,7 +175,7 @@ class NodesService:
             raise Refused("the key of the certificate cannot be read", DENIED)
 
     def closed(self, sender: str, caller: Caller, reason: Exception) -> None:
-        """A stream is closed because of ``reason``: logged once, for who is refused comes again."""
+        """Log once that a stream is closed because of ``reason``: a refused caller comes again."""
         host = caller.where.rpartition(":")[0]
         if isinstance(reason, Refused) and reason.code in {UNAVAILABLE, DENIED}:
             _log.debug("the stream of %s is turned away: %s", sender, reason)

@@ -1,14 +1,14 @@
 """The stream to one other node, made again whenever it breaks.
 
-Its states, and what leads from one to the next (``TRANSITIONS``)::
+These are its states, and the events between them (``TRANSITIONS``)::
 
     calling ─┬─ answered ──▶ connected ─┬─ broken ───▶ apart ─── call ──▶ calling
              ├─ no answer ──▶ apart     └─ refused ─┐
              └─ refused ───────────────────────────┴▶ refused ── call ──▶ calling
     any of them ── close ──▶ closed
 
-Connecting goes on beside everything else, with growing pauses that chance spreads; what waits to be
-sent is bounded. Frames that have queued up while the other node did not take them leave together.
+Connecting goes on beside everything else, with growing pauses that chance spreads. The queue of
+frames is bounded. Frames that have queued up while the other node did not take them leave together.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ FRAMES_AT_ONCE: Final = 64
 PAUSE_SECONDS_MIN: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
 LONGEST_REFUSED_PAUSE_SECONDS: Final = 5.0
-"""A node that is refused will most likely be refused again."""
+"""The longest pause after a refusal. A refused node will most likely be refused again."""
 
 _log = logging.getLogger(__name__)
 
 
 class State(IntEnum):
-    """Where a link stands."""
+    """The state of a link."""
 
     CALLING = auto()
     CONNECTED = auto()
@@ -49,16 +49,16 @@ class State(IntEnum):
 
 
 class Event(IntEnum):
-    """What happens to it."""
+    """An event of a link."""
 
     CALL = auto()
-    """The pause is over."""
+    """The end of the pause."""
     ANSWERED = auto()
-    """There is a stream."""
+    """The beginning of a stream."""
     BROKEN = auto()
-    """There is none, or it has ended, as streams do."""
+    """The finding that there is no stream, or that it has ended, as streams do."""
     REFUSED = auto()
-    """The other node does not take this one, or is not who it should be."""
+    """The other node's refusal, or the finding that it is not who it should be."""
     CLOSE = auto()
 
 
@@ -78,20 +78,20 @@ TRANSITIONS: Final = MappingProxyType({
     State.REFUSED: {Event.CALL: State.CALLING, Event.CLOSE: State.CLOSED},
     State.CLOSED: dict.fromkeys(Event, State.CLOSED),
 })  # fmt: skip
-"""What each event leads to; what is not in it cannot happen."""
+"""The state after each event. An event that is not in it cannot happen."""
 
 
 class PeerLink:
-    """See the module.
+    """The link to one other node; see the module.
 
     Args:
-        peers: of this node.
+        peers: the peers of this node.
         node_id: the other node.
-        address: where it is.
+        address: its address.
 
     Attributes:
         state: see above.
-        connection_error: why there is none, in words; empty: there is, or nobody knows.
+        connection_error: why there is no stream, in words; empty: there is one, or it is not known.
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
@@ -113,7 +113,7 @@ class PeerLink:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a stream."""
+        """Return whether there is a stream."""
         return self.state is State.CONNECTED
 
     def _to(self, event: Event) -> None:
@@ -152,7 +152,7 @@ class PeerLink:
                 _log.info("lost the connection to node %d at %s", self._node_id, self._where)
             except NoAnswer as error:
                 self._report(error)
-            except Exception as error:  # a link that has ended for good is missed by everybody
+            except Exception as error:  # a link that ended for good would be missed by all
                 _log.exception("the stream to node %d at %s failed", self._node_id, self._where)
                 self.connection_error = shown(error)
                 self._to(Event.BROKEN)
@@ -163,7 +163,8 @@ class PeerLink:
                 self._stream, self.fingerprint = None, b""
                 self._queue.clear()
                 self._bytes = 0
-            # Else a node that is restarted soon would be waited for as long as one that is gone.
+            # Otherwise the pause for a node that is restarted soon would be as long as for one that
+            # is gone.
             is_refused = self.state is State.REFUSED
             if not is_refused and self._peers.monotonic() - started > LONGEST_PAUSE_SECONDS:
                 pause = PAUSE_SECONDS_MIN
@@ -173,7 +174,7 @@ class PeerLink:
             pause *= 2
 
     async def _talk(self) -> None:
-        """One stream, from its beginning to its end."""
+        """Hold one stream, from its beginning to its end."""
         dialer = self._peers.dialer
         introduction = self._peers.introduction(self._node_id)
         self._shown = b""
@@ -204,7 +205,7 @@ class PeerLink:
             dialer.ended(self.address)
 
     def _fault(self, fingerprint: bytes) -> str | None:
-        """Why who was called is not the node that was meant."""
+        """Return why the node that answered is not the one we called, or ``None``."""
         self._shown = fingerprint
         return self._peers.fault_of_key(self._node_id, fingerprint)
 
@@ -226,7 +227,7 @@ class PeerLink:
             )
 
     def _report_refusal(self, does: str) -> None:
-        """Once, until it is accepted."""
+        """Log a refusal as a warning once, until the link is accepted."""
         level = logging.DEBUG if self.connection_error == self._refusal else logging.WARNING
         _log.log(
             level, "node %d at %s %s: %s", self._node_id, self._where, does, self.connection_error
@@ -234,7 +235,7 @@ class PeerLink:
         self._refusal = self.connection_error
 
     def close(self) -> None:
-        """For good."""
+        """Close the link for good."""
         self._to(Event.CLOSE)
         self._task.cancel()
 

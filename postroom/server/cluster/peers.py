@@ -3,21 +3,25 @@
 ::
 
     send(to, frame) ─▶ stream, at once ─▶ the other's Arrival ─▶ receive
-                         └ it does not take it: queued; full: dropped, consensus sends it again
+                         └ not taken: queued; full: dropped, consensus sends it again
 
-Each node opens a stream to each other one and only sends on it; what the other one has to say comes
-on its own stream. The first message says who sends, and to whom it means to speak.
+Each node opens a stream to each other one and only sends on it; the other one's frames come
+on its own stream. The first message names the sender and the receiver.
 
 A peer that is slow or gone costs the others nothing (:mod:`.peer_links`), and nothing ever waits
 for it.
 
-Frames come in only from who has proved to be a node (:mod:`.security`) of this cluster, by the key
-that the record binds to its id, and on one stream at a time; and they go out only to who has shown
-that key. A node whose key the record has as another one, as a record that is behind may, is let in
-with a proof that it has the state of the cluster, and only while nobody leads. Whatever is
-malformed closes its stream, with a logged reason. A node that the record does not name is let in
-likewise: it may have been admitted after what is known here, and may be needed to elect a leader;
-as long as a leader is heard, what it knows comes here soon, and the newcomer tries again.
+Frames come in only from a node of this cluster (:mod:`.security`), on one stream at a time. The
+node has proved its id by the key that the record binds to it. They go out only to a node that has
+shown its key.
+
+A record that is behind may have another key of a node. Such a node is let in with a proof that it
+has the state of the cluster, and only while no node leads. A node that the record does not name is
+let in on the same terms: it may have been admitted after the entries known here, and may be needed
+to elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries
+again.
+
+A malformed message closes its stream, with a logged reason.
 """
 
 from __future__ import annotations
@@ -30,7 +34,6 @@ from typing import Final
 
 import msgspec
 
-from postroom.limits import PEER_UNREAD_BYTES_MAX
 from postroom.log_once import LogOnce, shown
 from postroom.protocol.streams import DENIED, UNAVAILABLE
 from postroom.raft.state_machine import NodeId
@@ -45,19 +48,20 @@ from postroom.server.cluster.introductions import (
     proof_of,
 )
 from postroom.server.cluster.peer_links import PeerLink
+from postroom.server.cluster.unread_frames import UnreadFrames
 
 LIVE_SECONDS: Final = 2.0
-"""A stream on which nothing has come for so long may be replaced by another one of its node."""
+"""The silence after which a stream may be replaced by another one of its node."""
 
 _log = logging.getLogger(__name__)
 
 
 class Arrival:
-    """A stream of another node to this one. Made by :meth:`Peers.enter`.
+    """A stream of another node to this one. :meth:`Peers.enter` makes it.
 
     Attributes:
         sender: the node.
-        fingerprint: of the key that it has shown; empty: there is no TLS.
+        fingerprint: the fingerprint of the key that it has shown; empty: there is no TLS.
     """
 
     def __init__(
@@ -76,33 +80,34 @@ class Arrival:
         self._peers = peers
 
     def received(self, frames: Sequence[bytes]) -> bool:
-        """Frames have come in. Whether to read on; else ``read_on`` will be called.
+        """Take frames, and return whether to read on; if not, ``read_on`` will be called.
 
         Raises:
-            Refused: one before was malformed.
+            Refused: an earlier frame was malformed.
         """
         self.heard_at = self._peers.monotonic()
         return self._peers.take(self, frames)
 
     def close(self) -> None:
-        """It has ended."""
+        """Note that the stream has ended."""
         self._peers.left(self)
 
 
 class Peers:
-    """See the module. A :class:`postroom.raft.transport.Transport`.
+    """The streams to and from other nodes: a :class:`postroom.raft.transport.Transport`.
 
     Args:
-        introduction: who this node is.
+        introduction: the identity of this node.
         dialer: calls other nodes.
         randomness: spreads attempts to connect.
         monotonic: seconds that never go back.
 
     Attributes:
         on_frames: called when some have come in.
-        has_leader: whether a leader is heard; see the module.
-        secret: the cluster's, as far as this node has its state.
-        fingerprint: of this node's key; empty: there is no TLS.
+        unread: the frames that have come in.
+        has_leader: returns whether a leader is heard; see the module.
+        secret: returns the cluster's secret, as far as this node has its state.
+        fingerprint: the fingerprint of this node's key; empty: there is no TLS.
     """
 
     def __init__(
@@ -126,13 +131,11 @@ class Peers:
         self._moved: dict[int, tuple[str, str]] = {}
         self._links: dict[NodeId, PeerLink] = {}
         self._arrivals: dict[int, Arrival] = {}
-        self._arrived: list[tuple[NodeId, bytes]] = []
-        self._unread_bytes = 0
         self._distrusted: set[NodeId] = set()
-        self._held_up: list[Arrival] = []
+        self.unread = UnreadFrames()
 
     def introduction(self, receiver: int) -> bytes:
-        """What this node says first to another one."""
+        """Return the first message of this node to another one."""
         said, secret = msgspec.structs.replace(self._me, receiver=receiver), self.secret()
         if self.fingerprint and secret:
             proof = proof_of(secret, said, self.fingerprint)
@@ -141,7 +144,7 @@ class Peers:
 
     @property
     def hears_others(self) -> bool:
-        """Whether any other node has a stream to this one."""
+        """Return whether any other node has a stream to this one."""
         return bool(self._arrivals)
 
     def follow(self, nodes: Nodes | None) -> None:
@@ -150,7 +153,7 @@ class Peers:
         known = () if nodes is None else nodes.nodes
         recorded = {(node.node_id, node.address) for node in known}
         self._moved = {n: pair for n, pair in self._moved.items() if (n, pair[0]) in recorded}
-        # At its own address there is nobody else: who is said to be there has lost its disk.
+        # No other node is at this node's address: a node recorded there has lost its disk.
         places = {node.node_id: self._where(node) for node in known}
         wanted = {n: address for n, address in places.items() if address != self._me.address}
         wanted.pop(self._me.sender, None)
@@ -165,7 +168,11 @@ class Peers:
                 self._links[node_id] = PeerLink(self, node_id, address)
 
     def _take_over(self, nodes: Nodes | None) -> set[NodeId]:
-        """The record is ``nodes`` now; whose keys are others. Streams of the former ones end."""
+        """Take a new record, and end the streams of nodes whose keys it does not have.
+
+        Returns:
+            The nodes whose keys are new.
+        """
         before, self._nodes = self._nodes, nodes
         if before == nodes or nodes is None:
             return set()
@@ -182,7 +189,7 @@ class Peers:
         return {each.node_id for each in nodes.nodes if earlier.get(each.node_id) != _keys(each)}
 
     def _goes_on(self, node_id: int, link: PeerLink) -> bool:
-        """Else it was not let in, or must not be any more: it is tried again, at once."""
+        """Return whether a link stays; if not, it is made anew, as its key has changed."""
         return link.connected and self.fault_of_key(node_id, link.fingerprint) is None
 
     def _where(self, node: NodeDescriptor) -> str:
@@ -190,10 +197,10 @@ class Peers:
         return node.address if moved is None else moved[1]
 
     def met(self, store_id: bytes, address: str, fingerprint: bytes = b"") -> None:
-        """A node has proved to be at ``address``, by its key: it is followed there.
+        """Follow a node to ``address``, at which it has proved to be by its key.
 
-        The record may not know yet. It cannot be changed before a majority talks to each other, and
-        that may have moved.
+        The record may not know it yet. It cannot be changed before a majority is connected, and
+        nodes of the majority may have moved.
         """
         known = None if self._nodes is None else self._nodes.by_store(store_id)
         if known is None or self._where(known) == address or known.node_id == self._me.sender:
@@ -205,27 +212,27 @@ class Peers:
         self.follow(self._nodes)
 
     def close(self) -> None:
-        """Let go of all streams."""
+        """Close all streams."""
         self.follow(None)
 
     # --- keys
 
     def fault_of_key(self, node_id: int, fingerprint: bytes) -> str | None:
-        """Why who has shown a key is not the node; ``None``: it is, or there is no TLS."""
+        """Return why the owner of a key is not the node; ``None``: it is, or there is no TLS."""
         known = None if self._nodes is None else self._nodes.by_id(node_id)
         if not fingerprint or known is None or known.may_show(fingerprint):
             return None
         return None if self._proved.get(node_id) == fingerprint else wrong_key(known, fingerprint)
 
     def check_key(self, said: Introduction, fingerprint: bytes) -> None:
-        """Whether who has opened a stream has the key of the node that it says it is.
+        """Check that the opener of a stream has the key of the node that it says it is.
 
         Args:
-            said: what it says.
-            fingerprint: of the key that it has shown; empty: there is no TLS.
+            said: its introduction.
+            fingerprint: the fingerprint of the key that it has shown; empty: there is no TLS.
 
         Raises:
-            Refused: it has not.
+            Refused: it has another key.
         """
         known = None if self._nodes is None else self._nodes.by_id(said.sender)
         if not fingerprint or self._nodes is None:
@@ -254,7 +261,7 @@ class Peers:
             self._links[said.sender] = PeerLink(self, said.sender, link.address)
 
     def may_prove(self) -> bool:
-        """Whether nobody leads, and this node can show that it has the state of the cluster."""
+        """Return whether no node leads, and this one can prove that it has the cluster's state."""
         return bool(self.fingerprint and self.secret()) and not self.has_leader()
 
     def _is_proved(self, said: Introduction, fingerprint: bytes) -> bool:
@@ -262,7 +269,7 @@ class Peers:
         return bool(secret) and hmac.compare_digest(proof_of(secret, said, fingerprint), said.proof)
 
     def key_of(self, node: NodeDescriptor) -> bytes:
-        """That which a node has shown when it was called at its address; empty: none."""
+        """Return the key that a node has shown when it was called at its address; empty: none."""
         if node.node_id == self._me.sender:
             return self.fingerprint
         link = self._links.get(node.node_id)
@@ -277,31 +284,23 @@ class Peers:
             link.send(frame)
 
     def receive(self) -> Iterable[tuple[NodeId, bytes]]:
-        """The frames that have arrived since the last call."""
-        arrived = self._arrived
-        if arrived:
-            self._arrived = []
-            self._unread_bytes = 0
-            if self._held_up:
-                held_up, self._held_up = self._held_up, []
-                for arrival in held_up:
-                    arrival.read_on()
-        return arrived
+        """Yield the frames that have arrived; those that are not taken stay."""
+        return self.unread.take()
 
     def connected(self, node: NodeId) -> bool:
-        """Whether there is a stream to ``node``. A hint."""
+        """Return whether there is a stream to ``node``. A hint."""
         link = self._links.get(node)
         return link is not None and link.connected
 
     def connection_error(self, node: NodeId) -> str:
-        """Why there is no stream to ``node``, in words; empty: there is one, or nobody knows."""
+        """Return why there is no stream to ``node``; empty: there is one, or it is not known."""
         link = self._links.get(node)
         return "" if link is None else link.connection_error
 
-    # --- what comes in
+    # --- incoming streams
 
     def sender_of(self, message: bytes) -> Introduction:
-        """Who has opened a stream, by its first message; that its address is true is to be proved.
+        """Return the introduction of a stream's opener. Its address has still to be proved.
 
         Raises:
             Refused: it is not a node of this cluster, or means another one.
@@ -339,16 +338,16 @@ class Peers:
         read_on: Callable[[], None],
         fingerprint: bytes = b"",
     ) -> Arrival:
-        """A node that was found to be ``said`` has a stream to this one.
+        """Take a stream of a node that was found to be ``said``.
 
         Args:
-            said: who it is.
+            said: its introduction.
             end: called if the stream is to end, because it stands still and there is a newer one.
             read_on: called when it may be read again.
             fingerprint: of the key that it has shown, which was checked; empty: there is no TLS.
 
         Raises:
-            Refused: it has another one, on which it is heard.
+            Refused: the node has another stream, on which it is heard.
         """
         older = self._arrivals.get(said.sender)
         if older is not None:
@@ -362,33 +361,28 @@ class Peers:
         return arrival
 
     def left(self, arrival: Arrival) -> None:
-        """A stream has ended."""
+        """Forget a stream that has ended."""
         if self._arrivals.get(arrival.sender) is arrival:
             del self._arrivals[arrival.sender]
 
     def distrust(self, sender: NodeId) -> None:
-        """A frame of ``sender`` was malformed: its stream ends with the next one."""
+        """Distrust ``sender``, which sent a malformed frame: its stream ends with the next one."""
         self._distrusted.add(sender)
 
     def take(self, arrival: Arrival, frames: Sequence[bytes]) -> bool:
-        """Frames have come in; whether more may be read.
+        """Take frames, and return whether more may be read.
 
         Raises:
-            Refused: one before was malformed.
+            Refused: an earlier frame was malformed.
         """
         sender = arrival.sender
         if sender in self._distrusted:
             self._distrusted.discard(sender)
             raise Refused("a frame of it was malformed")
-        arrived = self._arrived
         for frame in frames:
-            arrived.append((sender, frame))
-            self._unread_bytes += len(frame)
+            self.unread.add(sender, frame)
         self.on_frames()
-        if self._unread_bytes <= PEER_UNREAD_BYTES_MAX:
-            return True
-        self._held_up.append(arrival)
-        return False
+        return self.unread.has_room(sender, arrival.read_on)
 
 
 def _keys(node: NodeDescriptor) -> tuple[bytes, bytes]:

@@ -1,4 +1,4 @@
-"""Asking other nodes: who they are, and to be let in."""
+"""The questions to other nodes: who they are, and whether they let this one in."""
 
 from __future__ import annotations
 
@@ -31,16 +31,15 @@ _log = logging.getLogger(__name__)
 
 
 class Questions:
-    """Asks other nodes. Close it when everything is known.
+    """A series of questions to other nodes. Close it when everything is known.
 
     Attributes:
-        connection_errors: why those did not answer that were asked last and did not.
-        fingerprints: of the keys that the others have shown; none: there is no TLS.
+        connection_errors: why nodes did not answer the last question.
+        fingerprints: the keys that the others have shown; none: there is no TLS.
 
     Args:
-        security: what this node shows.
-        fault_of_key: why who has shown a key, by its fingerprint, at an address is not to be
-            listened to.
+        security: the proofs that this node shows.
+        fault_of_key: returns why the key with a fingerprint, shown at an address, is not trusted.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class Questions:
         self._dialer = Dialer(security)
 
     async def hello(self, addresses: Iterable[str]) -> dict[str, SelfDescription]:
-        """What the nodes at ``addresses`` say of themselves; who does not answer is left out."""
+        """Return the descriptions of the nodes at ``addresses`` that answer."""
         asked = list(addresses)
         answers = await asyncio.gather(*(self._ask(each, HELLO, b"") for each in asked))
         heard = {}
@@ -66,11 +65,11 @@ class Questions:
         return heard
 
     async def admit(self, addresses: Sequence[str], application: JoinRequest) -> Admitted | None:
-        """Asks to be admitted; ``None``: nobody could do it now.
+        """Ask to be admitted; ``None``: no node could do it now.
 
         Raises:
             Invalid: refused for good.
-            AccessDenied: this node's certificate is none for its address.
+            AccessDenied: this node's certificate is not for its address.
         """
         to_ask = list(addresses)
         asked = set()
@@ -115,5 +114,5 @@ class Questions:
         return None if self._fault_of_key is None else self._fault_of_key(address, fingerprint)
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         await self._dialer.close()

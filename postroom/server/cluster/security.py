@@ -1,22 +1,23 @@
-"""Who may talk to a node: certificates of one authority, and tokens for clients.
+"""The proofs that a node asks for: certificates of one authority, and tokens for clients.
 
 * A *node* has a certificate of the authority for the host of its address, as a DNS name or IP
   address among the subject alternative names; it shows it when it calls another node, and when it
   is called.
-* Which node it is says its key (:mod:`.node_keys`): the record of the nodes binds a key to each id,
-  and nobody else acts as that node, or is called as it (:mod:`.peers`), whatever hosts his
-  certificate names. Where no key is bound yet, as in a folder of before, the names count alone.
+* The key of a node tells which one it is (:mod:`.node_keys`). The record of the nodes binds a key
+  to each id. No other program can act as that node, or be called as it (:mod:`.peers`),
+  whatever hosts its certificate names. If no key is bound yet, as in an older folder, only the
+  names count.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
   Its role says what it may do (:mod:`.access`): that of its token, or of its certificate.
 
 The connection itself is mutual TLS: without a certificate of the authority nothing is read from it.
-A certificate is that of a node if it names hosts. So a client's should name
-none (a common name or an e-mail address is fine): with one that does, it could ask to be let in as
-a node there. That takes an administrator's word besides (:meth:`Security.vouches`).
+A certificate is that of a node if it names hosts. A client's should therefore name
+none (a common name or an e-mail address is fine). With one that does, it could ask to be let in as
+a node there, which also takes an administrator's word (:meth:`Security.vouches`).
 ``insecure`` switches all of this off, by name only.
 
-Connections come in by two doors, native streams and gRPC (:mod:`.listener`). Each finds out what
-was shown, and asks here whether that is enough: there are no two answers.
+Connections come in by two doors, native streams and gRPC (:mod:`.listener`). Each reads the proofs,
+and asks here whether they are enough: the answer is the same for both.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ import logging
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from postroom.client.remote import tls_files
+from postroom.client.remote.certificate_dates import expires_at, first_of_pem
 from postroom.client.remote.native import offering_native
-from postroom.errors import AccessDenied
+from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce
-from postroom.server.cluster.access import Role, Roles
+from postroom.server.cluster.access import Access, Role, Roles
 from postroom.server.cluster.access_files import Tokens, WatchedFile
+from postroom.server.cluster.expiry import Expiry
 from postroom.server.cluster.node_keys import fingerprint_of_pem
 
 _log = logging.getLogger(__name__)
@@ -42,14 +49,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """Files in PEM: the authority's certificate, this node's own (with its chain), and its key."""
+    """The files in PEM: the authority's certificate, this node's own with its chain, its key."""
 
     ca: Path
     certificate: Path
     key: Path
 
     def read(self) -> tuple[bytes, bytes, bytes]:
-        """Their contents.
+        """Return their contents.
 
         Raises:
             AccessDenied: one cannot be used.
@@ -64,16 +71,17 @@ class Certificates:
 
 
 class Security:
-    """What a node asks of who calls it, and what it shows to whom it calls.
+    """The proofs that a node asks of its callers, and shows to the nodes that it calls.
 
     Args:
         certificates: this node's; ``None``: insecure.
-        tokens: of clients; ``None``: their certificates are enough.
-        roles: of clients' certificates, where there are no tokens; ``None``: all may write.
+        tokens: the tokens of clients; ``None``: their certificates are enough.
+        roles: the roles of clients' certificates, if there are no tokens; ``None``: all may write.
 
     Attributes:
         pem: the authority's certificate, this node's own, and its key; ``None``: insecure.
-        fingerprint: of this node's key; empty: insecure.
+        fingerprint: the fingerprint of this node's key; empty: insecure.
+        expiry: warns in time that certificates expire.
     """
 
     def __init__(
@@ -86,8 +94,10 @@ class Security:
         self._certificates = certificates
         self._tokens = tokens
         self._refusals = LogOnce()
+        self._readings = 0
         self.pem = None if certificates is None else certificates.read()
         self.fingerprint = b""
+        self.expiry = Expiry({} if self.pem is None else _dates(self.pem[0], self.pem[1]))
         self._own_file: WatchedFile[bytes] | None = None
         if certificates is not None and self.pem is not None:
             self.fingerprint = _fingerprint(self.pem[1])
@@ -97,35 +107,38 @@ class Security:
 
     @property
     def insecure(self) -> bool:
-        """Whether anybody may do anything."""
+        """Return whether every caller may do anything."""
         return self.pem is None
 
     @property
     def next_fingerprint(self) -> bytes:
-        """Of the key in the certificate's file as it is now: with it the node would start again."""
+        """Return the fingerprint of the key in the certificate's file now, for the next start."""
         return b"" if self._own_file is None else self._own_file.current()
 
     @property
     def admin_token(self) -> str:
-        """An administrator's token that this node knows, to show when it joins; empty: none."""
+        """Return an administrator's token that this node shows when it joins; empty: none."""
         return "" if self._tokens is None else self._tokens.first_of(Role.ADMIN)
 
     def vouches(self, token: str, name: str) -> bool:
-        """Whether an administrator wants who calls to be a node: as for :meth:`role_of_client`."""
+        """Return whether an administrator wants the caller to be a node.
+
+        The arguments are those of :meth:`role_of_client`.
+        """
         try:
             return self.role_of_client(token or None, name) is Role.ADMIN
         except AccessDenied:
             return False
 
     def grpc_context(self) -> ssl.SSLContext | None:
-        """For a look at the certificate of a server that speaks gRPC; ``None``: insecure."""
+        """Return the TLS context for reading a gRPC server's certificate; ``None``: insecure."""
         context = self._context(ssl.PROTOCOL_TLS_CLIENT)
         if context is not None:
             context.set_alpn_protocols(["h2"])
         return context
 
     def _context(self, side: int) -> ssl.SSLContext | None:
-        """For native streams; gRPC makes its own of the same files."""
+        """Return the TLS context of native streams; gRPC makes its own of the same files."""
         files = self._certificates
         if files is None:
             return None
@@ -136,13 +149,13 @@ class Security:
         return offering_native(context)
 
     def fault_of_node(self, names: Sequence[str], address: str, caller: str) -> str | None:
-        """Why who calls is not the node at ``address``; ``None``: it has a certificate for it.
+        """Return why the caller is not the node at ``address``, or ``None`` if it is.
 
         Args:
-            names: the hosts that its certificate, which TLS has checked, is for. Not its common
-                name: that is what clients' certificates have.
-            address: where it says that it is.
-            caller: where it calls from, for the log.
+            names: the hosts that its certificate, which TLS has checked, is for. Its common name is
+                not among them: clients' certificates have one.
+            address: the address that it claims.
+            caller: the address that it calls from, for the log.
         """
         if self.pem is None:
             return None
@@ -160,14 +173,14 @@ class Security:
         )
 
     def role_of_client(self, token: str | None, name: str) -> Role:
-        """What who calls may do with the store.
+        """Return the role of a client.
 
         Args:
-            token: that it has shown; ``None``: none.
+            token: the token that it has shown; ``None``: none.
             name: the common name of its certificate, which TLS has checked.
 
         Raises:
-            AccessDenied: nothing at all.
+            AccessDenied: it has no role.
         """
         if self.pem is None:
             return Role.ADMIN
@@ -183,6 +196,29 @@ class Security:
             )
         return role
 
+    def access_of_client(self, token: str | None, name: str) -> Access:
+        """Return the terms on which a client is let in.
+
+        The arguments are those of :meth:`role_of_client`.
+
+        Raises:
+            AccessDenied: it is not let in.
+        """
+        role = self.role_of_client(token, name)
+        shown = [f"certificate {name}"] if name and self.pem is not None else []
+        if token is not None and self._tokens is not None:
+            shown.append(f"token {sha256(token.encode()).hexdigest()[:16]}")
+        return Access(role, ", ".join(shown), partial(self.role_of_client, token, name))
+
+    def has_changed(self) -> bool:
+        """Return whether new content of a file of permissions was accepted since the last call."""
+        readings = 0 if self._tokens is None else self._tokens.readings()
+        if self._roles is not None:
+            self._roles.current()
+            readings += self._roles.readings
+        before, self._readings = self._readings, readings
+        return readings != before
+
     def _role_of_token(self, token: str | None) -> Role:
         assert self._tokens is not None
         if token is None:
@@ -193,12 +229,20 @@ class Security:
         return role
 
 
+def _dates(ca: bytes, certificate: bytes) -> dict[str, datetime]:
+    dates = {}
+    for name, pem in (("this node's certificate", certificate), ("its authority's", ca)):
+        with suppress(Invalid):  # TLS has accepted it: it need not be read here
+            dates[name] = expires_at(first_of_pem(pem.decode("latin-1")))
+    return dates
+
+
 def _fingerprint(pem: bytes) -> bytes:
     return fingerprint_of_pem(pem.decode("latin-1"))
 
 
 def _matches(host: str, name: str) -> bool:
-    """Whether a certificate for ``name``, perhaps ``*.domain``, is one for ``host`` (RFC 6125)."""
+    """Return whether a certificate for ``name``, or ``*.domain``, is for ``host`` (RFC 6125)."""
     try:
         return ipaddress.ip_address(host) == ipaddress.ip_address(name)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A node as a process: its folder, how it joins the cluster, its server, and its end.
+"""A node as a process: its folder, its joining of the cluster, its server, and its end.
 
 ::
 
@@ -24,12 +24,12 @@ from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
-from postroom.limits import DISK_RESERVE_BYTES
+from postroom.limits import DISK_RESERVE_BYTES, MEMORY_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.cluster import formation
+from postroom.server.cluster import descriptors, formation
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import SelfDescription
@@ -47,7 +47,7 @@ from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
 
 LEASE_SECONDS: Final = 1.0
-"""How long the others wait for a leaseholder that has died."""
+"""The time for which the others wait for a leaseholder that has died."""
 
 LOOK_SECONDS: Final = 0.2
 STOP_SECONDS: Final = 2.0
@@ -57,18 +57,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a node is started.
+    """The settings of a node's start.
 
     Attributes:
-        folder: its data.
-        listen: where it listens, ``host:port``.
-        address: where the others and clients reach it.
+        folder: the folder of its data.
+        listen: the address to listen at, ``host:port``.
+        address: the address at which the others and clients reach it.
         first_addresses: the first nodes', the same list on each of them.
-        security: who may talk to it.
+        security: decides which callers may talk to it.
         lease_seconds: how long the others wait for it if it dies while it leads.
         disk_reserve_bytes: writes are refused when less is free.
-        engine: what its folder is written by; ``None``: what it has, or the first installed.
-        log_segment_bytes: of new segments of the log; ``None``: as usual.
+        engine: the engine of its folder; ``None``: the one that wrote it, or the first installed.
+        log_segment_bytes: the length of new segments of the log; ``None``: the default.
+        memory_bytes: the budget for the parts of the store that are kept in memory.
     """
 
     folder: Path
@@ -80,13 +81,14 @@ class Settings:
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     engine: EngineName | None = None
     log_segment_bytes: int | None = None
+    memory_bytes: int = MEMORY_BYTES
 
 
 class ServedNode:
-    """See the module.
+    """A node as a process; see the module.
 
     Args:
-        settings: how it is started.
+        settings: the settings of its start.
         clock: the machine's.
         randomness: for ids, time-outs and pauses.
     """
@@ -96,11 +98,13 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
+        descriptors.raise_limit()  # before the engine counts how many files it may have open
         self._engine: Engine = open_storage(
             settings.folder,
             randomness,
             engine_name=settings.engine,
             segment_bytes=settings.log_segment_bytes,
+            memory_bytes=settings.memory_bytes,
         )
         self._joining = Joining(
             self._engine, settings.address, settings.first_addresses, self._security, randomness
@@ -119,7 +123,7 @@ class ServedNode:
 
     @property
     def node(self) -> Node:
-        """The node, once it has joined."""
+        """Return the node, once it has joined."""
         assert self._driver is not None
         return self._driver.node
 
@@ -127,8 +131,8 @@ class ServedNode:
         """Serve until :meth:`stop` is called.
 
         Args:
-            on_ready: called once the node knows who leads, so that clients can be served, and
-                counts in its group.
+            on_ready: called once the node knows the leader, and counts in its group: clients can be
+                served.
 
         Raises:
             Error: it cannot start, or cannot go on.
@@ -153,7 +157,7 @@ class ServedNode:
         self._over.set()
 
     async def _unless_over(self, coroutine: Any) -> bool:
-        """Run ``coroutine`` to its end; false if the node is stopped before."""
+        """Run ``coroutine`` to its end; return false if the node is stopped before."""
         task = asyncio.create_task(coroutine)
         over = asyncio.create_task(self._over.wait())
         await asyncio.wait((task, over), return_when=asyncio.FIRST_COMPLETED)
@@ -186,15 +190,17 @@ class ServedNode:
             members=formation.first_members(self._engine),
             lease_seconds=settings.lease_seconds,
             disk_reserve_bytes=settings.disk_reserve_bytes,
+            memory_bytes=settings.memory_bytes,
         )
         node = Node(self._engine, self._clock, self._random, peers, options)
-        self._driver = AsyncioDriver(node, self._random)
+        self._driver = AsyncioDriver(node, self._random, is_embedded=False)
         peers.follow(known)
         peers.on_frames = lambda: node.wake(urgent=True)
         peers.has_leader = lambda: node.leader() is not None
         peers.fingerprint = self._security.fingerprint
         peers.secret = lambda: self._engine.get(secret_key(RANGE_ID)) or b""
         node.on_malformed = peers.distrust
+        node.link_error = peers.connection_error
         sessions = self._sessions = Sessions(node)
 
         def nodes_changed() -> None:
@@ -246,7 +252,10 @@ class ServedNode:
             return Verdict()
 
     async def _not_there(self, application: JoinRequest, caller: Caller) -> Verdict | None:
-        """Else a wrong --advertise would take the place of the node that is really there."""
+        """Return a verdict unless the applicant is really at its address, or ``None`` if it is.
+
+        Otherwise a wrong --advertise would take the place of the node that is really there.
+        """
         found = await store_at(self._security, application.address)
         if found is None:
             self._said.log(
@@ -264,7 +273,7 @@ class ServedNode:
     # --- while it serves
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Something that goes on beside; when it fails, the node does."""
+        """Run ``coroutine`` in the background; when it fails, the node does."""
         task = asyncio.create_task(coroutine)
         task.add_done_callback(self._ended)
         self._background.append(task)
@@ -278,7 +287,7 @@ class ServedNode:
             self._fail(Error(f"the node cannot go on: {error}"))
 
     async def _watch(self, on_ready: Callable[[], None]) -> None:
-        """Tells whoever asks for the node's health, and notices when it cannot go on."""
+        """Keep the node's health known, and notice when it cannot go on."""
         assert self._peers is not None
         serving, leaderless = False, Leaderless(self._known_nodes, self._peers.connection_error)
         while True:
@@ -290,8 +299,12 @@ class ServedNode:
                 self.stop()
                 return
             leaderless.look(self.node)
+            wall_seconds = self._clock.wall_milliseconds() / 1000
+            self.node.certificate = self._security.expiry.look(wall_seconds)
             if self._sessions is not None:
                 self._sessions.look()
+                if self._security.has_changed():
+                    self._sessions.look_at_access()
             can_serve = self.node.leader() is not None and self.node.nodes is not None
             if can_serve != serving:
                 serving = can_serve
@@ -302,12 +315,12 @@ class ServedNode:
             await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
 
     def _has_joined(self) -> bool:
-        """Whether this node counts: whoever replaces one after the other waits for that."""
+        """Return whether this node counts; operators wait for that to replace the next one."""
         node = self.node
         return node.nodes is not None and has_joined(node.node_id, node.group, node.nodes)
 
     async def _look_around(self) -> None:
-        """Whenever nobody leads, or nobody talks to this node: it may be removed, and not know."""
+        """Ask the others whenever no node leads, or none talks to this one: it may be removed."""
         peers = self._peers
         assert peers is not None
         while True:
@@ -329,7 +342,7 @@ class ServedNode:
         )
 
     def _is_removed(self) -> bool:
-        """Whether the cluster goes on without this node, for good."""
+        """Return whether the cluster goes on without this node, for good."""
         nodes, group = self.node.nodes, self.node.group
         mine = None if nodes is None else nodes.by_id(self.node.node_id)
         if nodes is None or (mine is not None and not mine.retired):
@@ -343,13 +356,13 @@ class ServedNode:
     # --- the end
 
     async def _drain(self) -> None:
-        """Others take over, and clients are told to go there."""
+        """Let others take over, and tell clients to go there."""
         await self._doors.set_health(serving=False)
         if self._failure is None:
             await _awaited(self.node.hand_over())
         if self._sessions is not None:
             self._sessions.end_all(Unavailable("this node stops; nothing was changed: ask another"))
-        await asyncio.sleep(0)  # what is left to say is said
+        await asyncio.sleep(0)  # the last output is sent
 
     async def _close(self) -> None:
         for task in self._background:

@@ -1,11 +1,11 @@
-"""What a client is told whose request was not done: why, and who may do it."""
+"""The failures of requests that were not done: why, and what the client can do."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-from postroom.errors import Error, Invalid, Unavailable
+from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import ClockOffset, HybridLogicalClock
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
 from postroom.protocol.failures import (
@@ -15,6 +15,7 @@ from postroom.protocol.failures import (
     Failure,
     failure_from,
 )
+from postroom.protocol.frames import PROTOCOL_VERSION
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import NotLeaseholder
 from postroom.server.cluster.admission import Admission
@@ -32,8 +33,21 @@ CLOCK_IS_AHEAD: Final[Failure] = (
 _log = logging.getLogger(__name__)
 
 
+def check_version(version: int) -> None:
+    """Check that a client speaks this protocol.
+
+    Raises:
+        VersionMismatch: it speaks another version.
+    """
+    if version != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"this node speaks version {PROTOCOL_VERSION} of the protocol, the client version "
+            f"{version}; nothing was done: use the same version of Postroom"
+        )
+
+
 def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
-    """Commits will be above the client's clock; or why that cannot be."""
+    """Raise the clock above the client's, for its commits, or return why that is refused."""
     if clients > clock.last():
         try:
             clock.update(clients, CLOCK_OFFSET_SECONDS_MAX)
@@ -42,19 +56,19 @@ def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
     return None
 
 
-def overload(admission: Admission, own_requests: int, own_bytes: int, size: int) -> Failure | None:
-    """Why a client with so much under way may not have one more, of ``size`` bytes."""
+def overload(
+    admission: Admission, principal: str, own_requests: int, own_bytes: int, size: int
+) -> Failure | None:
+    """Return why a client may not have one more request, of ``size`` bytes, or ``None``."""
     limits = admission.limits
-    if own_requests < limits.stream_requests_max + limits.stream_waits_max:
-        if admission.requests < limits.requests_max and admission.bytes < limits.bytes_max:
-            return None
-        if admission.admits(own_requests, own_bytes, size):
-            return None
+    may_have_more = own_requests < limits.stream_requests_max + limits.stream_waits_max
+    if may_have_more and admission.admits(principal, own_requests, own_bytes, size):
+        return None
     return failure_from(admission.refusal())
 
 
 def too_many_protections(count: int) -> Failure:
-    """It has so many, and gets no more."""
+    """Return the failure for a client that has so many protections, and gets no more."""
     return failure_from(Unavailable(
         f"this client has {count} snapshots and scans open, and gets no more; nothing was "
         "changed: end some of them",
@@ -62,17 +76,17 @@ def too_many_protections(count: int) -> Failure:
 
 
 def failure_of(node: Node, error: BaseException, peer: str) -> Failure:
-    """What has become of a request that the node has answered with an error.
+    """Return the failure of a request that the node has answered with an error.
 
     Args:
-        node: which has.
-        error: why.
-        peer: whose request it was, for the log.
+        node: the node.
+        error: the error.
+        peer: the client, for the log.
     """
     if isinstance(error, NotLeaseholder):
         return NOT_LEASEHOLDER, str(error), _whereabouts(node, error.leader)
     if error is node.replicas.failed:
-        return NOT_LEASEHOLDER, str(error), None  # whoever leads next may serve it
+        return NOT_LEASEHOLDER, str(error), None  # the next leader may serve it
     if not isinstance(error, Error | ValueError | TypeError):
         _log.error("a request of client %s failed", peer, exc_info=error)
     return failure_from(error)

@@ -1,4 +1,4 @@
-"""What the sessions of clients ask of their node, and what they say of it first."""
+"""The parts of a node that the sessions of clients use, and the frame that greets a client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from postroom.server.replicas import Replicas
 
 
 class Node(Protocol):
-    """What sessions ask of their node."""
+    """The parts of their node that sessions use."""
 
     failed: Error | None
     nodes: Nodes | None
@@ -26,33 +26,33 @@ class Node(Protocol):
 
     @property
     def node_id(self) -> int:
-        """Which node this is."""
+        """Return the node's id."""
 
     def submit(self, call: Call) -> None:
         """Take a request."""
 
     def wake(self, *, urgent: bool) -> None:
-        """A turn is wanted."""
+        """Ask for a turn."""
 
     def cancel(self, call: Call) -> bool:
         """Forget a request that still waits."""
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
-        """``act`` is called after a time."""
+        """Call ``act`` after a time."""
 
     def leader(self) -> NodeId | None:
-        """Who leads, as far as this node knows."""
+        """Return the leader, as far as this node knows."""
 
     def describe(self) -> NodeStatus:
-        """What this node says of itself."""
+        """Return the node's description of itself."""
 
 
 def welcome_of(node: Node, requests_max: int) -> bytes:
-    """The frame that says who leads, and who the nodes are.
+    """Return the frame that names the leader and the nodes.
 
     Args:
-        node: which says it.
-        requests_max: how many a client may have unanswered.
+        node: the node that sends it.
+        requests_max: how many requests a client may have unanswered.
     """
     nodes = () if node.nodes is None else node.nodes.nodes
     addresses = [(each.node_id, each.address) for each in nodes if not each.retired]

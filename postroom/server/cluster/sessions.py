@@ -1,19 +1,19 @@
-"""All client streams of a node: which are open, whose turn it is, and who makes room for whom.
+"""The client streams of a node: the open ones, their turns, and their room.
 
 Clients have fair shares: of the requests under way, of a node's turns, and of the streams. One
-stream is :mod:`.session`; how much is under way counts :mod:`.admission`.
+stream is :mod:`.session`; :mod:`.admission` counts the load under way.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable
 
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.protocol.identities import has_secret
-from postroom.server.cluster.access import Role
+from postroom.ranges.rounds import Rounds
+from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.admission import Admission, Limits
 from postroom.server.cluster.large_frames import LargeFrames
 from postroom.server.cluster.session import Session
@@ -24,23 +24,23 @@ _log = logging.getLogger(__name__)
 
 
 class Sessions:
-    """All client streams of a node.
+    """The client streams of one node.
 
     Attributes:
-        node: whose.
-        admission: how much is under way.
-        said: what was logged of them.
-        large_frames: those that are being decoded.
+        node: the node.
+        admission: counts the load under way.
+        said: remembers the logged messages about them.
+        large_frames: the large frames that are being decoded.
     """
 
     def __init__(self, node: Node, limits: Limits | None = None) -> None:
         self.node = node
         self.admission = Admission(limits or Limits())
         self.said = LogOnce()
-        self.large_frames = LargeFrames(node)
+        self.large_frames = LargeFrames()
         self._open: dict[bytes, Session] = {}
         self._silence = Silence(node, self._open.values)
-        self._with_backlog: dict[Session, None] = {}
+        self._with_backlog: Rounds[Session] = Rounds()
         node.replicas.on_room(self._work_off)
 
     def __len__(self) -> int:
@@ -49,25 +49,24 @@ class Sessions:
     # --- fair shares
 
     def waits(self, session: Session) -> None:
-        """It has a backlog, and the next turn is to go on with it."""
-        self._with_backlog[session] = None
+        """Queue a session whose frames the next turn is to go on with."""
+        self._with_backlog.add(session.principal, session)
 
     def _work_off(self) -> None:
-        """A turn has room for reads: one request of each client that has a backlog, in turns; and
-        before that, for a part of one large frame.
+        """Do waiting work of sessions while the turn has room for reads.
+
+        Principals take turns, with one part each: a request, or a stretch of a large frame.
         """
-        self.large_frames.go_on()
         waiting, replicas = self._with_backlog, self.node.replicas
         while waiting and not replicas.is_used_up:
-            session = next(iter(waiting))
-            del waiting[session]
-            if session.work_off_one():
-                waiting[session] = None
+            session = waiting.pop()
+            if session.go_on():
+                waiting.add(session.principal, session)
         if waiting:
             self.node.wake(urgent=True)
 
     def check_unread(self, session: Session) -> None:
-        """A client, or all together, may have left too much unread."""
+        """Cut off a client if it, or all together, have left too much unread."""
         limits, unread = self.admission.limits, session.unread_bytes
         if unread > max(limits.unread_bytes_end, limits.unread_bytes_max):
             session.cut(Unavailable(
@@ -78,7 +77,7 @@ class Sessions:
             self.cut_the_worst()
 
     def cut_the_worst(self) -> None:
-        """All clients together have left too much unread: who has left most is cut off."""
+        """Cut off the client that has left most unread, since all together have left too much."""
         worst = max(self._open.values(), key=lambda session: session.unread_bytes)
         worst.cut(Unavailable(
             f"this node has {self.admission.unread_bytes} bytes of answers that clients have not "
@@ -87,7 +86,7 @@ class Sessions:
         ))  # fmt: skip
 
     def look(self) -> None:
-        """Called now and then: who takes none of its answers for long is cut off."""
+        """Cut off each client that has taken none of its answers for long. Called now and then."""
         limits = self.admission.limits
         since = self.node.monotonic() - limits.unread_seconds_max
         for session in list(self._open.values()):
@@ -97,21 +96,29 @@ class Sessions:
                     "answered may or may not have been done: read the answers"
                 ))  # fmt: skip
 
-    def _make_room(self, newcomer: Session) -> bool:
-        """One stream ends that is needed least; false: none may.
+    def look_at_access(self) -> None:
+        """End the streams of clients that would now be let in with another role, or not at all."""
+        for session in list(self._open.values()):
+            reason = session.access.why_not_now()
+            if reason is not None:
+                session.end(reason)
 
-        Of the host that has most of them; one that wants nothing and has been silent for a while,
-        or, if that host has more than its share, at least none whose requests are being done.
+    def _make_room(self, newcomer: Session) -> bool:
+        """End the stream that is needed least; return false if none may end.
+
+        A stream may end if it wants nothing and has been silent for a while. If the principal with
+        most streams has more than its share, each of its streams without a request in progress may
+        end, too.
         """
-        by_host = Counter(session.host for session in self._open.values())
-        host, most = by_host.most_common(1)[0]
-        hosts = len(by_host) + (newcomer.host not in by_host)
-        has_too_many = host != newcomer.host and most > self.admission.limits.streams_max // hosts
+        clients, own = self.admission.clients, newcomer.principal
+        greatest = max(clients, key=clients.__getitem__)
+        share = self.admission.limits.streams_max // (len(clients) + (own not in clients))
+        has_too_many = greatest != own and clients[greatest] > share
         silent_since = self.node.monotonic() - self.admission.limits.silent_seconds
         least, chosen = (2, 0.0), None
         for session in self._open.values():
             rank = session.wants(), session.heard_at
-            may_go = (session.host == host and has_too_many) or (
+            may_go = (session.principal == greatest and has_too_many) or (
                 rank[0] == 0 and rank[1] <= silent_since
             )
             if may_go and rank < least:
@@ -125,18 +132,31 @@ class Sessions:
 
     # --- streams
 
-    def open(self, peer: str, on_output: Callable[[], None], role: Role = Role.WRITE) -> Session:
-        """A stream has been opened.
+    def open(
+        self,
+        peer: str,
+        on_output: Callable[[], None],
+        access: Access = WRITER,
+    ) -> Session:
+        """Open a stream.
 
         Args:
-            peer: by whom, for the log.
+            peer: the address of the client, for the log.
             on_output: called when there is something to ``take``; not again before all was taken.
-            role: what the client may do.
+            access: the terms on which the client was let in.
         """
-        return Session(self, peer, on_output, role)
+        return Session(self, peer, on_output, access)
 
     def admit(self, session: Session) -> bool:
-        """The session has said whose it is: the client's older ones end. Whether it may go on."""
+        """End older streams of a session's client, now that it is known, and give it a place.
+
+        Returns:
+            Whether the session may go on.
+        """
+        reason = session.access.why_not_now()  # a file may have changed since it was opened
+        if reason is not None:
+            session.end(reason)
+            return False
         older = self._open.get(session.client)
         is_known = self._silence.awaits(session.client) or (older is not None and older.is_proven)
         if is_known and has_secret(session.client) and not session.is_proven:
@@ -156,30 +176,30 @@ class Sessions:
             return False
         self._open[session.client] = session
         self._silence.opened(session.client)
-        self.admission.clients = len(self._open)
+        self.admission.opened(session.principal)
         return True
 
     def knows(self, client: bytes) -> bool:
-        """Whether a client of this id is here, or may come back and find what it holds."""
+        """Return whether a client of this id is here, or may come back and find what it holds."""
         return client in self._open or self._silence.awaits(client)
 
     def closed(self, session: Session) -> None:
-        """It has ended."""
-        self._with_backlog.pop(session, None)
-        self.large_frames.forget(session)
+        """Forget a session that has ended."""
+        self._with_backlog.discard(session.principal, session)
         if self._open.get(session.client) is session:
             del self._open[session.client]
             self._silence.closed(session)
-            self.admission.clients = len(self._open)
+            self.admission.closed(session.principal)
 
     def tell_nodes(self) -> None:
-        """The nodes are others now. All clients are told: of those that one knows from before, none
-        may be left when it next loses its stream.
+        """Tell all clients the new nodes.
+
+        Otherwise a client might know none of the present ones when it next loses its stream.
         """
         for session in self._open.values():
             session.welcome()
 
     def end_all(self, reason: Error) -> None:
-        """The node stops: each client is told, and goes elsewhere."""
+        """End all streams, because the node stops. Each client is told, and goes to another one."""
         for session in list(self._open.values()):
             session.end(reason)

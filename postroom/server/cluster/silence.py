@@ -1,19 +1,20 @@
-"""Which clients have fallen silent: what they held, and waited for, goes.
+"""The clients that have fallen silent: their locks, claims and waiting requests end.
 
 ::
 
-    said something ── 5 s ─▶ stream ended ─▶ what its transactions hold is released
+    said something ── 5 s ─▶ stream ended ─▶ its transactions' locks and claims are released
           └────── stream broke ────── 5 s ───────────┘       (or it came back)
 
 A client that waits for something, or holds something, says something every second; one that does
 neither looks up every ten seconds. One timer serves all streams of the node.
 
-Where an id is made from a secret (:mod:`postroom.protocol.identities`), a stream that has not shown
-it speaks for nobody: its client is awaited as if that stream were not there.
+If an id is made from a secret (:mod:`postroom.protocol.identities`), a stream
+that has not shown the secret does not speak for the client. The client is awaited as if that stream
+were not there.
 
-Leases of queue messages are stored, and outlive the leader. The next one has not heard of those who
-hold them, or not lately, since they held nothing there: they have as long, from then on, as if they
-had said something just now.
+Leases of queue messages are stored, and outlive the leader. The next leader has not heard of their
+consumers, or not lately, since they held nothing there. They have as much time from then on as if
+they had said something just now.
 """
 
 from __future__ import annotations
@@ -26,43 +27,43 @@ from postroom.protocol.identities import has_secret
 from postroom.server.replicas import Replicas
 
 SILENT_SECONDS: Final = 5.0
-"""A client that holds something, or waits for something, and says nothing for so long, has gone."""
+"""The silence after which a client that holds something, or waits for something, has gone."""
 IDLE_SECONDS: Final = 30.0
-"""The same for others."""
+"""The silence after which any other client has gone."""
 LOOK_SECONDS: Final = 0.5
-"""How often it is looked who was silent."""
+"""The time between looks for silent clients."""
 
 
 class Node(Protocol):
-    """What this asks of the node."""
+    """The parts of the node that this module uses."""
 
     monotonic: Callable[[], float]
     replicas: Replicas
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
-        """``act`` is called after a time."""
+        """Call ``act`` after a time."""
 
 
 class Stream(Protocol):
-    """What this asks of a session."""
+    """The parts of a session that this module uses."""
 
     client: bytes
     heard_at: float
     is_proven: bool
 
     def is_busy(self) -> bool:
-        """Whether its client waits for something, or holds something."""
+        """Return whether its client waits for something, or holds something."""
 
     def gone(self, reason: Error) -> None:
-        """Say why, and close the stream; what was not read is forgotten."""
+        """Tell the client why, and close the stream; unread answers are dropped."""
 
 
 class Silence:
-    """See the module.
+    """The watch for silent clients on one node; see the module.
 
     Args:
-        node: whose streams.
-        streams: answers those that are open.
+        node: the node.
+        streams: returns the open streams.
     """
 
     def __init__(self, node: Node, streams: Callable[[], Collection[Stream]]) -> None:
@@ -73,23 +74,28 @@ class Silence:
         node.replicas.on_lease(self._took_over)
 
     def _took_over(self) -> None:
-        """This node leads: whoever holds something, by what is stored, has to come here."""
+        """Await all clients that hold something in the stored state, since this node leads now."""
         now, absent = self._node.monotonic(), self._node.replicas.clients_that_hold()
         for stream in self._streams():
             if stream.client in absent and _speaks_for_it(stream):
                 absent.discard(stream.client)
-                stream.heard_at = now  # it had nothing here until now, and could be silent for long
+                stream.heard_at = (
+                    now  # it held nothing here until now, and could be silent for long
+                )
         for client in sorted(absent):
             self._heard_at[client] = now
             self._look_soon()
 
     def opened(self, client: bytes) -> None:
-        """A client has come, or come back."""
+        """Stop awaiting a client that has come, or come back."""
         self._heard_at.pop(client, None)
         self._look_soon()
 
     def closed(self, stream: Stream) -> None:
-        """A stream has ended. Its client may come back, and finds what it held, if that is soon."""
+        """Await the client of a stream that has ended, if it holds something here.
+
+        It finds that again if it comes back soon.
+        """
         client = stream.client
         if self._node.replicas.holds_for(client):
             if _speaks_for_it(stream):
@@ -99,7 +105,7 @@ class Silence:
             self._look_soon()
 
     def awaits(self, client: bytes) -> bool:
-        """Whether a client has gone that holds something, and may come back."""
+        """Return whether a client has gone that holds something, and may come back."""
         return client in self._heard_at
 
     def _look_soon(self) -> None:
@@ -124,9 +130,7 @@ class Silence:
             self._look_soon()
 
     def _forgive(self, now: float, seconds: float) -> None:
-        """For so long the node itself did not run, or had more to do than it could: it heard
-        nobody.
-        """
+        """Allow for a time in which the node did not run, or was too busy, and heard no client."""
         for stream in self._streams():
             stream.heard_at = min(now, stream.heard_at + seconds)
         for client, heard_at in self._heard_at.items():
@@ -134,5 +138,5 @@ class Silence:
 
 
 def _speaks_for_it(stream: Stream) -> bool:
-    """Whether a stream is that of its client; else anybody may have opened it."""
+    """Return whether a stream is that of its client; otherwise any process may have opened it."""
     return stream.is_proven or not has_secret(stream.client)

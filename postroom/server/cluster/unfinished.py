@@ -1,10 +1,10 @@
-"""What has been received of frames that are not whole yet, over all streams of clients.
+"""The received parts of frames that are not whole yet, over all streams of clients.
 
-A frame may have 32 MiB and a node a thousand clients. Each of them could send a frame but for its
-last byte, and wait: that is memory which nobody takes back. So there is a budget for all of
-them together. Who exceeds it ends the stream whose frame was begun first: a frame that is meant to
-come to its end comes within seconds, also over a slow network, and so is never the oldest for long.
-That client connects again and repeats what was not answered.
+A frame may have 32 MiB and a node a thousand clients. Each of them could send a frame without
+its last byte, and wait: that memory would never be freed. For this reason all of them together
+have a budget. Beyond it, the stream whose frame was begun first is ended: an honest frame comes
+within seconds, also over a slow network, and is never the oldest for long.
+That client connects again and repeats its unanswered requests.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ class Receiving(Protocol):
     """A stream that receives frames."""
 
     def end_unfinished(self) -> None:
-        """Its frame takes too long, and others need the room."""
+        """End the stream: its frame takes too long, and others need the room."""
 
 
 class Unfinished:
-    """See the module.
+    """The unfinished frames of one node; see the module.
 
     Args:
-        bytes_max: of all streams together.
+        bytes_max: the limit of all streams together.
 
     Attributes:
-        bytes: how many there are.
+        bytes: the bytes of all streams.
     """
 
     def __init__(self, bytes_max: int = UNFINISHED_BYTES_MAX) -> None:
         self.bytes = 0
         self._bytes_max = bytes_max
-        self._held: dict[Receiving, int] = {}  # in the order in which their frames were begun
+        self._held: dict[Receiving, int] = {}  # in the order in which their frames began
 
     def holds(self, stream: Receiving, received: int, *, began: bool) -> None:
-        """So many bytes of an unfinished frame of ``stream`` are here; 0: there is none.
+        """Count ``received`` bytes of an unfinished frame of ``stream``; 0: there is none.
 
         Args:
-            stream: that it comes over.
+            stream: the stream of the frame.
             received: bytes of that frame.
             began: whether it is another frame than when this was last called.
         """
@@ -55,5 +55,5 @@ class Unfinished:
             oldest.end_unfinished()
 
     def forget(self, stream: Receiving) -> None:
-        """It is over."""
+        """Stop counting a stream, which is over."""
         self.bytes -= self._held.pop(stream, 0)

@@ -83,6 +83,6 @@ def stored(name: str = "m", *, payload: bytes = b"", seconds: float = 30.0, **mo
         "key": name.encode(), "kind": "", "id": name.encode(), "payload": payload, "headers": None,
         "priority": 0, "group": "", "created_at": NOW, "first_scheduled": NOW, "scheduled": NOW,
         "epoch": 0, "leased_until": NOW + from_seconds(seconds), "last_error": "",
-        "state": "leased",
+        "state": "leased", "lasts": round(seconds * 1000),
     }  # fmt: skip
     return StoredMessage(**{**facts, **more})

@@ -13,7 +13,7 @@ from postroom.client import sync as blocking
 from postroom.client.codec import resolve
 from postroom.client.queues.arguments import ATTEMPTS_PER_REQUEST
 from postroom.client.queues.messages import QueueMessage
-from postroom.kv.clock import from_seconds
+from postroom.messaging import due
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -62,7 +62,7 @@ def test_all_arguments_of_enqueue(sender: FakeSender, db: blocking.Database) -> 
     put, enqueue = sender.asked[0]
     assert type(put) is Put
     assert enqueue == Enqueue(
-        "q", b"user/1", "mail", b"i", b"\x81\xa1a\x01", {"h": 1}, -3, NOW + from_seconds(60), "g"
+        "q", b"user/1", "mail", b"i", b"\x81\xa1a\x01", {"h": 1}, -3, due.after(60_000), "g"
     )
     assert handle.inserted is True
     assert handle.replaced is False
@@ -102,17 +102,17 @@ def test_a_commit_without_answers_has_inserted_everything(
 def test_a_message_names_its_attempt_and_an_id_the_message(
     sender: FakeSender, db: blocking.Database
 ) -> None:
-    held = message("m", epoch=3)
+    held, also_held = message("m", epoch=3), message("n", epoch=3)
     with db.begin() as tx:
         tx.acknowledge("q", held)
-        tx.reject("q", [held, "i", b"\xff"], 5, reason="because")
+        tx.reject("q", [also_held, "i", b"\xff"], 5, reason="because")
         tx.cancel("q", "i", kind="k")
         tx.reschedule("q", ["i"], epoch=0)
-    attempt = Attempt(b"m", "", b"m", 3)
+    attempt, also = Attempt(b"m", "", b"m", 3), Attempt(b"n", "", b"n", 3)
     by_id, other = Attempt(b"", "", b"i", by_id=True), Attempt(b"", "", b"\xff", by_id=True)
     assert sender.asked[0] == [
         Acknowledge("q", [attempt]),
-        Reject("q", [attempt, by_id, other], 5.0, False, "because"),
+        Reject("q", [also, by_id, other], 5.0, False, "because"),
         CancelMessages("q", [Attempt(b"", "k", b"i", by_id=True, of_kind=True)]),
         Reschedule("q", [by_id], 0, 0),
     ]

@@ -82,6 +82,26 @@ def test_a_failing_message_is_passed_backs_off_and_dies(store: postroom.testing.
     assert db.inboxes() == []
 
 
+def test_mail_is_dead_after_sixteen_failures_if_its_function_does_not_say_otherwise(
+    store: postroom.testing.Store,
+) -> None:
+    worker, tried = postroom.Worker(store.db), []
+
+    @worker.inbox(b"a")
+    def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
+        tried.append(message.attempts)
+        raise ValueError("no")
+
+    with store.db.begin() as tx:
+        tx.enqueue_message(b"a", b"poison")
+    for _ in range(20):
+        worker.run_until_idle()
+        store.advance(1000)
+    assert tried == list(range(16))
+    (letter,) = store.db.dead_letters()
+    assert (letter.key, letter.attempts) == (b"a", 16)
+
+
 def test_a_failing_message_holds_up_its_inbox_if_that_is_wanted(
     store: postroom.testing.Store,
 ) -> None:

@@ -184,7 +184,7 @@ def test_a_lost_lease_changes_nothing(store: postroom.testing.Store) -> None:
     def slow(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
         tx.increment(b"n")
         if message.epoch == 0:
-            q.reject(message, 0)  # somebody else has it now
+            q.reject(message.id, 0)  # an operator took it away
 
     with store.db.begin() as tx:
         slow.enqueue(tx, b"")

@@ -47,7 +47,7 @@ Q: Final = "emails"
 
 _UNSTABLE: Final = (
     "lateness_p50", "lateness_p99", "oldest", "oldest_age", "consumers", "retried", "failures",
-    "trouble",
+    "trouble", "longest_held",
 )  # fmt: skip
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import Invalid
+from postroom.messaging.queues import firing
+from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.requests import Selection
+from postroom.ranges.headers import unpacked
 from tests.messaging.queues.harness import Queues
 
 
@@ -29,7 +33,7 @@ def test_a_message_tells_what_it_is(queues: Queues) -> None:
     )
     (message,) = queues.claim()
     assert (message.key, message.kind, message.id) == (b"here", "welcome", b"17")
-    assert (message.payload, message.headers) == (b"hello", {"a": 1})
+    assert (message.payload, unpacked(message.headers)) == (b"hello", {"a": 1})
     assert (message.priority, message.group, message.epoch) == (-3, "g", 0)
     assert message.created_at == message.first_scheduled == message.scheduled
     assert message.leased_until > message.scheduled
@@ -149,3 +153,76 @@ def test_idle_consumers_write_nothing(queues: Queues) -> None:
     before = state.applied_index()
     queues.pass_time(1000)
     assert state.applied_index() == before
+
+
+def test_an_abandoned_claim_gives_back_no_later_holders_message(queues: Queues) -> None:
+    queues.enqueue(b"1")
+    request = queues.claim_request()
+    abandoned = Waiter(request, None)
+    abandoned.messages = queues.send(request).messages
+    queues.reject(*abandoned.messages, uncounted=True)
+    (held,) = queues.claim(consumer=queues.consumer(2))
+    assert held.epoch == abandoned.messages[0].epoch
+    firing._grant(queues.manager(), [abandoned])
+    queues.pass_time(0.1)
+    assert queues.counts()["leased"] == 1
+    assert queues.acknowledge(held) == 1
+
+
+def test_a_claim_that_is_sent_again_is_told_what_it_holds_of_a_message_given_back_before(
+    queues: Queues,
+) -> None:
+    queues.enqueue(b"1")
+    (first,) = queues.claim(number=1)
+    queues.reject(first, uncounted=True)
+    (second,) = queues.claim(number=2)
+    queues.manager().to_give_back[attempt_of(first)] = None
+    assert queues.claim(number=2, again=True) == [second]
+
+
+def test_the_numbers_of_a_queue_tell_which_message_is_held_for_longest(queues: Queues) -> None:
+    assert queues.stats().longest_held is None
+    queues.enqueue(b"1", id=b"first", kind="k")
+    queues.enqueue(b"2", id=b"second")
+    (first,) = queues.claim(consumer=queues.consumer(7))
+    queues.pass_time(10)
+    (second,) = queues.claim()
+    for _ in range(3):  # a consumer that hangs extends its lease
+        queues.pass_time(8)
+        queues.extend(first, 20.0)
+    held = queues.stats().longest_held
+    assert held is not None
+    assert (held.id, held.kind, held.since) == ("first", "k", first.fired_at)
+    assert held.consumer == f"{queues.consumer(7)[:8].hex()}/7"
+    assert 33.9 <= held.seconds < 35
+    queues.acknowledge(first)
+    held = queues.stats().longest_held
+    assert held is not None
+    assert held.id == "second"
+    queues.acknowledge(second)
+    assert queues.stats().longest_held is None
+
+
+def test_a_held_message_has_an_age(queues: Queues) -> None:
+    queues.enqueue(b"1")
+    messages = queues.claim()
+    queues.pass_time(10)
+    age = queues.stats().oldest_age
+    assert age is not None
+    assert 9.9 <= age < 11
+    queues.acknowledge(*messages)
+    assert queues.stats().oldest_age is None
+
+
+def test_the_service_of_queues_tells_which_message_is_held_for_longest(queues: Queues) -> None:
+    queues.create("other")
+    assert queues.range_queues.note() == ""
+    queues.enqueue(b"1", id=b"first", name="other")
+    queues.enqueue(b"2", id=b"second")
+    queues.claim(name="other")
+    queues.pass_time(5)
+    queues.claim()
+    note = queues.range_queues.note()
+    assert "the message 'first' of the queue 'other': for 5 s, since 20" in note
+    services = queues.store.node.services.status()
+    assert next(each.note for each in services if each.name == "queues") == note

@@ -11,6 +11,7 @@ from postroom.kv.clock import Timestamp
 from postroom.messaging.queues.queries import ReadSchedules
 from postroom.messaging.queues.requests import SetSchedule
 from postroom.messaging.queues.settling import DEAD_HEADER
+from postroom.ranges.headers import unpacked
 from tests.messaging.queues.harness import Q, Queues
 
 
@@ -89,9 +90,9 @@ def test_the_dead_go_to_the_queue_that_is_named_for_them(queues: Queues) -> None
     queues.reject(*queues.claim(), reason="nonsense")
     (moved,) = queues.claim(name="next")
     assert (moved.payload, moved.kind, moved.key) == (b"1", "k", b"key")
-    assert moved.headers is not None
-    assert moved.headers["a"] == 1
-    assert moved.headers[DEAD_HEADER] == {
+    headers = unpacked(moved.headers)
+    assert headers["a"] == 1
+    assert headers[DEAD_HEADER] == {
         "queue": Q, "kind": "k", "id": b"x", "key": b"key", "reason": "nonsense", "attempts": 1,
     }  # fmt: skip
     assert queues.list("dead") == []

@@ -206,9 +206,8 @@ def test_it_is_marked_though_firing_fails_in_the_same_proposal(
 
 def test_it_is_marked_though_the_step_before_came_to_nothing(queues: Queues) -> None:
     messages = queues.claim(6)
-    manager, around = queues.manager(), queues.range_queues
-    manager.to_give_back[(b"gone", "", b"gone"), 0] = None
-    around.wake_by(around.monotonic())
+    manager = queues.manager()
+    manager.give_back_later([((b"gone", "", b"gone"), 1)], None)
     queues.pass_time(1)
     assert not manager.to_give_back
     queues.extend(messages[2], 100.0)

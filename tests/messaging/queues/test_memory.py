@@ -108,7 +108,7 @@ def things_in(manager: Manager) -> int:
     """How many objects hang on it."""
     seen: set[int] = set()
     left: list[Any] = [manager.ready, manager.leases, manager.consumers, manager.to_give_back]
-    left += [manager.taken, manager.freed_at, manager.lateness, manager.group_buckets]
+    left += [manager.speculation.taken, manager.freed_at, manager.lateness, manager.group_buckets]
     while left:
         each = left.pop()
         if id(each) in seen or isinstance(each, type | FunctionType | MethodType):

@@ -270,4 +270,6 @@ def test_a_queue_with_counters_of_scheduled_messages_and_none_is_set_aside(queue
     counted = encode(counters.Counted(scheduled=1, enqueued=1))
     queues.store.engine.inner.write({key: counted}, sync=True)
     queues.store.restart()
+    with pytest.raises(StoreCorrupted, match="1 are scheduled by the counters"):
+        queues.stats("small")
     assert "1 are scheduled by the counters" in queues.told()["small"]

@@ -7,6 +7,7 @@ import pytest
 
 from postroom.messaging.queues import firing, records
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
+from postroom.ranges.headers import unpacked
 from tests.messaging.queues.harness import Queues
 
 SMALL, LARGE = bytes(PAYLOAD_KEPT_BYTES), bytes(PAYLOAD_KEPT_BYTES + 1)
@@ -45,9 +46,10 @@ def test_only_small_ones_are_kept(queues: Queues, monkeypatch: pytest.MonkeyPatc
     assert sorted(read) == [b"headed", b"large"]
     assert found[b"small"].payload == SMALL
     assert found[b"large"].payload == LARGE
-    assert found[b"headed"].headers == {"a": 1}
+    assert unpacked(found[b"headed"].headers) == {"a": 1}
     assert found[b"later"].payload == b"later"
-    assert found == {message.id: message for message in queues.list("leased")}
+    told = {id_: msgspec.structs.replace(each, lasts=0) for id_, each in found.items()}
+    assert told == {message.id: message for message in queues.list("leased")}
 
 
 def test_a_holding_has_none_and_what_is_fired_again_is_read(

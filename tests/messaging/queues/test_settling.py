@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.errors import LeaseLost
+from postroom.limits import ATTEMPTS_MAX_DEFAULT
 from postroom.messaging.queues.requests import Acknowledge, QueueSettings
 from postroom.messaging.queues.settling import EXPIRED, REJECTED, backoff_seconds
 from postroom.ranges.requests import Get, Put
@@ -33,7 +34,10 @@ def test_an_attempt_that_holds_its_message_no_more_changes_nothing(queues: Queue
     queues.pass_time(100)
     (second,) = queues.claim()
     assert (second.id, second.epoch) == (first.id, 1)
-    with pytest.raises(LeaseLost, match="attempt 1 holds it now; nothing was changed"):
+    with pytest.raises(
+        LeaseLost,
+        match=r"^attempt 1 at the message 'made up 1' .* attempt 2 holds it now; nothing",
+    ):
         queues.commit(Put(b"effect", b"first"), Acknowledge(Q, [attempt(first)]))
     assert queues.send(Get(b"effect")).value is None
     queues.acknowledge(second)
@@ -224,3 +228,13 @@ def test_a_message_that_is_rejected_at_once_for_ever_is_not_tried_without_end(
             queues.acknowledge(message)
     assert queues.counts()["acknowledged"] == 5
     assert tried < 10
+
+
+def test_a_message_is_dead_after_sixteen_failures_if_its_queue_does_not_say_otherwise() -> None:
+    queues = Queues()
+    queues.create()
+    queues.enqueue(b"poison", id=b"p")
+    for _ in range(ATTEMPTS_MAX_DEFAULT):
+        assert queues.counts().get("dead", 0) == 0
+        queues.reject(*queues.claim(), delay=0.0)
+    assert (queues.counts()["dead"], queues.counts()["rejected"]) == (1, 16)

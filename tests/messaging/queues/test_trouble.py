@@ -14,7 +14,7 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import QueueMessage
 from postroom.messaging.queues.settling import Settling
-from postroom.messaging.queues.trouble import SOUND_SECONDS
+from postroom.messaging.queues.trouble import SET_ASIDE_SECONDS, SOUND_SECONDS
 from tests.messaging.queues.harness import Queues
 
 
@@ -102,6 +102,34 @@ def test_what_is_being_fired_is_told_though_an_earlier_failure_is_heard_of_just_
     queues.enqueue(b"1")
     queues.pass_time(1)
     assert [message.payload for message in running.result().messages] == [b"1"]
+
+
+def test_a_queue_that_cannot_take_up_what_a_proposal_did_is_set_aside_and_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create()
+    queues.create("other")
+    sound, calls = Manager.take_up, []
+
+    def take_up(manager: Manager, *note: Any) -> None:
+        if manager.name == "emails":
+            calls.append(1)
+            raise KeyError("memory is wrong")
+        sound(manager, *note)
+
+    monkeypatch.setattr(Manager, "take_up", take_up)
+    waiting = queues.start(queues.claim_request(10, wait=True))
+    for number in range(10):
+        other = queues.start(queues.claim_request(name="other", wait=True))
+        queues.commit(queues.message(b"%d" % number), queues.message(b"%d" % number, "other"))
+        assert [each.payload for each in other.result().messages] == [b"%d" % number]
+    assert len(calls) == 1, "a queue that is set aside is asked again at once"
+    stats = queues.stats()
+    assert (stats.failures, "memory is wrong" in stats.trouble) == (1, True)
+    queues.pass_time(SET_ASIDE_SECONDS + 1)
+    assert len(waiting.result().messages) == 10, "nothing is lost"
+    assert queues.stats().failures == 1
 
 
 def test_what_was_fired_again_is_counted() -> None:

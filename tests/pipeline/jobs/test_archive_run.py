@@ -183,7 +183,7 @@ def test_nothing_is_deleted_from_the_store_when_files_are_missing(archiver: Arch
     archiver.run()
     archiver.store.advance(2 * GC_TTL)
     archiver.folder.delete(latest(archiver.folder).files[0].path)
-    with pytest.raises(JobFailed, match="not there"):
+    with pytest.raises(JobFailed, match="cannot be found"):
         archiver.run()
     assert archiver.db.queue("kept").stats().archived == 3
 

@@ -226,7 +226,7 @@ def test_the_command(
 
     built = run("d", "--prefix", "d/", "--verify")
     assert built.exit_code == 0, built.output
-    assert "50 documents with 200 words are indexed by 150 postings" in built.stdout
+    assert "50 documents with 200 words indexed by 150 postings" in built.stdout
     assert "0 differences" in built.stdout
     db.put(b"d/007", b"ale")
     db.put(b"d/100", TOO_MANY)

@@ -76,18 +76,19 @@ def test_messages_of_archive_and_store_count_once(
     assert row["max"] == max(took)
     assert row["mean"] == pytest.approx(sum(took) / 10)
     assert min(took) <= row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
-    hours = select(rows, level="queue and hour", source="queue")
+    hours = select(rows, level="queue and period", source="queue")
     flows = {
         name: sum(each["messages"] for each in select(hours, measure=name))
         for name in ("enqueued", "done", "dead")
     }
     assert flows == {"enqueued": 21, "done": 18, "dead": 2}
-    newest = max(each["hour"] for each in select(hours, measure="backlog", queue="a"))
-    (backlog,) = select(hours, measure="backlog", queue="a", hour=newest)
+    newest = max(each["period"] for each in select(hours, measure="backlog", queue="a"))
+    (backlog,) = select(hours, measure="backlog", queue="a", period=newest)
     assert backlog["messages"] == 1
     (reason,) = select(rows, measure="dead, by reason")
     assert (reason["queue"], reason["kind"], reason["messages"]) == ("b", "no such user", 2)
     page = (folder / "report.html").read_text()
+    assert "each second" in page, "all of it took less than minutes"
     assert "Messages of the shop" in page
     assert "no such user" in page
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 import pytest
 
 from postroom.pipeline.jobs.report.charts import Line, chart, legend, number_text, seconds_text
 from postroom.pipeline.jobs.report.content import (
+    PERIODS_MAX,
     Content,
     Flow,
     Letters,
     Taken,
     backlog,
     there,
-    whole_hours,
+    whole_periods,
 )
+from postroom.pipeline.jobs.report.measures import fitting_period
 from postroom.pipeline.jobs.report.page import page
 
 HOUR = 490_000
@@ -66,7 +69,7 @@ def checked(text: str) -> Checked:
 
 
 def taken(measure: str = "schedule to firing", **more: object) -> Taken:
-    given = {"source": "queue", "hour": None, "queue": None, "kind": None, "prefix": None}
+    given = {"source": "queue", "period": None, "queue": None, "kind": None, "prefix": None}
     numbers = {"messages": 5, "mean": 0.2, "p50": 0.1, "p90": 1.0, "p99": 61.0, "max": 7300.0}
     return Taken(**{**given, **numbers, "measure": measure, **more})  # type: ignore[arg-type]
 
@@ -76,7 +79,7 @@ def full() -> Content:
     return Content(
         "shop", AT, "archive", AT - 3600, AT - 7200, ["something may be missing"],
         [taken(), taken("retries"), taken("delivery to reap", source="inbox")],
-        [taken(hour=HOUR - 2), taken(hour=HOUR)],
+        [taken(period=HOUR - 2), taken(period=HOUR)],
         [taken(queue=HOSTILE), taken("retries", queue=HOSTILE)],
         [taken(queue="q", kind="k")],
         [taken("delivery to reap", source="inbox", prefix="airport")],
@@ -128,6 +131,34 @@ def test_the_only_busy_queue_has_a_line_if_others_hold_messages() -> None:
 
     assert "queue busy" in shown(1000)
     assert "queue busy" not in shown(0), "it is all queues"
+
+
+@pytest.mark.parametrize(
+    ("span_seconds", "seconds", "called"),
+    [
+        (20, 1, "each second"),
+        (3000, 10, "each 10 seconds"),
+        (5 * 3600, 60, "each minute"),
+        (24 * 3600, 600, "each 10 minutes"),
+        (10**7, 3600, "each hour"),
+    ],
+)
+def test_the_dots_of_a_chart_follow_the_span_of_the_data(
+    span_seconds: int, seconds: int, called: str
+) -> None:
+    assert fitting_period(span_seconds, PERIODS_MAX) == seconds
+    first, last = (int(AT - span_seconds) // seconds, int(AT) // seconds)
+    flows = [Flow(first, 3, 0, 0), Flow(last, 0, 3, 0)]
+    totals = {"queue": {"ready": 1}}
+    text = page(Content("shop", AT, flows={"queue": flows}, totals=totals, period=seconds))
+    checked(text)
+    assert called in text
+    drawn = text.count("L", text.index('<path class="s0"'))
+    assert min(span_seconds // seconds, PERIODS_MAX - 1) <= drawn, "a line of many points"
+    if span_seconds == 20:
+        moment = datetime.fromtimestamp(last, UTC)
+        assert f"{moment:%Y-%m-%d %H:%M:%S}: 3</title>" in text
+        assert len(re.findall(r'text-anchor="[a-z]+">\d\d:\d\d:\d\d<', text)) >= 4
 
 
 def test_charts_can_be_read_without_seeing_them() -> None:
@@ -190,9 +221,9 @@ def test_numbers_are_written_for_people() -> None:
 
 
 def test_the_backlog_is_counted_back_from_what_is_there() -> None:
-    flows = whole_hours([Flow(10, 5, 0, 0), Flow(12, 1, 3, 1), Flow(99, 9, 9, 9)], 13)
-    assert [flow.hour for flow in flows] == [10, 11, 12, 13]
+    flows = whole_periods([Flow(10, 5, 0, 0), Flow(12, 1, 3, 1), Flow(99, 9, 9, 9)], 13)
+    assert [flow.period for flow in flows] == [10, 11, 12, 13]
     assert backlog(2, flows) == [(10, 5), (11, 5), (12, 2), (13, 2)]
-    assert [flow.hour for flow in whole_hours(flows, 13, hours_max=2)] == [12, 13]
-    assert whole_hours([], 13) == []
+    assert [flow.period for flow in whole_periods(flows, 13, periods_max=2)] == [12, 13]
+    assert whole_periods([], 13) == []
     assert there({"ready": 2, "dead": 5, "leased": 1}) == 3

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
+from postroom.messaging import due
 from postroom.messaging.queues.requests import Enqueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import rows as decoder
@@ -68,7 +69,7 @@ def test_messages() -> None:
         {"key": b"a", "value": b"2", "headers": None, "deliver_at": None},
     ]
     assert made(rows, schema, mode="message") == [
-        EnqueueMessage(b"a", b"1", {"h": "x"}, from_datetime(NOON)),
+        EnqueueMessage(b"a", b"1", {"h": "x"}, due.at(from_datetime(NOON))),
         EnqueueMessage(b"a", b"2"),
     ]
 
@@ -104,9 +105,9 @@ def test_the_other_columns_are_the_value(format_: str) -> None:
             "'mode' is 'remove'",
         ),
         (
-            [{"key": b"a", "n": None}, {"key": b"b", "n": NOON}],
+            [{"key": b"a", "n": None}, {"key": b"b", "n": "x" * 2_000_000}],
             {"format": "json"},
-            "datetime",
+            "limit",
         ),
         (
             [{"id": "a", "value": b""}, {"id": "", "value": b""}],

@@ -124,7 +124,8 @@ def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
     write(3, b"a", b"b")
     write(3, b"a", b"b")
     write(3, b"b", b"a", b"c")  # in another order, and even with other rows
-    write(2, b"before")
+    with pytest.raises(Invalid, match="older than its last one, 3"):
+        write(2, b"before")
     assert counts(faults.db) == {b"a": 1, b"b": 1}
     write(4)  # no rows at all
     write(4, b"late")
@@ -432,3 +433,40 @@ TestStream.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
+
+
+def test_a_batch_below_the_last_one_of_its_query_is_an_error(faults: Faults) -> None:
+    def write(batch: int, key: bytes) -> None:
+        options = SinkOptions(mode="increment", query=b"days", batch=batch)
+        writer = staged.BatchWriter(HERE, options)
+        writer.commit([writer.write(batches([key]))])
+
+    write(20260131, b"a")
+    write(20260131, b"other rows")
+    with pytest.raises(Invalid, match=r"older than its last one, 20260131; .*forget\(b'days'\)"):
+        write(20260130, b"backfill")
+    assert counts(faults.db) == {b"a": 1}
+    faults.db.staging.forget(b"days")
+    write(20260130, b"backfill")
+    assert counts(faults.db) == {b"a": 1, b"backfill": 1}
+
+
+def test_rows_that_become_dead_letters_are_counted_and_warned_of(
+    faults: Faults, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults.db.put(b"text", b"no integer")
+    faults.db.increment(b"full", 2**63 - 1)
+    options = SinkOptions(mode="increment", query=b"q", batch=1)
+    writer = staged.BatchWriter(HERE, options)
+    writer.commit([writer.write(batches([b"a", b"text", b"full"]))])
+    last = staged.last_batch(faults.db.staging, b"q")
+    assert last is not None
+    assert (last.batch, last.dead) == (1, 2)
+    assert [each for each in caplog.messages if "2 rows of batch 1" in each]
+    assert len(faults.db.dead_letters()) == 2
+    nothing = SinkOptions(mode="increment", query=b"q", batch=2)
+    writer = staged.BatchWriter(HERE, nothing)
+    writer.commit([writer.write(batches([b"a"]))])
+    last = staged.last_batch(faults.db.staging, b"q")
+    assert last is not None
+    assert last.dead == 0

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
-from postroom.errors import Invalid
+from postroom.errors import AccessDenied, Invalid
 from postroom.protocol import frames
 from postroom.protocol.requests import ClientRequest
 from postroom.ranges.nodes import RetireNode
+from postroom.ranges.positions import KeepPosition, Position, ReadPositions
 from postroom.ranges.requests import CommitTransaction, Get, Put, ReleaseLocks
-from postroom.server.cluster.access import ALLOWED, NEEDED, Role, Roles, token_of
+from postroom.server.cluster.access import ALLOWED, NEEDED, Access, Role, Roles, token_of
+from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 
@@ -44,7 +47,7 @@ def test_only_reading_is_for_readers() -> None:
 
 def asked(store: Store, role: Role, *requests: Any) -> dict[int, str | None]:
     """How each request, by its number, fails for a client of that role; ``None``: it does not."""
-    session = Sessions(store.node).open("somebody", lambda: None, role)
+    session = Sessions(store.node).open("somebody", lambda: None, Access(role))
     session.received(frames.encode((0, frames.PROTOCOL_VERSION, bytes(8), 1)))
     clock = store.node.clock.reading()
     session.received(frames.encode((1, clock, list(enumerate(requests)), [], False)))
@@ -66,6 +69,28 @@ def put(store: Store, number: int) -> CommitTransaction[Any]:
     )
 
 
+@pytest.mark.parametrize("seconds", [3600.0, 0.0], ids=["keeping", "forgetting"])
+@pytest.mark.parametrize("role", Role)
+def test_only_a_writer_keeps_and_forgets_positions_of_readers(
+    store: Store, role: Role, seconds: float
+) -> None:
+    """So nobody who may only read holds back collection, or has a stream lose what it needs."""
+    at = store.db.now()
+    store.db.keep_position("reader", at)
+    request = put(store, 1)
+    write = KeepPosition("reader", int(store.db.now()), seconds)
+    expected = "AccessDenied" if role is Role.READ else None
+    moved = msgspec.structs.replace(request, writes=[write])
+    assert asked(store, role, moved, ReadPositions()) == {0: expected, 1: None}
+
+    async def ask() -> list[Position]:
+        found: list[Position] = await store.driver.send(ReadPositions())
+        return found
+
+    stays = [each.timestamp for each in store.driver.run(ask())] == [at]
+    assert stays == (role is Role.READ)
+
+
 @pytest.mark.parametrize(
     ("role", "expected"),
     [
@@ -83,7 +108,7 @@ def test_a_client_gets_what_its_role_allows(
 
 
 def test_a_client_of_no_stated_role_is_no_administrator(store: Store) -> None:
-    assert Sessions(store.node).open("somebody", lambda: None)._role is Role.WRITE
+    assert Sessions(store.node).open("somebody", lambda: None).access.role is Role.WRITE
 
 
 def test_a_file_of_roles() -> None:
@@ -106,3 +131,45 @@ def test_lines_of_tokens() -> None:
     for line in (b"root abc", b"admin abc def"):
         with pytest.raises(Invalid):
             token_of(line)
+
+
+def test_a_stream_ends_when_its_access_does(store: Store) -> None:
+    """What was shown lasted as long as the stream did."""
+    sessions, role = Sessions(store.node), [Role.WRITE]
+
+    def current() -> Role:
+        if not role:
+            raise AccessDenied("the token is not known here; nothing was done")
+        return role[0]
+
+    streams = [
+        sessions.open("somebody", lambda: None, Access(Role.WRITE, name, current))
+        for name in ("a", "b", "c")
+    ]
+    other = sessions.open("other", lambda: None)
+    for number, stream in enumerate([*streams[:2], other]):
+        stream.received(frames.encode((0, frames.PROTOCOL_VERSION, bytes([number]) * 8, 1)))
+    sessions.look_at_access()
+    assert not any(each.ended for each in streams), "nothing has changed for them"
+    role[0] = Role.READ
+    sessions.look_at_access()
+    assert last_words(streams[0])[0] == "Unavailable", "it may come back, and read"
+    role.clear()
+    streams[2].received(frames.encode((0, frames.PROTOCOL_VERSION, b"c" * 8, 1)))
+    assert last_words(streams[2])[0] == "AccessDenied", "it had said nothing yet"
+    assert not other.ended
+
+
+def last_words(session: Session) -> tuple[Any, ...]:
+    assert session.ended
+    *_, goodbye = iter(session.take, None)
+    message = frames.from_node(goodbye)
+    assert isinstance(message, frames.Goodbye)
+    return message.failure
+
+
+def test_principals_are_certificates_with_tokens_and_else_hosts(store: Store) -> None:
+    sessions = Sessions(store.node)
+    assert sessions.open("10.0.0.1:999", lambda: None).principal == "10.0.0.1"
+    with_access = sessions.open("10.0.0.1:999", lambda: None, Access(principal="certificate shop"))
+    assert with_access.principal == "certificate shop"

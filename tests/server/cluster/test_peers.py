@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from postroom.protocol import streams
-from postroom.server.cluster import peer_links
-from postroom.server.cluster import peers as module
+from postroom.server.cluster import peer_links, unread_frames
 from postroom.server.cluster.dialing import NoAnswer
 from postroom.server.cluster.peer_links import PeerLink
 from tests.server.cluster.streams import (
@@ -153,7 +152,7 @@ def test_who_left_is_not_followed() -> None:
 
 def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr(module, "PEER_UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(unread_frames, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
@@ -179,7 +178,7 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 4_000_000)
-    monkeypatch.setattr(module, "PEER_UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(unread_frames, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2, 3) as (one, two, three):
@@ -189,7 +188,7 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
                 one.peers.send(3, b"%02d" % number)
                 await until(lambda number=number: len(three.frames) == number + 1)
             assert one.peers._links[2]._bytes <= 4_000_000
-            assert two.peers._unread_bytes < 8_000_000
+            assert two.peers.unread.bytes[1] < 8_000_000
             two.reads = True
             two.peers.on_frames()
             one.peers.send(2, b"goes on")

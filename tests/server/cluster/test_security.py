@@ -135,7 +135,10 @@ def test_a_node_that_cannot_prove_itself_is_not_talked_to(
             authority.node("node-2.example.com"), "its certificate does not name this address",
         ),
         "a client's": (authority.client(), "its certificate does not name this address"),
-        "expired": (authority.node("127.0.0.1", expired=True), unknown),
+        "expired": (
+            authority.node("127.0.0.1", expired=True),
+            "its certificate, or that of its authority, has expired",
+        ),
     }  # fmt: skip
 
     async def main() -> None:
@@ -311,6 +314,29 @@ def test_a_token_is_asked_for(tmp_path: Path, node: Certificates) -> None:
     assert security.role_of_client("other", "") is Role.WRITE
 
 
+def test_a_principal_is_named_by_its_certificate_and_token(
+    tmp_path: Path, node: Certificates
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("first\nread second\n")
+    security = Security(node, Tokens(path))
+    first, second = (security.access_of_client(each, "shop") for each in ("first", "second"))
+    assert first.principal.startswith("certificate shop, token ")
+    assert first.principal != second.principal
+    assert "first" not in first.principal
+    assert not security.has_changed()
+    path.write_text("second\n")
+    assert security.has_changed()
+    assert not security.has_changed()
+    assert second.current is not None
+    assert second.current() is Role.WRITE
+    assert first.current is not None
+    with pytest.raises(AccessDenied):
+        first.current()
+    assert Security(node).access_of_client(None, "shop").principal == "certificate shop"
+    assert Security(None).access_of_client("first", "shop").principal == "", "its host is"
+
+
 def test_without_tokens_certificates_have_roles(tmp_path: Path, node: Certificates) -> None:
     path = tmp_path / "roles"
     path.write_text("admin operator\nread reports\n")
@@ -348,6 +374,19 @@ def test_a_file_of_tokens_that_changes(tmp_path: Path) -> None:
     assert tokens.role_of("") is None
     path.write_text("back\n")
     assert tokens.role_of("back")
+
+
+def test_a_file_of_tokens_that_others_may_read_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("token\n")
+    path.chmod(0o600)
+    Tokens(path)
+    assert caplog.messages == []
+    path.chmod(0o644)
+    Tokens(path)
+    assert [each for each in caplog.messages if "chmod 600" in each and "0644" in each]
 
 
 def test_files_that_cannot_be_used(tmp_path: Path, node: Certificates) -> None:

@@ -47,6 +47,6 @@ class MachineClock:
         """Somebody sets the wall clock; the monotonic one does not notice."""
         self._offset_seconds += by_seconds
 
-    def correct_wall(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock to ``milliseconds``."""
-        self._offset_seconds += (milliseconds - self.wall_milliseconds()) / 1000
+    def set_right(self) -> None:
+        """Somebody corrects the wall clock, whatever anybody was told before."""
+        self._offset_seconds = EPOCH_SECONDS + self._agenda.now * (1 - self._rate)

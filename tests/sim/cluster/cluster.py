@@ -14,7 +14,6 @@ code. Every event goes into a digest: two runs that are alike have the same one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from random import Random  # noqa: TID251 - made from the seed
@@ -39,6 +38,7 @@ from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network
 from tests.sim.cluster.overseer import Overseer
 from tests.sim.cluster.process import Process, SessionShell
+from tests.sim.digest import Digest
 from tests.sim.disks import open_storage
 from tests.sim.sender import Killed
 from tests.sim.world import Task, Unobserved, Witness
@@ -90,7 +90,7 @@ class Cluster:
         names = [f"machine {number}" for number in range(1, len(options) + 1)]
         self.addresses = [address_of(name) for name in names]
         self._founders = founders(self.addresses)
-        self._digest = hashlib.blake2b(digest_size=16)
+        self._digest = Digest()
         self.machines: list[Machine] = []
         self._machines_made = 0
         for each, clock in zip(options, clocks, strict=True):
@@ -267,12 +267,9 @@ class Cluster:
 
     def note(self, *event: Any) -> None:
         """Something has happened that two equal runs have in common."""
-        self._digest.update(repr((self.agenda.now, event)).encode())
+        self._digest.note((self.agenda.now, event))
 
     def digest(self) -> str:
         """A name for everything that has happened, and for what the disks hold."""
-        whole = self._digest.copy()
-        for machine in self.machines:
-            for pair in machine.disk.content.iterate(b"", b"\xff"):
-                whole.update(repr(pair).encode())
-        return whole.hexdigest()
+        contents = (each.disk.content.iterate(b"", b"\xff") for each in self.machines)
+        return self._digest.name(*contents)

@@ -19,10 +19,14 @@ from tests.sim.cluster.network import Weather
 from tests.sim.host import PowerFailure
 
 _JUMPS: Final = (-3600, -30, -0.5, -0.1, 0.1, 0.4)
-_JUMPS_FAR: Final = (*_JUMPS, 0.7, 5, 70, 3600)
+_JUMPS_FAR: Final = (*_JUMPS, 0.7, 5, 70, 3600, 86400)
 """By how many seconds a wall clock is set. Far ahead of it, transactions are too old at once, and
 nobody can tell any more what has become of those that were under way: ``run`` asks for a minute.
 """
+
+
+_FULL_SHARE: Final = 0.25
+"""In so many runs all disks fill at the same time, now and then."""
 
 
 class Faults:
@@ -47,7 +51,10 @@ class Faults:
         self._random = randomness
         self._pace = pace
         self._interval_seconds = interval_seconds
+        self._clocks = Random(f"clocks that come back {cluster.seed}")
         self.clocks_jump_far = pace >= 0.5 and randomness.random() < 0.25
+        self._disks = Random(f"disks that fill at once {cluster.seed}")
+        self._fills_all_disks = self._disks.random() < _FULL_SHARE
         self._next_strike = 0.0
         self._failing: set[Machine] = set()
         """Those of which a write was to fail."""
@@ -79,6 +86,8 @@ class Faults:
     def _strike(self, moment: float) -> None:
         if not self.is_over and moment == self._next_strike:
             self._random.choice(self._acts)()
+            if self._fills_all_disks and self._disks.random() < 1 / len(self._acts):
+                self._fill_all_disks()
             self.begin()
 
     def resume(self) -> None:
@@ -171,16 +180,27 @@ class Faults:
     def _fill_disk(self) -> None:
         """To the reserve, so that writes are refused; or at once to the brim."""
         machine = self._someone()
-        room = self._random.choice([0, 300, 1900, 2100])
-        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room
+        self._fill(machine, self._random.choice([0, 300, 1900, 2100]))
         self.seen["full disks"] += 1
+        self._later(lambda: self._empty(machine))
+
+    def _fill_all_disks(self) -> None:
+        """The same on every machine, until it is over."""
+        machines = list(self._cluster.machines)
+        for machine in machines:
+            self._fill(machine, self._disks.choice([0, 300, 1900, 2100]))
+        self.seen["all disks full"] += 1
+        for machine in machines:
+            seconds = self._pace * self._disks.choice([0.05, 0.3, 1.0, 3.0])
+            self._later(lambda machine=machine: self._empty(machine), seconds)  # type: ignore[misc]
+
+    def _fill(self, machine: Machine, room_bytes: int) -> None:
+        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room_bytes
         self._failing.add(machine)
 
-        def empty() -> None:
-            machine.disk.capacity_bytes = None
-            self._reopen(machine)
-
-        self._later(empty)
+    def _empty(self, machine: Machine) -> None:
+        machine.disk.capacity_bytes = None
+        self._reopen(machine)
 
     def _slow_disk(self) -> None:
         machine = self._someone()
@@ -218,8 +238,14 @@ class Faults:
             self.seen["dead machines"] += 1
 
     def _set_clock(self) -> None:
-        self._someone().clock.set_wall(self._random.choice(self._jumps))
+        """Half of the clocks that are set come back after a while: errors are corrected."""
+        clock = self._someone().clock
+        clock.set_wall(self._random.choice(self._jumps))
         self.seen["clocks set"] += 1
+        if self._clocks.random() < 0.5:
+            wait = self._pace * self._clocks.choice([0.05, 0.3, 1.0, 3.0])
+            self._cluster.agenda.after(wait, clock.set_right)
+            self.seen["clocks that come back"] += 1
 
     def _close(self) -> None:
         machine = self._someone()

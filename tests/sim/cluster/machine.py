@@ -85,6 +85,7 @@ class Machine:
         name: its place in the network.
         node: the node that runs; ``None`` while the machine is down.
         lives: how often a node was started here.
+        turns: how many of its turns were begun.
         slowness: how much longer turns take.
         disk_slowness: how much longer writes take.
         in_parts: whether anything may happen between the parts of a turn.
@@ -109,7 +110,7 @@ class Machine:
         self.random = randomness
         self.options = options
         self.node: Node | None = None
-        self.lives = 0
+        self.lives = self.turns = 0
         self.slowness = self.disk_slowness = 1.0
         self.in_parts = True
         self.asleep_until = 0.0
@@ -362,6 +363,7 @@ class Machine:
     def _take_part(self, node: Node) -> None:
         match self._part:
             case Part.IDLE:
+                self.turns += 1
                 self._staged = node.prepare()
                 self._part = Part.PREPARED
             case Part.PREPARED:

@@ -25,8 +25,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from tests.sim.cluster import schedules
-from tests.sim.cluster.broken import Patch, attempts, consensus, messages, queues, upkeep
+from tests.sim.cluster import long_checks, schedules
+from tests.sim.cluster.broken import (
+    Patch,
+    attempts,
+    clocks,
+    consensus,
+    disks,
+    messages,
+    queues,
+    shares,
+    upkeep,
+)
 from tests.sim.cluster.schedules import Schedule
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.runs import CLUSTER, EMBEDDED
@@ -75,6 +85,12 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(consensus.snapshot_lies, 300),
     Mutation(consensus.leads_unanswered, 1, SCHEDULE, schedules.leader_that_hears_nobody),
     Mutation(consensus.waits_for_the_silent, 1, SCHEDULE, schedules.leader_that_stands_still),
+    Mutation(
+        disks.full_disk_stops_the_store, 1, SCHEDULE, schedules.disks_that_fill_at_the_same_time
+    ),
+    Mutation(disks.nobody_frees_room, 1, SCHEDULE, schedules.disks_that_fill_at_the_same_time),
+    Mutation(shares.shares_go_by_client, 1, SCHEDULE, schedules.program_with_many_sessions),
+    Mutation(disks.full_for_ever, 1, SCHEDULE, schedules.disks_that_fill_at_the_same_time),
     Mutation(messages.peek_ignores_later_reaps, 100, EMBEDDED),
     Mutation(messages.peek_shows_later_messages, 100, EMBEDDED),
     Mutation(messages.peek_leaves_out_the_last, 100, EMBEDDED),
@@ -103,12 +119,16 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
     Mutation(upkeep.collects_heads, 100, EMBEDDED),
     Mutation(upkeep.garbage_is_not_listed, 100, EMBEDDED),
     Mutation(upkeep.feed_forgets, 100, EMBEDDED),
+    Mutation(upkeep.watches_are_not_found, 100, EMBEDDED),
+    Mutation(upkeep.long_checks_hear_nothing, 1, SCHEDULE, long_checks.write_beside_a_long_check),
     Mutation(upkeep.feed_promises_too_much, 100, EMBEDDED),
     Mutation(upkeep.feed_begins_late, 100, EMBEDDED),
     Mutation(upkeep.locks_everybody, 100, EMBEDDED),
+    Mutation(upkeep.writers_wait_for_no_lock, 100, EMBEDDED),
     Mutation(upkeep.wakes_nobody, 100),
     Mutation(upkeep.nobody_reads_on, 100),
     Mutation(upkeep.collector_ends, 100, EMBEDDED),
+    Mutation(clocks.timestamps_stand, 100, EMBEDDED),
     Mutation(queues.acknowledges_whoever_asks, 1, SCHEDULE, schedules.attempt_that_was_overtaken),
     Mutation(queues.leases_run_out_early, 300, EMBEDDED),
     Mutation(queues.fires_before_its_time, 100, EMBEDDED),

@@ -135,6 +135,11 @@ class End:
         self.last_arrival = 0.0
         self._stream = stream
 
+    @property
+    def peer(self) -> Place:
+        """Where the other end is."""
+        return self._stream._peer(self).place
+
     def send(self, data: bytes) -> None:
         """``data`` sets out to the other end, which may never get it."""
         if self.is_open:

@@ -252,7 +252,7 @@ class SessionShell:
         self._agenda = agenda
         self._unread: deque[bytes] = deque()
         self._is_told = False
-        self._session: Session = sessions.open(end.place, self._on_output)
+        self._session: Session = sessions.open(end.peer, self._on_output)
 
     def receive(self, data: bytes) -> None:
         """A frame has come from the client."""
@@ -271,7 +271,7 @@ class SessionShell:
     def check(self) -> None:
         """Whether somebody will read on; asked while something is unread."""
         if self._session.reading and not self._is_told:
-            raise Broken(f"nobody reads on from {self._end.place}, and nobody was told to")
+            raise Broken(f"nobody reads on from {self._end.peer}, and nobody was told to")
 
     def close(self) -> None:
         """The stream is over."""

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final
 
-from postroom.errors import LeaseLost
+from postroom.errors import LeaseLost, Unavailable
 from postroom.raft.options import RaftOptions
 from postroom.ranges.transactions import RECORD_SECONDS
 from postroom.server.node import NodeOptions
 from tests.sim.checkers import require
-from tests.sim.cluster import absence
+from tests.sim.cluster import absence, floods
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
+from tests.sim.disks import SEGMENT_BYTES
 from tests.sim.generators import closed_quietly
 
 Schedule = Callable[[int], None]
 
+MIB: Final = 1024 * 1024
 _PATIENCE_SECONDS: Final = 20.0
 _LEASE_SECONDS: Final = 1.0
 _OLD_SECONDS: Final = RECORD_SECONDS + 15.0
@@ -191,6 +194,63 @@ def _write_while_leader_is(seed: int, missing: str) -> None:
         require(found == b"meanwhile", f"it is {found!r}")
 
 
+def disks_that_fill_at_the_same_time(seed: int) -> None:
+    """All three disks fill to the reserve, then to the brim; then there is room again."""
+    with _cluster(seed, segment_bytes=4 * MIB, disk_reserve_bytes=2000) as cluster:
+        db = _client(cluster, "client")
+        for number in range(10):
+            cluster.run(db.put(b"%d" % number, bytes(100)), "a put", _PATIENCE_SECONDS)
+        _leave_room(cluster, 1000)
+        _require_refused(cluster, db)
+        cluster.run(db.delete(b"1"), "a deletion is taken", _PATIENCE_SECONDS)
+        _leave_room(cluster, 0)
+        for number in (0, 2, 3):
+            _require_value(cluster, db, b"%d" % number, bytes(100))
+        for number in range(4, 10):
+            cluster.run(db.delete(b"%d" % number), "a deletion is taken, still", _PATIENCE_SECONDS)
+        _require_refused(cluster, db)
+        for machine in cluster.machines:
+            require(machine.serves(), "a node whose disk is full goes on")
+            machine.disk.capacity_bytes = None
+        cluster.agenda.run(5.0)
+        cluster.run(db.put(b"10", b"again"), "there is room again", _PATIENCE_SECONDS)
+        for machine in cluster.machines:
+            machine.crash(power=True)
+            require(machine.open(), "it opens again")
+        for key, value in ((b"0", bytes(100)), (b"1", None), (b"4", None), (b"10", b"again")):
+            _require_value(cluster, db, key, value)
+
+
+def program_with_many_sessions(seed: int) -> None:
+    """One program wants, in many sessions, all that it can; a polite client goes on."""
+    with _cluster(seed) as cluster:
+        db = _client(cluster, "polite")
+        for name in floods.FLOODS:
+            floods.check(cluster, db, name, Random(f"{name} {seed}"))
+        _come_to_rest(cluster)
+
+
+def _leave_room(cluster: Cluster, room_bytes: int) -> None:
+    """Let each disk have so much room left, and its node find out."""
+    for machine in cluster.machines:
+        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room_bytes
+    cluster.agenda.run(1.0)
+
+
+def _require_refused(cluster: Cluster, db: Any) -> None:
+    try:
+        cluster.run(db.put(b"new", bytes(100)), "a put is refused", _PATIENCE_SECONDS)
+    except Unavailable as error:
+        require("nothing was changed" in str(error), f"it says why, not {error}")
+    else:
+        require(False, "a put is refused while there is no room")
+
+
+def _require_value(cluster: Cluster, db: Any, key: bytes, value: bytes | None) -> None:
+    found = cluster.run(db.get(key), "it is read", _PATIENCE_SECONDS)
+    require(found == value, f"{key!r} is {found!r}")
+
+
 async def _count_up(tx: Any) -> None:
     tx.put(b"count", b"%d" % (int(await tx.get(b"count")) + 1))
 
@@ -199,13 +259,15 @@ async def _count_up(tx: Any) -> None:
 
 
 @contextmanager
-def _cluster(seed: int, **more: Any) -> Iterator[Cluster]:
+def _cluster(seed: int, *, segment_bytes: int = SEGMENT_BYTES, **more: Any) -> Iterator[Cluster]:
     """Three nodes; the first one leads."""
-    options = NodeOptions(disk_reserve_bytes=0, lease_seconds=_LEASE_SECONDS, **more)
+    settings = {"disk_reserve_bytes": 0, "lease_seconds": _LEASE_SECONDS, **more}
+    options = NodeOptions(**settings)
     cluster = Cluster(seed, [options] * 3, [(1.0, 0.0, 0.0)] * 3)
     with closed_quietly():
         try:
             for machine in cluster.machines:
+                machine.segment_bytes = segment_bytes
                 assert machine.open()
             _until(cluster, lambda: _serves(cluster.machines[0]))
             cluster.agenda.run(2.0)

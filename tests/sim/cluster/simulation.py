@@ -2,7 +2,8 @@
 
 In the phase of faults nothing wrong may ever be seen. Now and then there is a *truce*: what is
 broken is mended, and every client must get something done, in the middle of it all; and then once
-more while a single machine is missing (:mod:`.absence`). At the end
+more while a single machine is missing (:mod:`.absence`), or when there was a flood (:mod:`.floods`)
+or no room on any disk (:mod:`.full_disks`). At the end
 everything is mended for good, and everything must finish: every client ends, the outboxes drain,
 all replicas come to hold the same. At last the workloads look at what is left, and the history of
 all that clients were told is compared with what is stored.
@@ -17,14 +18,13 @@ from random import Random  # noqa: TID251 - made from the seed
 from typing import Final
 
 from postroom.client.database import Database
-from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import EngineFailed
 from postroom.limits import REQUEST_SECONDS
 from postroom.raft.options import RaftOptions
 from postroom.ranges.requests import ScanChanges
 from postroom.server.node import NodeOptions
 from tests.sim import checkers, waiting_rules
-from tests.sim.cluster import absence, replica_rules, transfers
+from tests.sim.cluster import absence, floods, full_disks, replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
 from tests.sim.disks import write_gathered
@@ -66,6 +66,15 @@ TRUCES: Final = 1
 ABSENCES_SHARE: Final = 0.4
 """Of the truces, so many go on while one machine is missing."""
 
+FLOODS_SHARE: Final = 0.15
+"""In so many truces a client is polite beside a flood."""
+
+FULL_SHARE: Final = 0.06
+"""In so many runs all disks are full for a while, in a truce. The log has more room in these: else
+what clients go on deleting would use up, before that is looked at, what there was made beforehand.
+"""
+FULL_SEGMENT_BYTES: Final = 1024 * 1024
+
 GONE_SECONDS: Final = 7.0
 """After so long nothing is held for clients any more that have died."""
 
@@ -106,8 +115,12 @@ class ClusterSimulation:
         choose = self.random.choice
         self.pace = choose([0.2, 0.5, 1.0, 1.0])
         self.cluster = Cluster(seed, *self._hardware(choose([3, 3, 3, 5])))
+        self._crowds = Random(f"crowds {seed}")
+        self._fills_disks = self._crowds.random() < FULL_SHARE
         for machine in self.cluster.machines:
             machine.in_parts = self.random.random() < 0.8
+            if self._fills_disks:
+                machine.segment_bytes = FULL_SEGMENT_BYTES
         self.history = History()
         self.cluster.witness = self.history
         self.record = Record(lambda: self.cluster.agenda.now)
@@ -268,9 +281,31 @@ class ClusterSimulation:
                 self._let_everybody_get_on()
                 self.cluster.overseer.seen[f"one {missing}"] += 1
                 self.faults.mend()
+        self._crowd()
         self.cluster.overseer.seen["truces"] += 1
         self.faults.resume()
         return self.cluster.agenda.events - began
+
+    def _crowd(self) -> None:
+        """In some truces there is a flood, or no room on any disk; then everybody gets on."""
+        chance, cluster = self._crowds, self.cluster
+        is_flooded = chance.random() < FLOODS_SHARE
+        if self.faults.clocks_jump_far or not (is_flooded or self._fills_disks):
+            return
+        polite = cluster.database("polite")
+        cluster.run(polite._sender.connect(), "somebody answers")  # type: ignore[attr-defined]
+        if is_flooded and self.faults.joining.is_settled():
+            name = chance.choice(sorted(floods.FLOODS))
+            floods.check(cluster, polite, name, chance, 3 * floods.TURNS_MAX)
+            cluster.overseer.seen[f"flood of {name}"] += 1
+        logs = {
+            machine.segment_bytes for machine in cluster.machines
+        }  # of new machines: short ones
+        if logs == {FULL_SEGMENT_BYTES} and self.faults.joining.is_settled():
+            full_disks.check(cluster, polite, chance)
+            cluster.overseer.seen["truce with full disks"] += 1
+        self.faults.mend()
+        self._let_everybody_get_on()
 
     def _let_everybody_get_on(self) -> None:
         before = {client: client.done for client in self._who.values()}
@@ -323,15 +358,9 @@ class ClusterSimulation:
         self._change_leader()
 
     def _correct_clocks(self) -> None:
-        """All wall clocks are right again, and ahead of everything that anybody was told."""
-        told = [
-            machine.node.clock.reading()
-            for machine in self.cluster.machines
-            if machine.node is not None
-        ]
-        newest = max(*told, *self.cluster.readings()) >> LOGICAL_BITS
+        """All wall clocks are right again, however far ahead they were: and yet nothing is late."""
         for machine in self.cluster.machines:
-            machine.clock.correct_wall(newest + 1)
+            machine.clock.set_right()
 
     def _clients_have_ended(self) -> bool:
         """All but those that wait for changes, which nobody makes any more."""

@@ -23,7 +23,8 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.messaging.requests import ReadCounters, ReapQueue
 from postroom.protocol import frames
 from postroom.ranges.locks import LockTable
-from postroom.ranges.requests import Put, ScanChanges
+from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
+from postroom.ranges.waiting import Waiting
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
@@ -148,19 +149,20 @@ def take_all(router: Router, link: int) -> None:
 
 def test_transactions_that_wait_for_each_other_do_not_wait_until_they_expire() -> None:
     """Two that locked two keys in opposite orders stood still for a minute."""
-    locks = LockTable()
-    one, other, third = b"one", b"other", b"third"
-    assert locks.acquire(b"a", one)
-    assert locks.acquire(b"b", other)
-    assert not locks.acquire(b"b", one)
-    assert not locks.closes_circle(one)
-    assert not locks.acquire(b"a", third)
-    assert not locks.closes_circle(third)
-    assert not locks.acquire(b"a", other)
-    assert locks.closes_circle(other)
-    locks.release(other)
-    assert locks.acquire(b"b", one)
-    assert not locks.closes_circle(third)
+    locks = LockTable(Waiting(lambda _: None))
+    one, other, third = (GetForUpdate(b"", 0, name, 60.0) for name in (b"one", b"other", b"third"))
+    assert locks.acquire(b"a", one.transaction_id) is None
+    assert locks.acquire(b"b", other.transaction_id) is None
+    for request, key in ((one, b"b"), (third, b"a")):
+        assert locks.acquire(key, request.transaction_id) == key
+        locks.wait(request, key, age=1)
+        assert locks.youngest_of_circle(request.transaction_id) is None
+    assert locks.acquire(b"a", other.transaction_id) == b"a"
+    locks.wait(other, b"a", age=2)
+    assert locks.youngest_of_circle(other.transaction_id) == other.transaction_id
+    locks.release(other.transaction_id)
+    assert locks.acquire(b"b", one.transaction_id) is None
+    assert locks.youngest_of_circle(third.transaction_id) is None
 
 
 def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_until_a_minute_is_over(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sim.cluster import schedules
+from tests.sim.cluster import long_checks, schedules
 from tests.sim.cluster.schedules import Schedule
 
 FEW_SECONDS = (
@@ -14,6 +14,9 @@ FEW_SECONDS = (
     schedules.attempt_that_was_overtaken,
     schedules.leader_that_hears_nobody,
     schedules.leader_that_stands_still,
+    schedules.disks_that_fill_at_the_same_time,
+    schedules.program_with_many_sessions,
+    long_checks.write_beside_a_long_check,
 )
 SCHEDULES = [(each, seed) for each in FEW_SECONDS for seed in range(5)]
 SCHEDULES.append((schedules.snapshot_that_outlasts_its_garbage, 0))

@@ -41,6 +41,7 @@ from postroom.messaging.queues.requests import (
     Selection,
 )
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.headers import unpacked
 from postroom.ranges.requests import Committed, CommitTransaction, Put
 from tests.sim.sender import SimulatedSender
 from tests.sim.workloads.workload import Client, pairs
@@ -74,9 +75,12 @@ class Jobs:
     async def setup(self, db: Database) -> None:
         """Two queues."""
         plain = QueueSettings(
-            ack_wait=ACK_WAIT, max_backoff=1.0, max_concurrency=5, purge_after=0.5, cache_size=8
+            ack_wait=ACK_WAIT, max_backoff=1.0, max_attempts=None, max_concurrency=5,
+            purge_after=0.5, cache_size=8,
+        )  # fmt: skip
+        lanes = QueueSettings(
+            ack_wait=ACK_WAIT, max_backoff=0.5, max_attempts=None, order="group", cache_size=8
         )
-        lanes = QueueSettings(ack_wait=ACK_WAIT, max_backoff=0.5, order="group", cache_size=8)
         await _commit(db, CreateQueue(PLAIN, plain), CreateQueue(LANES, lanes))
 
     async def start(self, client: Client) -> None:
@@ -152,9 +156,10 @@ class Jobs:
         self._claimed.add(attempt)
         assert message.id not in self._ended, f"{attempt} came though it was acknowledged"
         assert message.scheduled <= now, f"{attempt} came before its time"
-        assert message.headers is not None
+        headers = unpacked(message.headers)
+        assert headers is not None
         if not message.epoch:
-            assert message.scheduled >= message.headers["due"], f"{attempt} came too early"
+            assert message.scheduled >= headers["due"], f"{attempt} came too early"
         self._asked_at[attempt] = asked_at
         before = self._asked_at.get((queue, message.id, message.epoch - 1))
         in_process = isinstance(client.db._sender, SimulatedSender)

@@ -15,6 +15,7 @@ from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.counters import POISONED, Counters
 from tests.sim.workloads.jobs import Jobs
+from tests.sim.workloads.keepers import NAME, Keepers
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -382,6 +383,20 @@ async def a_deletion_was_not_told(db: Database, workload: Watchers) -> None:
     mirror = _mirror(workload)
     mirror.timestamp = int(await db.now())
     mirror.content[b"watched/0"] = b"still there"
+
+
+# --- keepers ------------------------------------------------------------------------------------
+
+
+@tampering("keepers")
+async def a_position_was_not_kept(db: Database, workload: Keepers) -> None:
+    """What it should protect is collected."""
+    for number, mirror in workload.mirrors.items():
+        workload.kept[number] = mirror.timestamp
+        await db.forget_position(NAME % number)
+    for _ in range(3):
+        await db.put(b"kept/0", b"")
+        await db._sender.sleep(100.0)
 
 
 # --- trials -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 from postroom.client.database import Database
 from postroom.ranges.requests import Accounting
 from tests.sim.workloads.appointments import DIARY, Appointments
+from tests.sim.workloads.contenders import Contenders
 from tests.sim.workloads.spans import INBOX, Spans
 from tests.sim.workloads.tamperings import tampering
 from tests.sim.workloads.waiters import Waiters
@@ -91,6 +92,19 @@ async def a_sum_was_not_carried_out(db: Database, _: Spans) -> None:
 @tampering("spans")
 async def a_sum_was_carried_out_twice(db: Database, _: Spans) -> None:
     await db.run(lambda tx: tx.enqueue_update(Accounting(b"deep", {"metric 7": 1})))
+
+
+# --- contenders ---------------------------------------------------------------------------------
+
+
+@tampering("contenders")
+async def a_token_appears(db: Database, _: Contenders) -> None:
+    await db.put(b"contended/0", b"1000")
+
+
+@tampering("contenders")
+async def somebody_loses_again_and_again(_: Database, contenders: Contenders) -> None:
+    contenders.conflicts = 100
 
 
 # --- waiters ------------------------------------------------------------------------------------

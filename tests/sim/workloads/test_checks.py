@@ -22,8 +22,10 @@ from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
+from tests.sim.workloads.contenders import Contenders
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.jobs import Jobs
+from tests.sim.workloads.keepers import Keepers
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -47,8 +49,10 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "appointments": lambda _: Appointments(),
     "archives": lambda _: Archives(),
     "bank": lambda _: Bank(),
+    "contenders": lambda _: Contenders(),
     "counters": lambda _: Counters(),
     "jobs": lambda _: Jobs(),
+    "keepers": lambda _: Keepers(),
     "large": lambda _: Large(),
     "ledger": lambda _: Ledger(),
     "lists": lambda _: Lists(),

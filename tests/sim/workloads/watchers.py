@@ -57,6 +57,7 @@ class Watchers:
     """See the module."""
 
     clients = 4
+    start_key, end_key, last_key = START, END, LAST
 
     def __init__(self) -> None:
         self.mirrors: dict[int, Mirror] = {}
@@ -75,7 +76,7 @@ class Watchers:
 
     def _write(self, tx: Any, client: Client, token: bytes) -> None:
         for number in client.random.sample(range(KEYS), client.random.randint(1, 3)):
-            key = START + b"%d" % number
+            key = self.start_key + b"%d" % number
             if client.random.random() < 0.3:
                 tx.delete(key)
             else:
@@ -89,36 +90,41 @@ class Watchers:
                 self.mirrors[client.number] = mirror = await self._read_anew(client.db)
             mirror.leave()
             await self._follow(client.db, mirror, CHANGES_BEFORE_LEAVING, client)
-        except SnapshotTooOld:
-            self.mirrors.pop(client.number, None)
+        except SnapshotTooOld as error:
+            await client.attempt(self._lost(client.db, client.number, error))
         except EXPECTED:
             await client.pause(0.2)
 
+    async def _lost(self, db: Database, number: int, error: SnapshotTooOld) -> None:
+        """Its changes are gone: it begins anew."""
+        self.mirrors.pop(number, None)
+
     async def _read_anew(self, db: Database) -> Mirror:
         async with db.snapshot() as snapshot:
-            found = [pair async for pair in snapshot.scan(START, END)]
+            found = [pair async for pair in snapshot.scan(self.start_key, self.end_key)]
             return Mirror(snapshot.timestamp, dict(found))
 
     async def _follow(
         self, db: Database, mirror: Mirror, changes_max: int, client: Client | None = None
     ) -> None:
-        async for change in db.watch(START, END, after=mirror.timestamp):
+        async for change in db.watch(self.start_key, self.end_key, after=mirror.timestamp):
             mirror.add(change)
             if client is not None:
                 client.done += 1
             changes_max -= 1
-            if not changes_max or change.key == LAST:
+            if not changes_max or change.key == self.last_key:
                 return
 
     async def check(self, db: Database) -> None:
         """From where each mirror stands, the rest of the stream makes it complete."""
-        await db.put(LAST, b"nothing comes after this")
-        now = dict(await pairs(db, START))
-        for mirror in self.mirrors.values():
+        await db.put(self.last_key, b"nothing comes after this")
+        now = dict(await pairs(db, self.start_key))
+        for number, mirror in list(self.mirrors.items()):
             mirror.leave()
             try:
                 await self._follow(db, mirror, 1_000_000)
-            except SnapshotTooOld:
+            except SnapshotTooOld as error:
+                await self._lost(db, number, error)
                 continue
             mirror.finish()
             assert mirror.content == now, f"the mirror shows {mirror.content}, there is {now}"

@@ -12,6 +12,7 @@ import secrets
 from typing import Final
 
 from postroom.client.sync import Database
+from postroom.counted import counted
 from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import Folder
@@ -70,8 +71,10 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
         )
     if found.number and (begun > found.number + 1 or trimmed > found.number):
         raise JobFailed(
-            f"this store was archived {max(begun - 1, trimmed)} times at least, and the folder "
-            f"{folder.uri()} knows of {found.number} runs: it is an old copy; nothing was changed: "
+            f"this store was archived {counted(max(begun - 1, trimmed), 'time')} at least, and "
+            "the folder "
+            f"{folder.uri()} knows of {counted(found.number, 'run')}: it is an old copy; nothing "
+            "was changed: "
             "bring the folder back that was archived into last"
         )
     return found

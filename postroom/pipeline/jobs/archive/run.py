@@ -37,6 +37,7 @@ from pyspark.sql import SparkSession
 
 from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
+from postroom.counted import counted
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive import gaps as all_gaps
@@ -379,7 +380,8 @@ class Run:
         missing = [each.path for each in manifest.files if each.path not in there]
         if missing:
             raise JobFailed(
-                f"{len(missing)} files of the archive are not there, as {missing[0]}; nothing was "
+                f"{counted(len(missing), 'file')} of the archive cannot be found, as "
+                f"{missing[0]}; nothing was "
                 "deleted from the store: bring the folder back as it was"
             )
         self._failpoint("number")

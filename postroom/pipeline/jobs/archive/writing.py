@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from pyspark.sql.types import LongType, StructField, StructType
 
+from postroom.counted import counted
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.pipeline.jobs.archive.folders import Folder, to_read
 from postroom.pipeline.jobs.archive.manifest import FILES, Kept
@@ -149,7 +150,8 @@ class Writer:
         # A task that ran twice is counted twice: then it is counted anew, at the same timestamp.
         if sum(rows.values()) != written and sum(rows.values()) != (written := frame.count()):
             raise JobFailed(
-                f"{written} messages were written to {self._folder.uri(place)}, and "
+                f"{counted(written or 0, 'message was', 'messages were')} written to "
+                f"{self._folder.uri(place)}, and "
                 f"{sum(rows.values())} can be read there; nothing was deleted: archive into a "
                 "folder that all of Spark's machines share"
             )

@@ -1,4 +1,4 @@
-"""Charts as SVG, made by hand: lines over hours, for a page that needs nothing but itself.
+"""Charts as SVG, made by hand: lines over periods of time, for a page that needs nothing else.
 
 What a line is can be seen without colours (dashes, dots) and heard (a title, a description; the
 page has the numbers as a table besides). Colours and text follow the page's style, by classes
@@ -20,12 +20,18 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
 STYLES: Final = 6
 """So many lines can be told apart."""
 _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 5")
-_STEPS: Final = (1, 2, 3, 6, 12, 24, 48, 24 * 4, 24 * 7, 24 * 14, 24 * 30, 24 * 90, 24 * 365)
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+_STEPS: Final = (
+    1, 2, 5, 10, 20, 30, _MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 20 * _MINUTE,
+    30 * _MINUTE, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 4 * _DAY,
+    7 * _DAY, 14 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY,
+)  # fmt: skip
+"""So many seconds may lie between two ticks."""
 _TICKS: Final = 8
 _DOTS_MAX: Final = 60
 
 Point = tuple[int, float]
-"""The number of an hour since 1970, and a value."""
+"""The number of a period since 1970, and a value."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +40,17 @@ class Line:
 
     Attributes:
         name: what it is.
-        points: in the order of their hours. Where hours are missing, the line is interrupted.
+        points: in the order of their periods. Where some are missing, the line is interrupted.
     """
 
     name: str
     points: Sequence[Point]
 
 
-def hour_text(hour: int) -> str:
-    """An hour as a person reads it (UTC)."""
-    return datetime.fromtimestamp(hour * 3600, UTC).strftime("%Y-%m-%d %H:00")
+def period_text(number: int, seconds: int) -> str:
+    """Return when a period of so many seconds begins, as a person reads it (UTC)."""
+    text = "%Y-%m-%d %H:%M" if seconds >= _MINUTE else "%Y-%m-%d %H:%M:%S"
+    return datetime.fromtimestamp(number * seconds, UTC).strftime(text)
 
 
 def seconds_text(seconds: float) -> str:
@@ -72,6 +79,7 @@ def chart(
     title: str,
     lines: Sequence[Line],
     *,
+    seconds: int = _HOUR,
     label: Callable[[float], str] = number_text,
     logarithmic: bool = False,
 ) -> str:
@@ -80,6 +88,7 @@ def chart(
     Args:
         title: what it shows.
         lines: ``STYLES`` at most are drawn.
+        seconds: of a period.
         label: writes a value.
         logarithmic: each step up is ten times as much.
     """
@@ -87,15 +96,15 @@ def chart(
     if not drawn:
         return f'<p class="none">{escape(title)}: there is nothing to show.</p>'
     points = [point for line in drawn for point in line.points]
-    first, last = min(hour for hour, _ in points), max(hour for hour, _ in points)
+    first, last = min(each for each, _ in points), max(each for each, _ in points)
     values = [value for _, value in points]
     scale = _Logarithmic(values) if logarithmic else _Linear(values)
-    box = _Box(first, max(last, first + 1), scale)
+    box = _Box(first, max(last, first + 1), scale, seconds)
     name = "c" + "".join(letter for letter in title.lower() if letter.isalnum())
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{name}-t {name}-d">',
         f'<title id="{name}-t">{escape(title)}</title>',
-        f'<desc id="{name}-d">{escape(_told(drawn, label))}</desc>',
+        f'<desc id="{name}-d">{escape(_told(drawn, label, seconds))}</desc>',
     ]
     parts += _grid(box, label)
     for number, line in enumerate(drawn):
@@ -156,15 +165,15 @@ class _Logarithmic:
 
 
 class _Box:
-    """Where hours and values are on the drawing."""
+    """Where periods and values are on the drawing."""
 
-    def __init__(self, first: int, last: int, scale: _Linear | _Logarithmic) -> None:
-        self.first, self.last, self.scale = first, last, scale
+    def __init__(self, first: int, last: int, scale: _Linear | _Logarithmic, seconds: int) -> None:
+        self.first, self.last, self.scale, self.seconds = first, last, scale, seconds
 
-    def x(self, hour: float) -> float:
-        """Of an hour."""
+    def x(self, number: float) -> float:
+        """Of a period."""
         inside = WIDTH - _LEFT - _RIGHT
-        return round(_LEFT + inside * (hour - self.first) / (self.last - self.first), 1)
+        return round(_LEFT + inside * (number - self.first) / (self.last - self.first), 1)
 
     def y(self, value: float) -> float:
         """Of a value."""
@@ -183,49 +192,55 @@ def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
         parts.append(
             f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{escape(label(tick))}</text>'
         )
-    hours = box.last - box.first
-    step = next((each for each in _STEPS if hours / each <= _TICKS), hours)
-    hour = -(-box.first // step) * step
-    while hour <= box.last:
-        moment = datetime.fromtimestamp(hour * 3600, UTC)
-        text = moment.strftime("%m-%d" if step >= 24 else "%m-%d %H:00")
-        anchor = "middle" if _LEFT + 36 < box.x(hour) < WIDTH - 40 else (
-            "start" if box.x(hour) <= _LEFT + 36 else "end")  # fmt: skip
-        parts.append(
-            f'<text x="{box.x(hour)}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>'
+    first, last = box.first * box.seconds, box.last * box.seconds
+    step = next((each for each in _STEPS if (last - first) / each <= _TICKS), last - first)
+    step = max(step, box.seconds)
+    for moment in range(-(-first // step) * step, last + 1, step):
+        text, x = (
+            datetime.fromtimestamp(moment, UTC).strftime(_form(step)),
+            box.x(moment / box.seconds),
         )
-        hour += step
+        anchor = "middle" if _LEFT + 36 < x < WIDTH - 40 else (
+            "start" if x <= _LEFT + 36 else "end")  # fmt: skip
+        parts.append(f'<text x="{x}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
     return parts
+
+
+def _form(step: int) -> str:
+    """Return how a moment is written, where so many seconds lie between two."""
+    if step >= _HOUR:
+        return "%m-%d" if step >= _DAY else "%m-%d %H:00"
+    return "%H:%M" if step >= _MINUTE else "%H:%M:%S"
 
 
 def _drawn(box: _Box, number: int, line: Line, label: Callable[[float], str]) -> list[str]:
     path, before = [], None
-    for hour, value in line.points:
-        move = "L" if before is not None and hour - before <= 1 else "M"
-        path.append(f"{move}{box.x(hour)} {box.y(value)}")
-        before = hour
+    for period, value in line.points:
+        move = "L" if before is not None and period - before <= 1 else "M"
+        path.append(f"{move}{box.x(period)} {box.y(value)}")
+        before = period
     parts = [f'<path class="s{number}" stroke-dasharray="{_DASHES[number]}" d="{"".join(path)}"/>']
     if len(line.points) <= _DOTS_MAX:
-        for hour, value in line.points:
-            told = f"{line.name}, {hour_text(hour)}: {label(value)}"
+        for period, value in line.points:
+            told = f"{line.name}, {period_text(period, box.seconds)}: {label(value)}"
             parts.append(
-                f'<circle class="d{number}" cx="{box.x(hour)}" cy="{box.y(value)}" r="3">'
+                f'<circle class="d{number}" cx="{box.x(period)}" cy="{box.y(value)}" r="3">'
                 f"<title>{escape(told)}</title></circle>"
             )
     return parts
 
 
-def _told(lines: Sequence[Line], label: Callable[[float], str]) -> str:
+def _told(lines: Sequence[Line], label: Callable[[float], str], seconds: int) -> str:
     """What the lines show, in words."""
     told = []
     for line in lines:
-        hour, value = max(line.points, key=lambda point: point[1])
-        last_hour, last = line.points[-1]
+        highest, value = max(line.points, key=lambda point: point[1])
+        newest, last = line.points[-1]
         told.append(
-            f"{line.name}: at most {label(value)} ({hour_text(hour)}), at last {label(last)} "
-            f"({hour_text(last_hour)})"
+            f"{line.name}: at most {label(value)} ({period_text(highest, seconds)}), at last "
+            f"{label(last)} ({period_text(newest, seconds)})"
         )
     return "; ".join(told)
 
 
-__all__ = ["STYLES", "Line", "chart", "hour_text", "legend", "number_text", "seconds_text"]
+__all__ = ["STYLES", "Line", "chart", "legend", "number_text", "period_text", "seconds_text"]

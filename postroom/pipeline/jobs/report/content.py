@@ -1,7 +1,7 @@
 """What the page of a report shows, as plain numbers: bounded, however large the store is.
 
 The table of measures may have a row for each prefix and hour of years. The page has the busiest few
-of each, and the last hours; what it leaves out it says.
+of each, and the last periods; what it leaves out it says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-HOURS_MAX: Final = 24 * 14
+PERIODS_MAX: Final = 24 * 14
 ROWS_MAX: Final = 20
 QUEUES_DRAWN: Final = 5
 
@@ -22,7 +22,7 @@ class Taken:
     Attributes:
         source: ``queue`` or ``inbox``.
         measure: which of the measures.
-        hour: the number of an hour; ``None``: of all.
+        period: the number of a period (:attr:`Content.period`) since 1970; ``None``: of all.
         queue, kind, prefix: of whom; ``None``: of all.
         messages: how many there were.
         mean, p50, p90, p99, max: in seconds, or attempts.
@@ -30,7 +30,7 @@ class Taken:
 
     source: str
     measure: str
-    hour: int | None
+    period: int | None
     queue: str | None
     kind: str | None
     prefix: str | None
@@ -44,9 +44,9 @@ class Taken:
 
 @dataclass(frozen=True)
 class Flow:
-    """What came and went in an hour."""
+    """What came and went in a period."""
 
-    hour: int
+    period: int
     enqueued: int
     done: int
     dead: int
@@ -72,12 +72,13 @@ class Content:
         archived_until: up to when that reaches, in seconds since 1970.
         since: what ended before was left out (0: nothing was), likewise.
         gaps: what may be missing, in words.
-        overall, hourly, queues, kinds, prefixes: how long messages took, by level.
-        flows: of each source, hour by hour; ``queue_flows``: of the busiest queues.
+        overall, by_period, queues, kinds, prefixes: how long messages took, by level.
+        flows: of each source, period by period; ``queue_flows``: of the busiest queues.
         totals: how many messages are in which state, by source; ``now``: also by queue, of those
             that have most.
         dead: how many are dead; ``letters``: why, the most frequent reasons.
         outbox: how many messages and updates wait in outboxes.
+        period: how many seconds a period has.
     """
 
     store: str
@@ -87,7 +88,7 @@ class Content:
     since: float = 0.0
     gaps: Sequence[str] = ()
     overall: Sequence[Taken] = ()
-    hourly: Sequence[Taken] = ()
+    by_period: Sequence[Taken] = ()
     queues: Sequence[Taken] = ()
     kinds: Sequence[Taken] = ()
     prefixes: Sequence[Taken] = ()
@@ -98,27 +99,28 @@ class Content:
     dead: int = 0
     letters: Sequence[Letters] = ()
     outbox: int = 0
+    period: int = 3600
 
 
-def whole_hours(flows: Iterable[Flow], until: int, hours_max: int = HOURS_MAX) -> list[Flow]:
-    """Each hour up to ``until``, also those in which nothing happened; the last ones of many."""
-    known = {each.hour: each for each in flows if each.hour <= until}
+def whole_periods(flows: Iterable[Flow], until: int, periods_max: int = PERIODS_MAX) -> list[Flow]:
+    """Each period up to ``until``, also those in which nothing happened; the last ones of many."""
+    known = {each.period: each for each in flows if each.period <= until}
     if not known:
         return []
-    first = max(min(known), until - hours_max + 1)
-    return [known.get(hour, Flow(hour, 0, 0, 0)) for hour in range(first, until + 1)]
+    first = max(min(known), until - periods_max + 1)
+    return [known.get(number, Flow(number, 0, 0, 0)) for number in range(first, until + 1)]
 
 
 def backlog(here: int, flows: Sequence[Flow]) -> list[tuple[int, int]]:
-    """How many messages were there at the end of each hour, counted back from how many are.
+    """How many messages were there at the end of each period, counted back from how many are.
 
     Args:
-        here: how many are there after the last hour.
-        flows: of each hour, without gaps.
+        here: how many are there after the last period.
+        flows: of each period, without gaps.
     """
     found = []
     for flow in reversed(flows):
-        found.append((flow.hour, max(here, 0)))
+        found.append((flow.period, max(here, 0)))
         here += flow.done + flow.dead - flow.enqueued
     return found[::-1]
 
@@ -129,7 +131,7 @@ def there(now: Mapping[str, int]) -> int:
 
 
 __all__ = [
-    "HOURS_MAX",
+    "PERIODS_MAX",
     "QUEUES_DRAWN",
     "ROWS_MAX",
     "Content",
@@ -138,5 +140,5 @@ __all__ = [
     "Taken",
     "backlog",
     "there",
-    "whole_hours",
+    "whole_periods",
 ]

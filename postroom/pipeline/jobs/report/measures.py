@@ -1,7 +1,7 @@
 """What a report measures: latencies, retries, throughput and backlog, as one table of Spark's.
 
-A row is a *measure* at a *level*: of all messages of a source, of an hour, a queue, a queue in an
-hour, a kind of a queue, or a prefix of keys. Columns that a level does not divide by are null.
+A row is a *measure* at a *level*: of all messages of a source, of a period, a queue, a queue in a
+period, a kind of a queue, or a prefix of keys. Columns that a level does not divide by are null.
 
 ==========================  ========================================================================
 measure                     of whom
@@ -13,8 +13,8 @@ schedule to firing          done messages of queues: seconds from when it was du
 firing to acknowledgement   seconds from there
 commit to acknowledgement   all of it, with what it waited for its schedule and for its retries
 retries                     failed attempts a message
-enqueued, done, dead        messages (of a queue in an hour)
-backlog                     messages that were there at the end of the hour
+enqueued, done, dead        messages (of a queue in a period)
+backlog                     messages that were there at the end of the period
 now                         messages by state (column ``kind``) when the store was read
 dead, by reason             dead messages of queues by their last error (column ``kind``)
 ==========================  ========================================================================
@@ -22,6 +22,8 @@ dead, by reason             dead messages of queues by their last error (column 
 For the first seven there are ``messages``, ``mean``, ``p50``, ``p90``, ``p99`` and ``max``; of the
 others, ``messages`` alone. Percentiles are Spark's ``percentile_approx``: off by a ten thousandth
 of the ranks at most.
+
+Periods are as long as fits what there is: an hour, ten minutes, a minute, ten seconds or a second.
 
 The backlog is counted back from now: what is there, plus what ended since, less what came since.
 So it is right for as long as history is whole, however far that goes back.
@@ -34,7 +36,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.pipeline.jobs.report.sources import INBOX, QUEUE, hours_of, seconds_between
+from postroom.pipeline.jobs.report.sources import INBOX, QUEUE, periods_of, seconds_between
 
 STAGES: Final = {
     INBOX: ("commit to delivery", "delivery to reap", "commit to reap"),
@@ -47,38 +49,49 @@ NOW: Final = "now"
 REASON: Final = "dead, by reason"
 LEVELS: Final[dict[str, tuple[str, ...]]] = {
     "all": (),
-    "hour": ("hour",),
+    "period": ("period",),
     "queue": ("queue",),
-    "queue and hour": ("queue", "hour"),
+    "queue and period": ("queue", "period"),
     "kind": ("queue", "kind"),
     "prefix": ("prefix",),
 }
 COLUMNS: Final = (
-    "level", "source", "measure", "hour", "queue", "kind", "prefix", "messages", "mean", "p50",
+    "level", "source", "measure", "period", "queue", "kind", "prefix", "messages", "mean", "p50",
     "p90", "p99", "max",
 )  # fmt: skip
-_DIVIDED_BY: Final = ("hour", "queue", "kind", "prefix")
+_DIVIDED_BY: Final = ("period", "queue", "kind", "prefix")
 _SHARES: Final = (0.5, 0.9, 0.99)
 
 
-def measures(found: DataFrame, since_hour: int = 0) -> DataFrame:
+PERIODS: Final = (1, 10, 60, 600, 3600)
+"""How many seconds a period may have."""
+
+
+def fitting_period(span_seconds: float, periods_max: int) -> int:
+    """Return the shortest period of which so many, at most, make up ``span_seconds``."""
+    fitting = (each for each in PERIODS if span_seconds <= each * periods_max)
+    return next(fitting, PERIODS[-1])
+
+
+def measures(found: DataFrame, seconds: int, since: int = 0) -> DataFrame:
     """All measures of messages, as :func:`.messages` finds them.
 
     Args:
         found: the messages.
-        since_hour: the number of the first hour of which all is known.
+        seconds: of a period.
+        since: the number of the first period of which all is known.
     """
-    flows = _flows(found).where(F.col("hour") >= since_hour)
+    flows = _flows(found, seconds).where(F.col("period") >= since)
     now = _now(found).unionByName(_reasons(found))
-    return _latencies(found).unionByName(flows).unionByName(now)
+    return _latencies(found, seconds).unionByName(flows).unionByName(now)
 
 
 # --- of each message ------------------------------------------------------------------------------
 
 
-def _latencies(found: DataFrame) -> DataFrame:
+def _latencies(found: DataFrame, seconds: int) -> DataFrame:
     """By levels: what each message that is done has taken."""
-    taken = _taken(found)
+    taken = _taken(found, seconds)
     always, columns = ["source", "measure"], [F.col(name) for name in _DIVIDED_BY]
     sets = [[F.col(name) for name in (*always, *level)] for level in LEVELS.values()]
     grouped = taken.groupingSets(sets, F.col("source"), F.col("measure"), *columns).agg(
@@ -104,7 +117,7 @@ def _set_of(by: tuple[str, ...]) -> int:
     return sum(1 << bit for bit, name in enumerate(reversed(_DIVIDED_BY)) if name not in by)
 
 
-def _taken(found: DataFrame) -> DataFrame:
+def _taken(found: DataFrame, seconds: int) -> DataFrame:
     """A row for each message and measure."""
     ends = {
         INBOX: (("sent", "due"), ("due", "ended"), ("sent", "ended")),
@@ -121,7 +134,7 @@ def _taken(found: DataFrame) -> DataFrame:
     retries = F.col("retries").cast("double").alias("value")
     rows.append(F.struct(F.col("source").alias("of"), F.lit(RETRIES).alias("measure"), retries))
     done = found.where(F.col("state") == "done")
-    exploded = done.withColumn("hour", hours_of("ended")).withColumn(
+    exploded = done.withColumn("period", periods_of("ended", seconds)).withColumn(
         "taken", F.explode(F.array(*rows))
     )
     mine = (F.col("taken.of") == F.col("source")) & F.col("taken.value").isNotNull()
@@ -131,18 +144,23 @@ def _taken(found: DataFrame) -> DataFrame:
     )
 
 
-# --- of hours -------------------------------------------------------------------------------------
+# --- of periods -----------------------------------------------------------------------------------
 
 
-def _flows(found: DataFrame) -> DataFrame:
-    """What came and ended in each hour, and what was there at its end."""
-    came = found.select("source", "queue", hours_of("sent").alias("hour"), _one("enqueued"))
+def _flows(found: DataFrame, seconds: int) -> DataFrame:
+    """What came and ended in each period, and what was there at its end."""
+    came = found.select(
+        "source", "queue", periods_of("sent", seconds).alias("period"), _one("enqueued")
+    )
     ended = found.where(F.col("ended").isNotNull()).select(
-        "source", "queue", hours_of("ended").alias("hour"), F.col("state").alias("measure")
+        "source",
+        "queue",
+        periods_of("ended", seconds).alias("period"),
+        F.col("state").alias("measure"),
     )
     counted = (
         came.unionByName(ended)
-        .groupBy("source", "queue", "hour")
+        .groupBy("source", "queue", "period")
         .pivot("measure", list(FLOWS))
         .count()
         .na.fill(0)
@@ -153,7 +171,7 @@ def _flows(found: DataFrame) -> DataFrame:
         .agg(F.count(F.lit(1)).alias("here"))
     )
     later = (
-        Window.partitionBy("source", "queue").orderBy(F.col("hour").desc())
+        Window.partitionBy("source", "queue").orderBy(F.col("period").desc())
         .rowsBetween(Window.unboundedPreceding, -1)
     )  # fmt: skip
     gone_since = F.coalesce(F.sum(F.expr("done + dead - enqueued")).over(later), F.lit(0))
@@ -162,9 +180,9 @@ def _flows(found: DataFrame) -> DataFrame:
     )
     pairs = ", ".join(f"'{name}', {name}" for name in (*FLOWS, BACKLOG))
     return flows.select(
-        F.lit("queue and hour").alias("level"), "source", "hour", "queue",
+        F.lit("queue and period").alias("level"), "source", "period", "queue",
         F.expr(f"stack({len(FLOWS) + 1}, {pairs}) as (measure, messages)"),
-    ).select(*_only("hour", "queue"))  # fmt: skip
+    ).select(*_only("period", "queue"))  # fmt: skip
 
 
 def _one(measure: str) -> Column:
@@ -198,7 +216,7 @@ def _reasons(found: DataFrame) -> DataFrame:
 def _only(*there: str) -> list[Column]:
     """All columns of the table; those that are not there are null."""
     present = {"level", "source", "measure", "messages", *there}
-    kinds = {"hour": "bigint", "queue": "string", "kind": "string", "prefix": "string"}
+    kinds = {"period": "bigint", "queue": "string", "kind": "string", "prefix": "string"}
     return [
         F.col(name) if name in present
         else F.lit(None).cast(kinds.get(name, "double")).alias(name)
@@ -212,8 +230,10 @@ __all__ = [
     "FLOWS",
     "LEVELS",
     "NOW",
+    "PERIODS",
     "REASON",
     "RETRIES",
     "STAGES",
+    "fitting_period",
     "measures",
 ]

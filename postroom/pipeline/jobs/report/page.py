@@ -10,28 +10,28 @@ from typing import Final
 from postroom.pipeline.jobs.report.charts import (
     Line,
     chart,
-    hour_text,
     legend,
     number_text,
+    period_text,
     seconds_text,
 )
 from postroom.pipeline.jobs.report.content import (
-    HOURS_MAX,
+    PERIODS_MAX,
     ROWS_MAX,
     Content,
     Flow,
     Taken,
     backlog,
     there,
-    whole_hours,
+    whole_periods,
 )
 from postroom.pipeline.jobs.report.measures import RETRIES, STAGES
 from postroom.pipeline.jobs.report.sources import INBOX, QUEUE
 
 _NONE: Final = "-"
 _NAMES: Final = {QUEUE: "queues", INBOX: "inboxes"}
-_HOURS_FEW: Final = 2
-"""A chart of so few hours says little: the numbers are shown at once."""
+_FEW: Final = 2
+"""A chart of so few periods says little: the numbers are shown at once."""
 _CHARACTERS_MAX: Final = 300
 
 _STYLE: Final = """
@@ -126,30 +126,43 @@ def _tiles(content: Content) -> str:
     return f'<ul class="tiles">{items}</ul>'
 
 
-def _last_hour(content: Content) -> int:
-    return int(content.at // 3600)
+def _last(content: Content) -> int:
+    return int(content.at // content.period)
+
+
+def _length(content: Content) -> str:
+    """Return how long a period is: ``hour``, ``10 minutes``."""
+    number, unit = content.period, "second"
+    for each, longer in ((60, "minute"), (3600, "hour")):
+        if content.period >= each:
+            number, unit = content.period // each, longer
+    return unit if number == 1 else f"{number} {unit}s"
 
 
 def _throughput(content: Content) -> str:
     parts = [
         "<h2>Throughput</h2>",
-        "<p>Messages that were enqueued, done and dead in each hour. The last hour is not over."
-        "</p>",
+        f"<p>Messages that were enqueued, done and dead, each {_length(content)}. The last of them "
+        "is not over.</p>",
     ]
     for source, found in content.flows.items():
-        flows = whole_hours(found, _last_hour(content))
+        flows = whole_periods(found, _last(content))
         lines = [
-            Line("enqueued", [(each.hour, each.enqueued) for each in flows]),
-            Line("done", [(each.hour, each.done) for each in flows]),
+            Line("enqueued", [(each.period, each.enqueued) for each in flows]),
+            Line("done", [(each.period, each.done) for each in flows]),
         ]
         if any(each.dead for each in flows):
-            lines.append(Line("dead", [(each.hour, each.dead) for each in flows]))
-        parts.append(_figure(f"Messages an hour, {_NAMES[source]}", lines, number_text))
+            lines.append(Line("dead", [(each.period, each.dead) for each in flows]))
+        parts.append(
+            _figure(
+                content, f"Messages each {_length(content)}, {_NAMES[source]}", lines, number_text
+            )
+        )
     return "\n".join(parts)
 
 
 def _backlog(content: Content) -> str:
-    last, lines = _last_hour(content), []
+    last, lines = _last(content), []
     for source, found in content.flows.items():
         here = there(content.totals.get(source, {}))
         lines.append(Line(f"all {_NAMES[source]}", _points(here, found, last)))
@@ -161,35 +174,36 @@ def _backlog(content: Content) -> str:
         lines.pop()  # it is all queues
     return (
         "<h2>Backlog</h2>\n<p>Messages that waited, or were being worked on, at the end of each "
-        "hour: scheduled ones included, dead ones not. Counted back from what is there now.</p>\n"
-        + _figure("Messages that are not done", lines, number_text)
+        f"{_length(content)}: scheduled ones included, dead ones not. Counted back from what is "
+        "there now.</p>\n" + _figure(content, "Messages that are not done", lines, number_text)
     )
 
 
 def _points(here: int, found: Sequence[Flow], last: int) -> list[tuple[int, float]]:
-    flows = whole_hours(found, last)
-    return [(hour, float(number)) for hour, number in backlog(here, flows)]
+    flows = whole_periods(found, last)
+    return [(period, float(number)) for period, number in backlog(here, flows)]
 
 
 def _latencies(content: Content) -> str:
     parts = [
         "<h2>How long it takes</h2>",
-        "<p>Of messages that were done in each hour. p50: half of them took no longer; p99: all "
+        f"<p>Of messages that were done, each {_length(content)}. p50: half of them took no "
+        "longer; p99: all "
         "but one in a hundred. Each line up is ten times as long.</p>",
     ]
     for source, stages in STAGES.items():
         for stage in stages:
             found = [
-                each for each in content.hourly if (each.source, each.measure) == (source, stage)
+                each for each in content.by_period if (each.source, each.measure) == (source, stage)
             ]
             if not found:
                 continue
             lines = [
-                Line(name, [(each.hour or 0, value(each)) for each in found])
+                Line(name, [(each.period or 0, value(each)) for each in found])
                 for name, value in _SHARES.items()
             ]
             title = f"{stage.capitalize()}, {_NAMES[source]}"
-            parts.append(_figure(title, lines, seconds_text, logarithmic=True))
+            parts.append(_figure(content, title, lines, seconds_text, logarithmic=True))
     return "\n".join(parts) if len(parts) > 2 else ""
 
 
@@ -201,19 +215,23 @@ _SHARES: Final[dict[str, Callable[[Taken], float]]] = {
 
 
 def _figure(
-    title: str, lines: Sequence[Line], label: Callable[[float], str], *, logarithmic: bool = False
-) -> str:
-    drawn = chart(title, lines, label=label, logarithmic=logarithmic)
+    content: Content, title: str, lines: Sequence[Line], label: Callable[[float], str],
+    *, logarithmic: bool = False,
+) -> str:  # fmt: skip
+    drawn = chart(title, lines, seconds=content.period, label=label, logarithmic=logarithmic)
     if not drawn.startswith("<svg"):
         return drawn
-    hours = sorted({hour for line in lines for hour, _ in line.points}, reverse=True)
+    periods = sorted({each for line in lines for each, _ in line.points}, reverse=True)
     known = [dict(line.points) for line in lines]
     rows = [
-        [hour_text(hour), *(label(by[hour]) if hour in by else "" for by in known)]
-        for hour in hours
+        [
+            period_text(each, content.period),
+            *(label(by[each]) if each in by else "" for by in known),
+        ]
+        for each in periods
     ]
-    opened = " open" if len(hours) <= _HOURS_FEW else ""
-    table = _table(title, ["hour", *(line.name for line in lines)], rows)
+    opened = " open" if len(periods) <= _FEW else ""
+    table = _table(title, ["from", *(line.name for line in lines)], rows)
     return (
         f"<figure>\n<figcaption>{_text(title)}</figcaption>\n{legend(lines)}\n"
         f'<div class="plot" tabindex="0" role="group" aria-label="{_text(title)}">{drawn}</div>\n'
@@ -282,9 +300,9 @@ def _dead(content: Content) -> str:
 
 
 def _closing(content: Content) -> str:
-    del content
     return (
-        f'<p class="soft">Charts show the last {HOURS_MAX} hours at most. What was purged before '
+        f'<p class="soft">A chart shows the last {PERIODS_MAX} periods of its kind at most: each '
+        f"{_length(content)} is one. What was purged before "
         "it was archived, or cancelled, is not counted. Percentiles are approximate. All measures "
         "are in the table <code>measures</code> beside this page.</p>"
     )

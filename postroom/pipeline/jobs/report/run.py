@@ -35,7 +35,7 @@ from postroom.pipeline.jobs.archive.reading import Archived, read_archive
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
 from postroom.pipeline.jobs.report import measures as made
 from postroom.pipeline.jobs.report.content import (
-    HOURS_MAX,
+    PERIODS_MAX,
     QUEUES_DRAWN,
     ROWS_MAX,
     Content,
@@ -51,7 +51,7 @@ PAGE: Final = "report.html"
 MEASURES: Final = "measures"
 _TRIES: Final = 3
 _REASONS_MAX: Final = 1000
-_HOUR: Final = 3_600_000 << LOGICAL_BITS
+_SECOND: Final = 1000 << LOGICAL_BITS
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ def report(  # noqa: PLR0913 - each argument is an option
     target = open_folder(spark, folder)
     read = _measured(_Wanted(spark, store, archive, hours, separator, target, progress))
     table = spark.read.parquet(to_read(target.uri(MEASURES)))
-    told = _content(table, read.what, read.archived, read.letters)
+    told = _content(table, read)
     content = Content(
         store=title or store.get("path") or store.get("connect", ""), archive=archive,
-        outbox=read.outbox, **told,
+        outbox=read.outbox, period=read.period, **told,
     )  # fmt: skip
     progress("the page", 0, 1)
     target.delete(PAGE)
@@ -147,6 +147,7 @@ class _Read:
     archived: Archived | None
     letters: list[Letters]
     outbox: int
+    period: int
 
 
 def _measured(wanted: _Wanted) -> _Read:
@@ -161,9 +162,9 @@ def _measured(wanted: _Wanted) -> _Read:
                 since = 0 if hours is None else max(at - from_seconds(hours * 3600), 0)
                 with _held(db, archived, at, since, wanted.separator) as what:
                     letters, outbox = _unread(db, at, progress)
-                    _write(spark, store, archived, what, wanted.target, progress)
+                    period = _write(spark, store, archived, what, wanted.target, progress)
             if archived is None or archive is None or _is_newest(spark, archive, archived):
-                return _Read(at, what, archived, letters, outbox)
+                return _Read(at, what, archived, letters, outbox, period)
     raise JobFailed(
         f"there was a new manifest in {archive} each time that all was read; no report was made: "
         "report when nobody archives"
@@ -216,24 +217,33 @@ def _write(
     what: Reads,
     target: Folder,
     progress: Progress,
-) -> None:
-    """The table of measures."""
+) -> int:
+    """Write the table of measures. Return how many seconds a period of it has."""
     progress("reading messages", 0, 2)
     found = messages(spark, store, archived, what).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        measured = made.measures(found, -(-what.since // _HOUR))
-        hour = F.timestamp_seconds(F.col("hour") * 3600).alias("hour")
-        columns = [hour if name == "hour" else F.col(name) for name in made.COLUMNS]
+        seconds = _period(found, what)
+        measured = made.measures(found, seconds, -(-what.since // (seconds * _SECOND)))
+        begins = F.timestamp_seconds(F.col("period") * seconds).alias("period")
+        columns = [begins if name == "period" else F.col(name) for name in made.COLUMNS]
         (
             measured.select(*columns)
             .repartition(1)
-            .sortWithinPartitions("level", "source", "measure", "hour", "queue", "kind", "prefix")
+            .sortWithinPartitions("level", "source", "measure", "period", "queue", "kind", "prefix")
             .write.mode("overwrite")
             .parquet(target.uri(MEASURES))
         )
     finally:
         found.unpersist()
     progress("reading messages", 2, 2)
+    return seconds
+
+
+def _period(found: DataFrame, what: Reads) -> int:
+    """Return how many seconds a period has, so that what there is has enough of them."""
+    (first,) = found.agg(F.min("sent")).collect()
+    begun = max(first[0] or what.at, what.since)
+    return made.fitting_period((what.at - begun) / _SECOND, PERIODS_MAX)
 
 
 def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], int]:
@@ -255,14 +265,13 @@ def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], i
 # --- what the page shows --------------------------------------------------------------------------
 
 
-def _content(
-    table: DataFrame, what: Reads, archived: Archived | None, letters: list[Letters]
-) -> dict[str, Any]:
+def _content(table: DataFrame, read: _Read) -> dict[str, Any]:
     """The part of the table that is on the page: as many rows as that has, however large it is."""
-    last = _hour_of(what.at)
-    table = table.withColumn("hour", F.expr("unix_seconds(hour) div 3600"))
-    recent = table.where(F.col("hour") > last - HOURS_MAX)
-    flows = recent.where(F.col("level") == "queue and hour").where(
+    what, archived, letters = read.what, read.archived, read.letters
+    last = what.at // (read.period * _SECOND)
+    table = table.withColumn("period", F.expr(f"unix_seconds(period) div {read.period}"))
+    recent = table.where(F.col("period") > last - PERIODS_MAX)
+    flows = recent.where(F.col("level") == "queue and period").where(
         F.col("measure").isin(*made.FLOWS)
     )
     busiest = [
@@ -283,14 +292,14 @@ def _content(
         "archived_until": 0.0 if manifest is None else _seconds(manifest.at),
         "gaps": [*_left_out(what), *_gaps(manifest)],
         "overall": _taken(table.where(F.col("level") == "all")),
-        "hourly": _taken(recent.where(F.col("level") == "hour").orderBy("hour")),
+        "by_period": _taken(recent.where(F.col("level") == "period").orderBy("period")),
         "queues": _top(table, "queue"),
         "kinds": _top(table.where(F.col("source") == "queue"), "kind"),
         "prefixes": _top(table, "prefix"),
-        "flows": _flows(flows.groupBy("source", "hour", "measure"), "source"),
+        "flows": _flows(flows.groupBy("source", "period", "measure"), "source"),
         "queue_flows": {} if not busiest else _flows(
             flows.where((F.col("source") == "queue") & F.col("queue").isin(busiest))
-            .groupBy("queue", "hour", "measure"), "queue",
+            .groupBy("queue", "period", "measure"), "queue",
         ),
         "totals": totals,
         "now": _now(table, busiest),
@@ -316,7 +325,7 @@ def _taken(found: DataFrame) -> list[Taken]:
     rows = found.where(F.col("mean").isNotNull()).collect()
     return [
         Taken(
-            row["source"], row["measure"], row["hour"], row["queue"], row["kind"], row["prefix"],
+            row["source"], row["measure"], row["period"], row["queue"], row["kind"], row["prefix"],
             row["messages"], row["mean"], row["p50"], row["p90"], row["p99"], row["max"],
         )
         for row in rows
@@ -340,17 +349,17 @@ def _top(table: DataFrame, level: str) -> list[Taken]:
 
 
 def _flows(grouped: Any, name: str) -> dict[str, list[Flow]]:
-    """What came and went, by the column ``name`` and by hour."""
+    """What came and went, by the column ``name`` and by period."""
     found: dict[str, dict[int, Counter[str]]] = {}
     for row in grouped.agg(F.sum("messages").alias("messages")).collect():
-        hours = found.setdefault(row[name], {})
-        hours.setdefault(row["hour"], Counter())[row["measure"]] += row["messages"]
+        periods = found.setdefault(row[name], {})
+        periods.setdefault(row["period"], Counter())[row["measure"]] += row["messages"]
     return {
         each: [
-            Flow(hour, counted["enqueued"], counted["done"], counted["dead"])
-            for hour, counted in sorted(hours.items())
+            Flow(period, counted["enqueued"], counted["done"], counted["dead"])
+            for period, counted in sorted(periods.items())
         ]
-        for each, hours in sorted(found.items())
+        for each, periods in sorted(found.items())
     }
 
 
@@ -376,10 +385,6 @@ def _now(table: DataFrame, busiest: list[str]) -> dict[tuple[str, str], dict[str
     for row in rows:
         found.setdefault((row["source"], row["queue"]), {})[row["kind"]] = row["messages"]
     return found
-
-
-def _hour_of(timestamp: int) -> int:
-    return timestamp // _HOUR
 
 
 def _seconds(timestamp: int) -> float:

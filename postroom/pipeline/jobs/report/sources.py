@@ -187,9 +187,9 @@ def _prefix(separator: str) -> Column:
     return whole.alias("prefix")
 
 
-def hours_of(column: str) -> Column:
-    """The number of the hour (since 1970, UTC) of a timestamp."""
-    return F.expr(f"cast({column} div {3_600_000 << LOGICAL_BITS} as bigint)")
+def periods_of(column: str, seconds: int) -> Column:
+    """Return the number of the period of so many seconds (since 1970, UTC) of a timestamp."""
+    return F.expr(f"cast({column} div {1000 * seconds << LOGICAL_BITS} as bigint)")
 
 
 def seconds_between(first: str, last: str) -> Column:
@@ -199,4 +199,13 @@ def seconds_between(first: str, last: str) -> Column:
     ).cast("double")
 
 
-__all__ = ["INBOX", "LIVING", "QUEUE", "Reads", "hours_of", "messages", "reads", "seconds_between"]
+__all__ = [
+    "INBOX",
+    "LIVING",
+    "QUEUE",
+    "Reads",
+    "messages",
+    "periods_of",
+    "reads",
+    "seconds_between",
+]

@@ -121,9 +121,10 @@ def outbox_head_runs_ahead() -> Patch:
     store = Outbox.store
 
     def forgetful(self: Outbox, *rest: Any) -> bytes:
-        head = self._coming_head
+        heads = [line.coming_head for line in self._lines]
         key = store(self, *rest)
-        self._coming_head = head
+        for line, head in zip(self._lines, heads, strict=True):
+            line.coming_head = head
         return key
 
     return Outbox, "store", forgetful

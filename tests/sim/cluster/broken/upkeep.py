@@ -7,13 +7,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from postroom.kv import versions
+from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
-from postroom.ranges.locks import LockTable
+from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.long_checks import LongChecks
 from postroom.ranges.protections import Protections
 from postroom.ranges.releases import Releases
 from postroom.ranges.requests import Changes
+from postroom.ranges.spans import Span, Spans
 from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
 
@@ -74,6 +77,21 @@ def feed_forgets() -> Patch:
     return ChangeFeed, "_remember", lambda self, changes, last: remember(self, changes[-1:], last)
 
 
+def watches_are_not_found() -> Patch:
+    """A commit wakes none of those that watch spans."""
+    holding = Spans.holding
+
+    def points(self: Spans, key: bytes) -> list[Span]:
+        return [span for span in holding(self, key) if span.end == span.start + b"\x00"]
+
+    return Spans, "holding", points
+
+
+def long_checks_hear_nothing() -> Patch:
+    """What is written beside a check is not compared with what it has seen."""
+    return LongChecks, "hear", lambda self, written: None
+
+
 def feed_promises_too_much() -> Patch:
     """An answer says that it is complete farther than it is."""
     feed = sys.modules["postroom.ranges.feed"]
@@ -106,10 +124,19 @@ def locks_everybody() -> Patch:
     """A lock is granted to everybody."""
     acquire = LockTable.acquire
 
-    def one_each(self: LockTable, token: object, transaction_id: bytes) -> bool:
-        return acquire(self, (token, transaction_id), transaction_id)
+    def one_each(self: LockTable, token: Token, transaction_id: bytes, now: int = 0) -> None:
+        acquire(self, token, transaction_id, now)
 
     return LockTable, "acquire", one_each
+
+
+def writers_wait_for_no_lock() -> Patch:
+    """Whoever writes a locked key without asking does not wait."""
+
+    def nothing(*_: Any, takes: bool = False) -> None:
+        del takes
+
+    return CommitWaits, "blocker", nothing
 
 
 def wakes_nobody() -> Patch:

@@ -1,0 +1,180 @@
+"""Compacting, in the background, where much was deleted.
+
+LevelDB and RocksDB write down what is deleted, and step over it (*tombstones*) until compaction has
+taken it to the last level. By themselves they compact where much is written. Where much was deleted
+once, they may never come by again, and whoever scans there steps over all of it each time. So
+deletions are sampled, and a span of many tombstones and little else is compacted::
+
+    batch ─▶ every 64th deletion ─▶ enough of them, 5 s old ─▶ thread: spans ─▶ compact, in parts
+
+The collector's deletions count as all others do; so do those of replicas that only follow. The
+newest state of the sample is in memory only: what was deleted just before a process ends waits for
+further deletions.
+
+What bounds the work:
+
+* A span is compacted only if it has at most ``BYTES_A_DELETION`` for each deletion in it. So
+  rewriting costs no more than that for each key that was deleted, whatever a client deletes, and
+  however it alternates. Spans of few deletions are left alone.
+* Each deletion counts once. The same span is compacted again only if as much was deleted again.
+* At most a fifth of the time is spent on it. One part is under way at a time, of ``PART_BYTES``;
+  closing waits for no further part.
+
+COMMIT records do not count: nobody scans them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from postroom.kv import keys
+from postroom.kv.beside import Beside
+from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
+
+STRIDE: Final = 64
+"""One deletion of so many is noted."""
+SAMPLES_KEPT: Final = 8192
+"""Beyond it, one of twice as many, and so on."""
+SAMPLES_MIN: Final = 128
+"""Fewer are not looked at."""
+SPAN_SAMPLES_MIN: Final = 32
+"""A span of fewer is left alone: a scan steps over what they stand for in a millisecond."""
+BYTES_A_DELETION: Final = 512
+PART_BYTES: Final = 32 * 1024 * 1024
+SETTLE_SECONDS: Final = 5.0
+"""What deletes much goes on doing so for a while."""
+PAUSE_FACTOR: Final = 4.0
+"""After a compaction, so many times as long as it took."""
+
+_log = logging.getLogger(__name__)
+
+
+class Span(NamedTuple):
+    """A span of engine keys, and about how much was deleted in it."""
+
+    lower: bytes
+    upper: bytes
+    deletions: int
+
+
+class Tombstones:
+    """A sample of what was deleted, as engine keys. Filled by one thread, taken by another one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samples: list[bytes] = []
+        self._stride = STRIDE
+        self._skip = 0
+
+    def __len__(self) -> int:
+        """How many deletions the sample stands for."""
+        return len(self._samples) * self._stride
+
+    @property
+    def is_ripe(self) -> bool:
+        """Whether there are enough of them to be looked at."""
+        return len(self._samples) >= SAMPLES_MIN
+
+    def wrote(self, writes: WriteSet) -> None:
+        """Note what ``writes`` deletes."""
+        deleted = [key for key, value in writes.items() if value is None]
+        if not deleted:
+            return
+        with self._lock:
+            sample = deleted[self._skip :: self._stride]
+            self._skip = (self._skip - len(deleted)) % self._stride
+            self._samples += [key for key in sample if key[:1] != keys.TRANSACTION]
+            while len(self._samples) > SAMPLES_KEPT:
+                del self._samples[::2]
+                self._stride *= 2
+
+    def take(self, bytes_of: Callable[[bytes, bytes], int]) -> list[Span]:
+        """Take the sample away; return the spans in it that are worth being compacted.
+
+        Args:
+            bytes_of: about how many bytes a span takes on the device.
+        """
+        with self._lock:
+            samples, stride = self._samples, self._stride
+            self._samples, self._stride, self._skip = [], STRIDE, 0
+        samples.sort()
+        return _dense(samples, stride, bytes_of)
+
+
+class Compaction:
+    """See the module.
+
+    Args:
+        engine: what is compacted.
+        tombstones: what is deleted in it.
+        beside: has a thread for it.
+        monotonic: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tombstones: Tombstones,
+        beside: Beside,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._tombstones = tombstones
+        self._beside = beside
+        self._monotonic = monotonic
+        self._ripe_since: float | None = None
+        self._not_before = 0.0
+        self._is_under_way = False
+        self._is_stopped = False
+
+    def look(self) -> None:
+        """Begin, if it is time to. To be called with each turn."""
+        if not self._tombstones.is_ripe or self._is_under_way or self._is_stopped:
+            return
+        now = self._monotonic()
+        if self._ripe_since is None:
+            self._ripe_since = now
+        if now >= max(self._ripe_since + SETTLE_SECONDS, self._not_before):
+            self._ripe_since = None
+            self._is_under_way = True
+            self._beside.later(self._run)
+
+    def stop(self) -> None:
+        """Begin nothing more; what is under way ends with its part."""
+        self._is_stopped = True
+
+    def _run(self) -> None:
+        begun = self._monotonic()
+        try:
+            for span in self._tombstones.take(self._engine.approximate_bytes):
+                if self._is_stopped:
+                    break
+                _log.debug("compacting about %d deletions", span.deletions)
+                self._engine.compact(span.lower, span.upper)
+        except (EngineFailed, BlockDamaged, RuntimeError) as error:
+            # Whoever writes or reads there next finds out as well, and is told.
+            _log.info("compacting was given up: %s", error)
+        finally:
+            ended = self._monotonic()
+            self._not_before = ended + PAUSE_FACTOR * (ended - begun)
+            self._is_under_way = False
+
+
+def _dense(
+    samples: list[bytes], stride: int, bytes_of: Callable[[bytes, bytes], int]
+) -> list[Span]:
+    """The parts of a sorted sample that have little but deletions between them."""
+    if len(samples) < SPAN_SAMPLES_MIN:
+        return []
+    deletions = len(samples) * stride
+    size = bytes_of(samples[0], samples[-1])
+    if size <= min(deletions * BYTES_A_DELETION, PART_BYTES):
+        return [Span(samples[0], samples[-1], deletions)]
+    half = len(samples) // 2
+    # The key in the middle is in both: what lies before it belongs to the first one.
+    return [
+        *_dense(samples[: half + 1], stride, bytes_of), *_dense(samples[half:], stride, bytes_of)
+    ]  # fmt: skip

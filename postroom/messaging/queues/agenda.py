@@ -1,0 +1,149 @@
+"""The times at which something is to be done in each queue.
+
+::
+
+    memory of a queue changes ─▶ plan ─▶ by timestamps       a 12:00 · c 12:05
+                                         by the wall clock   d 12:01
+                                         by monotonic time   b 4.1 s · a 30 s      ─ due ─▶ a step
+                                         polls               a 29 s
+
+A queue is planned by its name, so nothing of it need be in memory while it waits. A plan may be too
+early: then the queue is looked at in vain, and planned anew. It is never too late. A queue stays
+due until the step that does its work is applied, since a step may come to nothing. Queues that are
+due take turns. Queues that have nothing to do cost nothing in a turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from postroom.kv.clock import LOGICAL_BITS
+from postroom.ranges.deadlines import Deadlines
+
+LOOK: Final = 1000
+"""The milliseconds in which a change of the wall clock must be noticed."""
+
+
+class Agenda:
+    """The plan of the queues of a range.
+
+    Args:
+        monotonic: the seconds of a clock that never goes back.
+        reading: about now, as a timestamp.
+        by_wall: the same by the trusted wall clock. It may be set, so queues that wait for it are
+            looked at every second.
+    """
+
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        reading: Callable[[], int],
+        by_wall: Callable[[], int],
+    ) -> None:
+        self._monotonic = monotonic
+        self._reading = reading
+        self._wall = by_wall
+        self._by_timestamp: Deadlines[str] = Deadlines()
+        self._by_wall: Deadlines[str] = Deadlines()
+        self._by_time: Deadlines[str] = Deadlines()
+        self._polls: Deadlines[str] = Deadlines()
+        self._due: dict[str, None] = {}
+
+    def clear(self) -> None:
+        """Forget all queues."""
+        for each in (self._by_timestamp, self._by_wall, self._by_time, self._polls):
+            each.clear()
+        self._due.clear()
+
+    def begin(self, by_timestamp: Mapping[str, int], by_wall: Mapping[str, int]) -> None:
+        """Plan queues by the stored state, when nothing is planned yet.
+
+        Args:
+            by_timestamp: the timestamp at which something is due, by name.
+            by_wall: the same by the wall clock.
+        """
+        self._by_timestamp.begin(by_timestamp)
+        self._by_wall.begin(by_wall)
+
+    def plan(
+        self,
+        name: str,
+        *,
+        by_timestamp: int = 0,
+        by_wall: int = 0,
+        by_time: float | None = None,
+        poll: float | None = None,
+    ) -> None:
+        """Plan a queue anew.
+
+        Args:
+            name: the name of the queue.
+            by_timestamp: the timestamp at which something is due; 0: nothing is.
+            by_wall: the same by the wall clock.
+            by_time: the same on the monotonic clock; ``None``: nothing is.
+            poll: when to poll it, on that clock; ``None``: never.
+        """
+        self._due.pop(name, None)
+        _set(self._by_timestamp, name, by_timestamp or None)
+        _set(self._by_wall, name, by_wall or None)
+        _set(self._by_time, name, by_time)
+        _set(self._polls, name, poll)
+
+    def by(self, name: str, moment: float) -> None:
+        """Plan a queue for a moment of the monotonic clock, if not for an earlier one."""
+        known = self._by_time.of(name)
+        if known is None or moment < known:
+            self._by_time.set(name, moment)
+
+    def forget(self, name: str) -> None:
+        """Plan nothing for a queue."""
+        self.plan(name)
+
+    def due(self) -> Iterable[str]:
+        """Return the queues in which something is due, the one whose turn it is first."""
+        now, reading = self._monotonic(), self._reading()
+        self._due |= dict.fromkeys(self._by_time.take_due(now))
+        self._due |= dict.fromkeys(self._by_timestamp.take_due(reading - 1))
+        self._due |= dict.fromkeys(self._by_wall.take_due(self._wall()))
+        return self._due
+
+    def had_its_turn(self, name: str) -> None:
+        """Let the other queues that are due come before this one next time."""
+        if name in self._due:
+            del self._due[name]
+            self._due[name] = None
+
+    def has_poll(self, name: str) -> bool:
+        """Return whether a poll of a queue is planned."""
+        return self._polls.of(name) is not None
+
+    def polls(self) -> Iterator[str]:
+        """Return the queues to poll now; they are planned anew afterwards."""
+        return iter(self._polls.take_due(self._monotonic()))
+
+    def moments(self) -> Iterator[float]:
+        """Return when the first queues will be due, or polled, on the monotonic clock."""
+        now, reading = self._monotonic(), self._reading()
+        if self._due:
+            yield now
+        timestamp, moment = self._by_timestamp.first(), self._by_wall.first()
+        if timestamp is not None:
+            yield now + max((int(timestamp) - reading >> LOGICAL_BITS) + 1, 0) / 1000
+        if moment is not None:
+            yield now + min(max((int(moment) - self._wall() >> LOGICAL_BITS) + 1, 0), LOOK) / 1000
+        for first in (self._by_time.first(), self._polls.first()):
+            if first is not None:
+                yield first
+
+
+def _set(deadlines: Deadlines[str], name: str, moment: float | None) -> None:
+    if moment is None:
+        deadlines.cancel(name)
+    elif deadlines.of(name) != moment:
+        deadlines.set(name, moment)
+
+
+def earliest(*timestamps: int) -> int:
+    """Return the first of some timestamps; 0 stands for none."""
+    return min(filter(None, timestamps), default=0)

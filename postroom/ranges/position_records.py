@@ -1,0 +1,169 @@
+"""Evaluates the requests about positions (:mod:`.positions`), and says how far collection may go.
+
+Each position is a record of its own, so moving one costs as much as writing a key. What collects
+looks through all of them (``POSITIONS_MAX`` at most), once for each of its requests, as the
+requests before it have left them. So nothing is in memory that a new leader would have to learn.
+
+A record goes when its reader forgets it, or with the collection that finds its time over. There is
+always one: the commit that has written the record is listed as garbage after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from postroom.errors import Invalid, SnapshotTooOld
+from postroom.kv import keys
+from postroom.kv.clock import from_seconds
+from postroom.limits import POSITIONS_MAX
+from postroom.ranges.evaluation import Evaluation, View
+from postroom.ranges.positions import KeepPosition, Position, ReadPositions
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
+
+_RECORD: Final = "position "
+_STEPS_PER_RECORD: Final = 4
+"""Records are looked through this many to a step."""
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What is stored of a position.
+
+    Attributes:
+        since: when it was kept first.
+        until: when its time is over.
+    """
+
+    timestamp: int
+    since: int
+    until: int
+
+
+_encode = msgspec.msgpack.encode
+_records = msgspec.msgpack.Decoder(Record)
+
+
+class Positions:
+    """See the module.
+
+    Args:
+        range_id: whose.
+        protections: of the range.
+    """
+
+    def __init__(self, range_id: int, protections: Protections) -> None:
+        self._prefix = keys.record_key(range_id, _RECORD)
+        self._end = keys.after_prefix(self._prefix)
+        self._protections = protections
+
+    def register(self, registry: Registry) -> None:
+        """Adds them to ``registry``."""
+        registry.writes[KeepPosition] = self.keep
+        registry.reads[ReadPositions] = self.read
+
+    # --- requests
+
+    def keep(self, ctx: Evaluation, request: KeepPosition) -> bool:
+        """``KeepPosition``.
+
+        Raises:
+            SnapshotTooOld: something after the timestamp is collected already.
+            Invalid: it lies in the future, or there are too many positions.
+        """
+        key = self._prefix + request.name.encode()
+        packed = ctx.get(key)
+        known = None if packed is None else _records.decode(packed)
+        if known is not None and self._is_over(known, ctx.timestamp):
+            known = None
+        ctx.scratch.pop(Positions, None)
+        ctx.grow(2 * len(key))
+        if not request.seconds:
+            if packed is not None:
+                ctx.writes[key] = None
+            return known is not None
+        self._check_readable(ctx, request.timestamp)
+        if packed is None:
+            self._make_room(ctx)
+        anew = known is None or known.timestamp != request.timestamp
+        since = ctx.timestamp if known is None or anew else known.since
+        until = since + from_seconds(request.seconds)
+        ctx.writes[key] = _encode(Record(request.timestamp, since, until))
+        return known is not None
+
+    def _check_readable(self, ctx: Evaluation, timestamp: int) -> None:
+        if timestamp < self._protections.collected:
+            raise SnapshotTooOld(
+                f"changes up to {self._protections.collected} have been garbage collected, "
+                f"{timestamp} is older; the position was not kept: begin at a later one"
+            )
+        self._protections.check_replaced(timestamp)
+        if timestamp > ctx.timestamp:
+            raise Invalid(
+                f"the position {timestamp} lies in the future; it was not kept: give a timestamp "
+                "that now() or a commit has told"
+            )
+
+    def _make_room(self, ctx: Evaluation) -> None:
+        kept = 0
+        for key, record in self._all(ctx):
+            if self._is_over(record, ctx.timestamp):
+                ctx.writes[key] = None
+            else:
+                kept += 1
+        if kept >= POSITIONS_MAX:
+            raise Invalid(
+                f"{kept} positions are kept already, and no more can be; nothing was changed: "
+                "forget those that nobody needs (postroom forget-position NAME; 'postroom status' "
+                "shows them)"
+            )
+
+    def read(self, view: View, _: ReadPositions) -> list[Position]:
+        """``ReadPositions``."""
+        found = []
+        for key, packed in view.iterate(self._prefix, self._end):
+            view.steps += 1
+            record = _records.decode(packed)
+            if not self._is_over(record, view.now):
+                name = key[len(self._prefix) :].decode()
+                found.append(Position(name, record.timestamp, record.until))
+        return found
+
+    # --- collection
+
+    def limit(self, ctx: Evaluation, threshold: int) -> int:
+        """Return ``threshold``, or the oldest timestamp that somebody reads at, if that is older.
+
+        That is a protected one, or a position.
+        """
+        looked_at, oldest = ctx.scratch.get(Positions, (0, 0))
+        if looked_at != ctx.timestamp:
+            kept = (
+                record.timestamp
+                for _, record in self._all(ctx)
+                if not self._is_over(record, ctx.timestamp)
+            )
+            oldest = min(kept, default=ctx.timestamp)
+            ctx.scratch[Positions] = ctx.timestamp, oldest
+        return self._protections.limit(min(threshold, oldest))
+
+    def remove_those_over(self, ctx: Evaluation) -> None:
+        """Delete the records of positions whose time is over."""
+        for key, record in self._all(ctx):
+            if self._is_over(record, ctx.timestamp):
+                ctx.writes[key] = None
+                ctx.grow(len(key))
+
+    def _all(self, ctx: Evaluation) -> Iterator[tuple[bytes, Record]]:
+        for number, (key, packed) in enumerate(list(ctx.iterate(self._prefix, self._end)), 1):
+            ctx.steps += not number % _STEPS_PER_RECORD
+            yield key, _records.decode(packed)
+
+    def _is_over(self, record: Record, now: int) -> bool:
+        """Whether its time is over, or it is of the store that a restore has replaced."""
+        return record.until <= now or record.timestamp < self._protections.replaced[1]
+
+
+__all__ = ["Positions"]

@@ -1,0 +1,125 @@
+"""The deferral of signal handlers until the end of a turn of the store.
+
+Python runs handlers in the main thread, between any two of its steps, and their exceptions
+(``KeyboardInterrupt``, a time-out) are raised there. A turn that is left half-way cannot be
+continued. During a turn of the main thread, a handler that only takes note therefore replaces each
+of them. Afterwards the handlers are back, and run if their signals have come::
+
+    enter ── signal ─▶ noted ─ ... ─▶ exit ── handlers are back, run, and may raise
+
+Other threads run no handlers, and pay for a comparison. Blocking signals would not do: another
+thread would take the signal, and its handler would run in the main thread all the same.
+
+Setting handlers takes system calls, in each turn. The handlers of asyncio stay where they are: that
+of ``asyncio.Runner`` cancels the main task and raises nothing. A second control-C makes it raise,
+which ends the event loop, and everything that uses the store on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
+from types import FrameType
+from typing import Any, Final
+
+_signal: Any = import_module("_signal")
+getsignal, set_handler, get_ident = _signal.getsignal, _signal.signal, threading.get_ident
+# The functions of ``signal`` make an enumeration of each number first: a hundred times slower.
+
+_NAMES: Final = (
+    "SIGINT", "SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGVTALRM",
+    "SIGPROF", "SIGCHLD", "SIGBREAK",
+)  # fmt: skip
+"""The signals for which programs have handlers of their own."""
+
+_NUMBERS: Final = tuple(int(getattr(signal, name)) for name in _NAMES if hasattr(signal, name))
+
+_NONE: Final[Mapping[int, Any]] = {}
+
+_OF_LOOPS: Final = getattr(getattr(asyncio, "unix_events", None), "_sighandler_noop", None)
+"""The handler of the signals that an event loop handles: it does nothing, the loop is woken."""
+
+
+class DeferredSignals:
+    """A context that defers handlers; see the module.
+
+    It is used by one thread at a time, and may be entered again within.
+    """
+
+    __slots__ = ("_depth", "_found", "_handlers", "_main", "_note", "_noted", "_wanted")
+
+    def __init__(self) -> None:
+        self._main = threading.main_thread().ident
+        self._depth = 0
+        self._found: tuple[Any, ...] = ()  # the handlers seen last; _wanted has those to defer
+        self._wanted: Mapping[int, Any] = _NONE
+        self._handlers: Mapping[int, Any] = _NONE
+        self._noted: dict[int, FrameType | None] = {}
+        self._note = self._noted.__setitem__
+
+    def __enter__(self) -> None:
+        if get_ident() == self._main:
+            if not self._depth:
+                found = tuple(map(getsignal, _NUMBERS))
+                if found != self._found:
+                    self._found, self._wanted = found, self._to_put_aside(found)
+                if self._wanted:
+                    self._hold()
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        if get_ident() == self._main:
+            self._depth -= 1
+            if self._handlers and not self._depth:
+                self._let_go()
+
+    def _hold(self) -> None:
+        """Put the handlers aside. One of them may still run, and raise, meanwhile."""
+        try:
+            self._handlers = self._wanted
+            for number in self._wanted:
+                set_handler(number, self._note)
+        except BaseException:
+            self._bring_back()
+            raise
+
+    def _to_put_aside(self, found: tuple[Any, ...]) -> Mapping[int, Any]:
+        """Return the handlers that may raise, by the numbers of their signals."""
+        pairs = zip(_NUMBERS, found, strict=True)
+        return {
+            number: handler
+            for number, handler in pairs
+            if callable(handler) and handler is not self._note and not _is_of_asyncio(handler)
+        }
+
+    def _let_go(self) -> None:
+        """Bring the handlers back, also if one of them raises meanwhile, and run those noted."""
+        handlers = self._handlers
+        try:
+            self._bring_back()
+        except BaseException:
+            self._bring_back()
+            raise
+        while self._noted:
+            number, frame = self._noted.popitem()
+            handlers[number](number, frame)
+
+    def _bring_back(self) -> None:
+        for number, handler in self._handlers.items():
+            set_handler(number, handler)
+        self._handlers = _NONE
+
+
+def _is_of_asyncio(handler: Any) -> bool:
+    """Return whether a handler is that of a runner, or of ``loop.add_signal_handler``."""
+    if isinstance(handler, partial):
+        function = getattr(handler.func, "__func__", None)
+        return function is not None and function is getattr(asyncio.Runner, "_on_sigint", None)
+    return handler is not None and handler is _OF_LOOPS
+
+
+__all__ = ["DeferredSignals"]

@@ -1,0 +1,78 @@
+"""``serve`` without ``--join``: a node of its own, which any number of processes use."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import postroom
+from tests.cli.commands import failed_with, invoke, lines
+
+WAIT_SECONDS = 60.0
+
+
+@pytest.fixture
+def address() -> str:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@contextmanager
+def served(folder: Path, address: str) -> Iterator[None]:
+    command = [
+        sys.executable, "-m", "postroom", "serve", "--insecure", "--data", str(folder),
+        "--listen", address,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as node:
+        try:
+            assert node.stderr is not None
+            while (line := node.stderr.readline()) and not line.startswith("ready"):
+                pass
+            assert line.strip() == f"ready {address}"
+            yield
+            node.send_signal(signal.SIGTERM)
+            node.communicate(timeout=WAIT_SECONDS)
+            assert node.returncode == 0
+        finally:
+            node.kill()
+
+
+def test_a_node_without_join_serves_alone_and_again(tmp_path: Path, address: str) -> None:
+    folder = tmp_path / "data"
+    for value in (None, b"v"):
+        with served(folder, address), postroom.connect(address, insecure=True) as db:
+            assert db.get(b"k") == value
+            db.put(b"k", b"v")
+            assert lines("get", "k", "--connect", address, "--insecure") == ["v"]
+    with postroom.open(folder) as db:
+        assert db.get(b"k") == b"v"
+
+
+def test_a_node_without_join_serves_the_folder_of_an_application(
+    tmp_path: Path, address: str
+) -> None:
+    with postroom.open(tmp_path / "data") as db:
+        db.put(b"k", b"v")
+    with served(tmp_path / "data", address), postroom.connect(address, insecure=True) as db:
+        assert db.get(b"k") == b"v"
+
+
+def test_a_folder_that_is_open_elsewhere_names_the_command_that_serves_it(
+    tmp_path: Path, address: str
+) -> None:
+    folder = tmp_path / "data"
+    with served(folder, address):
+        with pytest.raises(postroom.StoreLocked) as told:
+            postroom.open(folder)
+        assert f"postroom serve --path {folder} --listen" in str(told.value)
+        assert "postroom.connect(" in str(told.value)
+        result = invoke("get", "k", "--path", str(folder))
+        assert failed_with(result, 1, f"postroom serve --path {folder}", "--connect")

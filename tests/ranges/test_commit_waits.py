@@ -1,0 +1,143 @@
+"""Commits that wait for locks, and whose clients go away."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final, cast
+
+import pytest
+
+from postroom.errors import TransactionConflict
+from postroom.kv.clock import from_milliseconds
+from postroom.limits import LOCK_WAIT_SECONDS_MAX
+from postroom.ranges.requests import (
+    CommitTransaction,
+    DeleteRange,
+    Get,
+    GetForUpdate,
+    Put,
+    ReleaseLocks,
+)
+from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
+from tests.sim.waiting_rules import check_lines
+
+BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
+HOLDER, NEXT = b"h" * 16, b"n" * 16
+
+
+def _lock(transaction_id: bytes) -> GetForUpdate:
+    return GetForUpdate(b"k", BEGAN, transaction_id, 60.0)
+
+
+def _commit(write: Any) -> CommitTransaction[Any]:
+    return CommitTransaction(b"c" * 16, BEGAN, 60.0, 0, b"k", [], [], [write])
+
+
+@pytest.mark.parametrize("write", [Put(b"k", b"new"), DeleteRange(b"k", b"k\0", 0)])
+def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> None:
+    """The lock is free, so the commit is to be evaluated; before that, its client goes."""
+    one_range = OneRange()
+    replica, node = one_range.replica, cast("Any", SimpleNamespace(replica=one_range.replica))
+    one_range.ask(_lock(HOLDER))
+    commit = one_range.ask(_commit(write))
+    behind = one_range.ask(_lock(NEXT))
+    replica.submit(Asked(ReleaseLocks(HOLDER)))
+    replica.cancel(commit)
+    check_lines(node)
+    one_range.settle()
+    assert isinstance(commit.answers[0][1], TransactionConflict)
+    assert behind.answers[0][0].value is None
+    assert one_range.ask(Get(b"k")).answers[0][0].value is None
+    assert not replica.waiting_for
+    assert not len(replica.commit_waits)
+
+
+def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> None:
+    one_range = OneRange()
+    replica, node = one_range.replica, cast("Any", SimpleNamespace(replica=one_range.replica))
+    one_range.ask(_lock(HOLDER))
+    commit = one_range.ask(_commit(Put(b"k", b"new")))
+    replica.submit(Asked(ReleaseLocks(HOLDER)))
+    replica.cancel(commit)
+    replica._queue.clear()
+    with pytest.raises(AssertionError, match="is waited for by nobody"):
+        check_lines(node)
+
+
+@pytest.mark.parametrize("withdrawn", [0, 1])
+def test_of_a_commit_that_was_sent_twice_the_other_one_goes_on(withdrawn: int) -> None:
+    one_range = OneRange()
+    replica = one_range.replica
+    one_range.ask(_lock(HOLDER))
+    commits = [one_range.ask(_commit(Put(b"k", b"new"))) for _ in range(2)]
+    replica.cancel(commits[withdrawn])
+    one_range.ask(ReleaseLocks(HOLDER))
+    assert commits[1 - withdrawn].answers[0][1] is None
+    assert not replica.waiting_for
+    assert not len(replica.commit_waits)
+    assert one_range.ask(Get(b"k")).answers[0][0].value == b"new"
+
+
+def test_of_a_commit_that_was_sent_twice_both_are_told_when_their_time_is_over() -> None:
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    commits = [one_range.ask(_commit(Put(b"k", b"new"))) for _ in range(2)]
+    one_range.replica.cancel(commits[0])
+    one_range.pass_time(LOCK_WAIT_SECONDS_MAX + 0.1)
+    assert isinstance(commits[1].answers[0][1], TransactionConflict)
+
+
+def _change(one_range: OneRange, number: int) -> CommitTransaction[Any]:
+    """A transaction that has read the key just now, and writes it."""
+    at = one_range.ask(Get(b"k")).answers[0][0].timestamp
+    return CommitTransaction(
+        b"c" * 8 + number.to_bytes(8, "big"), BEGAN, 60.0, at, b"k", [b"k"], [], [Put(b"k", b"new")]
+    )
+
+
+def test_a_commit_is_told_that_it_has_lost_wherever_it_stands_in_line() -> None:
+    """It waited until it was the first in line, and then from the end for the lock."""
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    before = one_range.ask(GetForUpdate(b"k", 0, NEXT, 60.0))
+    commits = [one_range.ask(_change(one_range, number)) for number in range(3)]
+    blind = one_range.ask(_commit(Put(b"k", b"blind")))
+    write = CommitTransaction(HOLDER, BEGAN, 60.0, 0, b"k", [], [], [Put(b"k", b"first")])
+    assert one_range.ask(write).answers[0][1] is None
+    for commit in commits:
+        assert isinstance(commit.answers[0][1], TransactionConflict)
+        assert commit.answers[0][1].keys == (b"k",)
+    assert before.answers[0][0].value == b"first"
+    assert not blind.answers
+    one_range.ask(ReleaseLocks(NEXT))
+    assert blind.answers[0][1] is None
+    assert not one_range.replica.waiting_for
+
+
+def test_a_commit_that_has_lost_already_does_not_get_in_line() -> None:
+    one_range = OneRange()
+    commit = _change(one_range, 1)
+    one_range.ask(_commit(Put(b"k", b"meanwhile")))
+    one_range.ask(GetForUpdate(b"k", 0, HOLDER, 60.0))
+    asked = one_range.ask(commit)
+    assert isinstance(asked.answers[0][1], TransactionConflict)
+    assert not one_range.replica.waiting_for
+
+
+@pytest.mark.parametrize("ends", ["the holder rolls back", "it is withdrawn", "a new lease"])
+def test_nothing_is_remembered_of_a_reader_that_waits_no_more(ends: str) -> None:
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    commit = one_range.ask(_change(one_range, 1))
+    waits = one_range.replica.commit_waits
+    assert waits._readers
+    match ends:
+        case "the holder rolls back":
+            one_range.ask(ReleaseLocks(HOLDER))
+            assert commit.answers[0][1] is None
+        case "it is withdrawn":
+            one_range.replica.cancel(commit)
+        case "a new lease":
+            one_range.lead()
+    for left in (waits._readers, waits._has_read, waits.calls, waits):
+        assert not len(left)

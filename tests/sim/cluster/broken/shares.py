@@ -1,0 +1,20 @@
+"""Broken on purpose: whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from postroom.ranges.rounds import Rounds
+from tests.sim.cluster.broken import Patch
+
+
+def shares_go_by_client() -> Patch:
+    """A program has as many turns as it has sessions."""
+    add = Rounds.add
+
+    def add_alone(self: Rounds[Any], principal: Hashable, member: Any) -> None:
+        del principal
+        add(self, member, member)
+
+    return Rounds, "add", add_alone
