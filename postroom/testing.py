@@ -52,11 +52,18 @@ class Clock:
 
     @property
     def now(self) -> datetime:
-        """What it shows."""
+        """Return the time that it shows."""
         return self._epoch + timedelta(seconds=self.monotonic())
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves it forward."""
+        """Move the clock forward.
+
+        Args:
+            seconds: a number of seconds, or a ``timedelta``.
+
+        Raises:
+            ValueError: ``seconds`` is negative.
+        """
         length = seconds.total_seconds() if isinstance(seconds, timedelta) else float(seconds)
         if not length >= 0:
             raise ValueError(f"a clock goes forward, not by {length} s")
@@ -64,22 +71,33 @@ class Clock:
             self._ahead += length
 
     def wall_milliseconds(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return round(self.now.timestamp() * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since some moment."""
+        """Return the seconds since some moment."""
         return _SYSTEM.monotonic() + self._ahead
 
 
 def open(  # noqa: A001 - the name of what it stands for
     *, clock: Clock | None = None, codec: str | Codec | None = None
 ) -> blocking.Database:
-    """A store in memory whose time is ``clock``'s.
+    """Open a store in memory with a clock that the test moves.
 
     Args:
-        clock: ``None``: one of its own.
-        codec: as for ``postroom.open``.
+        clock: the time of the store; ``None``: a clock of its own.
+        codec: see :func:`postroom.open`.
+
+    Returns:
+        The store.
+
+    Examples:
+        >>> import postroom.testing
+        >>> clock = postroom.testing.Clock()
+        >>> with postroom.testing.open(clock=clock) as db:
+        ...     db.put(b"a", b"1")
+        ...     db.now().datetime.year
+        2030
     """
     return embedded.open_in_memory(clock or Clock(), _randomness(), codec)
 
@@ -87,16 +105,36 @@ def open(  # noqa: A001 - the name of what it stands for
 async def open_async(
     *, clock: Clock | None = None, codec: str | Codec | None = None
 ) -> asynchronous.Database:
-    """The asyncio form of :func:`open`."""
+    """Open a store in memory with a clock that the test moves, for asyncio.
+
+    Args:
+        clock: the time of the store; ``None``: a clock of its own.
+        codec: see :func:`postroom.open`.
+
+    Returns:
+        The store.
+
+    Examples:
+        >>> import asyncio
+        >>> import postroom.testing
+        >>> async def year():
+        ...     async with await postroom.testing.open_async() as db:
+        ...         await db.put(b"a", b"1")
+        ...         return db.now().datetime.year
+        >>> asyncio.run(year())
+        2030
+    """
     return embedded.open_in_memory_async(clock or Clock(), _randomness(), codec)
 
 
 class Store:
-    """A store in memory, and its clock: ``with postroom.testing.Store() as store``.
+    """A store in memory with a clock that the test moves.
+
+    It is a context manager, which closes the store at the end of the block.
 
     Args:
-        clock: ``None``: one of its own.
-        codec: as for ``postroom.open``.
+        clock: the time of the store; ``None``: a clock of its own.
+        codec: see :func:`postroom.open`.
 
     Attributes:
         db: the store.
@@ -108,9 +146,13 @@ class Store:
         self.db = open(clock=self.clock, codec=codec)
 
     def advance(self, seconds: float | timedelta) -> None:
-        """Moves the clock forward. When this returns, what is due then has been done: deliveries to
-        inboxes; in queues, leases have ended, scheduled messages are ready, and ticks are enqueued
-        (of several that have passed, the latest one).
+        """Move the clock forward, and wait until what is due by then has been done.
+
+        Messages reach their inboxes. In queues, leases have ended, scheduled messages are ready,
+        and ticks are enqueued (of several that have passed, the latest one).
+
+        Args:
+            seconds: a number of seconds, or a ``timedelta``.
         """
         self.clock.advance(seconds)
         self.db.drain()
@@ -121,7 +163,7 @@ class Store:
                 return
 
     def close(self) -> None:
-        """Closes the store."""
+        """Close the store."""
         self.db.close()
 
     def __enter__(self) -> Self:

@@ -85,6 +85,9 @@ class Administration:
 
         These are messages and updates that could not be delivered, carried out or processed.
 
+        Args:
+            limit: how many at most.
+
         Raises:
             WrongType: the codec cannot unpack one of the messages.
         """
@@ -199,6 +202,9 @@ class Administration:
 
     async def forget_position(self, name: str) -> bool:
         """Forget the position of a reader that will not come back; return whether it had one.
+
+        Args:
+            name: the name of the reader.
 
         Raises:
             Unavailable, CommitUnknown: it could not be done for a minute.

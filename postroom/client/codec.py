@@ -22,10 +22,18 @@ class Codec(Protocol):
     """
 
     def encode(self, value: Any, /) -> bytes:
-        """Return ``value`` as bytes."""
+        """Return ``value`` as bytes.
+
+        Args:
+            value: the value of an application.
+        """
 
     def decode(self, data: bytes, /) -> Any:
-        """Return the value of ``data``."""
+        """Return the value of ``data``.
+
+        Args:
+            data: what ``encode`` returned.
+        """
 
 
 class Packing(Protocol):

@@ -70,7 +70,11 @@ class Database(
     SearchOfDatabase,
     Administration,
 ):
-    """A store, embedded or reached over the network. ``open`` and ``connect`` make it."""
+    """A store, embedded or reached over the network.
+
+    ``open`` and ``connect`` make it. It belongs to one event loop. It is an asynchronous context
+    manager, which closes it at the end of the block.
+    """
 
     # --- reading
 
@@ -101,6 +105,9 @@ class Database(
         """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
 
         For layers on top, such as the synchronous form.
+
+        Args:
+            key: up to 8 KiB.
         """
         key = arguments.key(key)
         reply = self._sender.try_get(key)
@@ -161,7 +168,10 @@ class Database(
         reverse: bool = False,
         at: int | None = None,
     ) -> AsyncGenerator[Page, None]:
-        """Return the pairs of :meth:`scan` in pages of up to a thousand, their values packed."""
+        """Return the pairs of :meth:`scan` in pages of up to a thousand, their values packed.
+
+        For layers on top.
+        """
         start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
@@ -185,7 +195,14 @@ class Database(
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
-        """Read at one timestamp: ``async with db.snapshot() as snapshot``."""
+        """Read at one timestamp: ``async with db.snapshot() as snapshot``.
+
+        Returns:
+            A context manager, which gives a :class:`Snapshot`.
+
+        Raises:
+            Unavailable: nothing can be read now.
+        """
         moment = await self._sender.send(Protect())
         try:
             yield Snapshot(self, moment)
@@ -250,6 +267,9 @@ class Database(
     async def accounting(self, prefix: bytes) -> dict[str, int]:
         """Return the sums of the metrics that ``Accounting`` has added under ``prefix``.
 
+        Args:
+            prefix: parts of a key, separated by ``/``.
+
         Raises:
             KeyTooLarge: the prefix has more than 8 KiB.
         """
@@ -276,6 +296,9 @@ class Database(
 
     async def delete(self, key: bytes) -> None:
         """Remove ``key``, if it is there.
+
+        Args:
+            key: up to 8 KiB.
 
         Raises:
             KeyTooLarge, Unavailable, CommitUnknown: see ``put``.
@@ -321,6 +344,10 @@ class Database(
     async def increment(self, key: bytes, by: int = 1) -> int:
         """Add ``by`` to the 64-bit integer at ``key`` (absent: 0); return the sum.
 
+        Args:
+            key: up to 8 KiB.
+            by: a 64-bit integer; a negative one subtracts.
+
         Raises:
             WrongType: ``key`` holds no integer.
             Overflow: ``by``, or the sum, exceeds 64 bits.
@@ -334,6 +361,11 @@ class Database(
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
         """Set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+        Args:
+            key: up to 8 KiB.
+            value: see ``put``.
+            expected: the value that it has to hold; ``None``: it has to be absent.
 
         Raises:
             ConditionFailed: it holds something else, which the error carries as ``actual``.
@@ -351,7 +383,10 @@ class Database(
             raise
 
     def through(self, sender: Sender) -> Database:
-        """Return the same store, reached through another sender of the same client."""
+        """Return the same store, reached through another sender of the same client.
+
+        For layers on top.
+        """
         return Database(sender, self.codec, self._status, self._close)
 
     def as_stored(self) -> Database:
@@ -386,7 +421,8 @@ class Database(
 
         On ``Retryable`` it starts over, with a back-off, for a minute. The time that it waits for
         messages (``reap_queue``) does not count. On ``CommitUnknown`` it commits again with the
-        same id, which tells the outcome, unless the store no longer keeps it.
+        same id, which tells the outcome, unless the store no longer keeps it. An exception of
+        ``function`` comes through, and nothing was changed.
 
         ``function`` may be called several times, so it must have no effects but those of its
         transaction. It may end the transaction itself (``commit``, ``rollback``); once it has
@@ -394,10 +430,10 @@ class Database(
 
         Args:
             function: a coroutine function; its first argument is the transaction.
-            args, kwargs: its other arguments.
+            *args: further arguments of ``function``.
+            **kwargs: further arguments of ``function`` by name.
 
         Raises:
-            whatever ``function`` raises: nothing was changed.
             Retryable: a minute was not enough. Nothing was changed.
             CommitUnknown: the store can no longer tell whether it was committed.
             Invalid: the transaction can never succeed. Nothing was changed.
@@ -436,7 +472,7 @@ class Database(
         return unpacked_messages(key, found.messages, self.codec)
 
     def reap_queue(self, *_: Any, **__: Any) -> Any:
-        """Raise an error: this works only in a transaction.
+        """Raise an error: messages are reaped only in a transaction.
 
         Raises:
             NotInTransaction: always.

@@ -181,7 +181,10 @@ class ImagesOfDatabase:
 
     @property
     def images(self) -> ImageCalls:
-        """Return the calls that read and restore images."""
+        """Return the calls that read and restore images.
+
+        For layers on top.
+        """
         return ImageCalls(self._sender)
 
 

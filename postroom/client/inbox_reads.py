@@ -56,6 +56,9 @@ class InboxReads(Writes):
                 it (its time passes, or its process is not heard of any more). A message that was
                 tried before comes alone. ``None``: attempts are counted, without a limit.
 
+        Returns:
+            The messages, and whether further ones wait.
+
         Raises:
             TransactionConflict: an earlier read or reap has become too old while it waited.
             WrongType: the codec cannot unpack one of the messages.
@@ -78,7 +81,13 @@ class InboxReads(Writes):
         return self._reaping
 
     def reaped_ids(self, key: bytes) -> list[bytes]:
-        """Return the ids of the messages of ``key`` that it has reaped, decodable or not."""
+        """Return the ids of the messages of ``key`` that it has reaped, decodable or not.
+
+        For layers on top.
+
+        Args:
+            key: the recipient.
+        """
         return [] if self._reaping is None else list(self._reaping.taken(key))
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:

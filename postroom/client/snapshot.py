@@ -13,18 +13,30 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """Reads at one timestamp, protected from garbage collection while the snapshot is open."""
+    """Reads at one timestamp, protected from garbage collection while the snapshot is open.
+
+    Attributes:
+        timestamp: the timestamp at which it reads.
+    """
 
     def __init__(self, database: Database, timestamp: int) -> None:
         self._database = database
         self.timestamp = Timestamp(timestamp)
 
     async def get(self, key: bytes) -> Any:
-        """Return the value of ``key`` at the snapshot; see :meth:`Database.get`."""
+        """Return the value of ``key`` at the snapshot; see :meth:`Database.get`.
+
+        Args:
+            key: up to 8 KiB.
+        """
         return await self._database.get(key, at=self.timestamp)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
-        """Return the values of ``keys`` at the snapshot, in their order."""
+        """Return the values of ``keys`` at the snapshot, in their order.
+
+        Args:
+            keys: up to 8 KiB each.
+        """
         return await self._database.get_many(keys, at=self.timestamp)
 
     def scan(
@@ -35,9 +47,21 @@ class Snapshot:
         limit: int | None = None,
         reverse: bool = False,
     ) -> AsyncGenerator[tuple[bytes, Any], None]:
-        """Return the pairs in ``[start, end)`` at the snapshot; see :meth:`Database.scan`."""
+        """Return the pairs in ``[start, end)`` at the snapshot; see :meth:`Database.scan`.
+
+        Args:
+            start: first key.
+            end: first key after the span; ``None``: no bound.
+            limit: how many at most.
+            reverse: whether to go from the end backwards.
+        """
         return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
 
     async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
-        """Return the oldest ``limit`` messages in the inbox of ``key`` at the snapshot."""
+        """Return the oldest ``limit`` messages in the inbox of ``key`` at the snapshot.
+
+        Args:
+            key: the recipient.
+            limit: how many at most.
+        """
         return await self._database.peek(key, limit, at=self.timestamp)

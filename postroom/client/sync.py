@@ -51,7 +51,21 @@ class Database(
     ImagesOfDatabase,
     SearchOfDatabase,
 ):
-    """A store, embedded or reached over the network. ``open`` and ``connect`` make it."""
+    """A store, embedded or reached over the network.
+
+    ``open`` and ``connect`` make it. It may be used from many threads at once, and gains from it:
+    their commits share a sync. It is a context manager, which closes it at the end of the block.
+
+    Examples:
+        >>> db.put(b"user/ada", b"active")
+        >>> db.get(b"user/ada")
+        b'active'
+        >>> with db.begin() as tx:
+        ...     tx.put(b"order/17", b"paid")
+        ...     tx.enqueue_message(b"warehouse", b"ship order 17")
+        >>> [message.value for message in db.peek(b"warehouse")]
+        [b'ship order 17']
+    """
 
     _core: asynchronous.Database
 
@@ -66,6 +80,8 @@ class Database(
 
     def on_loop(self, threads: Executor) -> asynchronous.Database:
         """Return the same store for coroutines on the running event loop: workers use it.
+
+        For layers on top.
 
         Args:
             threads: each answer that is waited for takes one.
@@ -122,7 +138,14 @@ class Database(
 
     @contextmanager
     def snapshot(self) -> Iterator[Snapshot]:
-        """Read at one timestamp: ``with db.snapshot() as snapshot``."""
+        """Read at one timestamp: ``with db.snapshot() as snapshot``.
+
+        Returns:
+            A context manager, which gives a :class:`Snapshot`.
+
+        Raises:
+            Unavailable: nothing can be read now.
+        """
         manager = self._core.snapshot()
         core = self._blocking.run(manager.__aenter__())
         try:
@@ -164,7 +187,8 @@ class Database(
 
         On ``Retryable`` it starts over, with a back-off, for a minute. The time that it waits for
         messages (``reap_queue``) does not count. On ``CommitUnknown`` it commits again with the
-        same id, which tells the outcome, unless the store no longer keeps it.
+        same id, which tells the outcome, unless the store no longer keeps it. An exception of
+        ``function`` comes through, and nothing was changed.
 
         ``function`` may be called several times, so it must have no effects but those of its
         transaction. It may end the transaction itself (``commit``, ``rollback``); once it has
@@ -172,10 +196,10 @@ class Database(
 
         Args:
             function: its first argument is the transaction.
-            args, kwargs: its other arguments.
+            *args: further arguments of ``function``.
+            **kwargs: further arguments of ``function`` by name.
 
         Raises:
-            whatever ``function`` raises: nothing was changed.
             Retryable: a minute was not enough. Nothing was changed.
             CommitUnknown: the store can no longer tell whether it was committed.
             Invalid: the transaction can never succeed. Nothing was changed.
@@ -196,7 +220,11 @@ class Database(
     peek = blocking(asynchronous.Database.peek)
 
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise an error: this works only in a transaction.
+        """Raise an error: messages are reaped only in a transaction.
+
+        Args:
+            *args: not used.
+            **kwargs: not used.
 
         Raises:
             NotInTransaction: always.

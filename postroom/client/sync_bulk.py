@@ -40,7 +40,10 @@ class BulkOfDatabase:
 
     @property
     def bulk(self) -> Bulk:
-        """Return the calls that read whole tables, page by page."""
+        """Return the calls that read whole tables, page by page.
+
+        For layers on top.
+        """
         return Bulk(self._blocking)
 
     partitions = blocking(asynchronous.BulkOfDatabase.partitions)
@@ -57,6 +60,9 @@ class BulkOfDatabase:
             whole: whether to include outboxes, dead letters and accounting sums, which have no
                 versions. This holds back the compaction of the store, is possible only for now, and
                 ends when another node becomes the leader.
+
+        Returns:
+            A context manager, which gives the timestamp.
 
         Raises:
             SnapshotTooOld: ``at`` is collected already.

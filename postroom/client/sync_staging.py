@@ -52,5 +52,8 @@ class StagingOfDatabase:
 
     @property
     def staging(self) -> StagingCalls:
-        """Return the calls for staged batches and bulk loads."""
+        """Return the calls for staged batches and bulk loads.
+
+        For layers on top.
+        """
         return StagingCalls(self._blocking)

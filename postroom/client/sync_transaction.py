@@ -21,6 +21,17 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
     exception. Once it has ended, every call raises ``TransactionClosed``. Once its time is over,
     every call that asks the store raises ``TransactionExpired``.
+
+    Examples:
+        >>> with db.begin() as tx:
+        ...     tx.put(b"a", b"1")
+        ...     tx.get(b"a")
+        b'1'
+        >>> with db.begin() as tx:
+        ...     tx.put(b"a", b"2")
+        ...     tx.rollback()
+        >>> db.get(b"a")
+        b'1'
     """
 
     __slots__ = ("_blocking", "_core")
@@ -49,7 +60,10 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
     @property
     def trying(self) -> Trying:
-        """Return the part that postpones and buries messages after failed attempts."""
+        """Return the part that postpones and buries messages after failed attempts.
+
+        For layers on top.
+        """
         return self._core.trying
 
     @property
@@ -59,6 +73,9 @@ class Transaction(Writes, QueueWrites, InboxWrites):
 
     def get(self, key: bytes) -> Any:
         """Return the value of ``key``, or ``None``.
+
+        Args:
+            key: up to 8 KiB.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.

@@ -134,7 +134,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     @property
     def waited_seconds(self) -> float:
-        """Return how many seconds it has waited for messages."""
+        """Return how many seconds it has waited for messages.
+
+        For layers on top.
+        """
         parts = (self._reaping, self._queues)
         return sum(part.waited_seconds for part in parts if part is not None)
 
@@ -148,6 +151,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     @property
     def trying(self) -> Trying:
         """Return the part that postpones and buries messages after failed attempts.
+
+        For layers on top.
 
         Raises:
             TransactionClosed: the transaction has ended.
@@ -182,7 +187,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         return not (self._reads or self._reaping or self._lifetime.is_unknown)
 
     def keep_young(self) -> None:
-        """Restart the transaction's time if it is idle and open."""
+        """Restart the transaction's time if it is idle and open.
+
+        For layers on top.
+        """
         if self.is_idle and not self._lifetime.closed:
             self._lifetime.start_clock()
 
@@ -190,6 +198,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def get(self, key: bytes) -> Any:
         """Return the value of ``key``, or ``None``.
+
+        Args:
+            key: up to 8 KiB.
 
         Raises:
             KeyTooLarge: the key has more than 8 KiB.
@@ -213,6 +224,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
 
         For layers on top, such as the synchronous form.
+
+        Args:
+            key: up to 8 KiB.
         """
         if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
             self._lifetime.check_alive()
@@ -246,6 +260,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
         Other transactions that call this for ``key`` wait until then.
 
+        Args:
+            key: up to 8 KiB.
+
         Raises:
             TransactionConflict: another transaction kept it locked for too long, or changed it.
             KeyTooLarge, WrongType, TransactionClosed, TransactionExpired: see ``get``.
@@ -255,6 +272,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def try_lock(self, key: bytes, patience: float) -> bool:
         """Lock ``key`` like ``get_for_update``, without reading it; return whether that succeeded.
+
+        For layers on top.
 
         Args:
             key: the key to lock.
@@ -275,6 +294,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def lock_again(self, lost: Lost) -> None:
         """Lock what earlier attempts have lost, before this one begins. For layers on top.
+
+        Args:
+            lost: what earlier attempts have lost.
 
         Raises:
             TransactionConflict: others kept it locked for too long.
@@ -299,6 +321,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         """Note what a failed attempt has lost; return the result of :meth:`.Lost.add`.
 
         For layers on top.
+
+        Args:
+            lost: what earlier attempts have lost.
+            error: the error of the attempt.
         """
         lost.began = lost.began or self._lifetime.began
         return lost.add(error, self._buffer.writes)
@@ -364,6 +390,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     async def increment(self, key: bytes, by: int = 1) -> int:
         """Add ``by`` to the 64-bit integer at ``key`` (absent: 0); return the sum.
 
+        Args:
+            key: up to 8 KiB.
+            by: a 64-bit integer; a negative one subtracts.
+
         Raises:
             WrongType: ``key`` holds no integer.
             Overflow: ``by``, or the sum, exceeds 64 bits.
@@ -379,6 +409,11 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
         """Set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+        Args:
+            key: up to 8 KiB.
+            value: see ``put``.
+            expected: the value that it has to hold; ``None``: it has to be absent.
 
         Raises:
             ConditionFailed: it holds something else, which the error carries as ``actual``.
@@ -396,7 +431,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     @property
     def may_be_told(self) -> bool:
-        """Return whether another ``commit`` may still tell an unknown outcome."""
+        """Return whether another ``commit`` may still tell an unknown outcome.
+
+        For layers on top.
+        """
         try:
             now = self._sender.reading()
         except Error:  # a store that is down must not hide that the outcome is unknown

@@ -47,9 +47,22 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: its first argument is the transaction.
 
+    Returns:
+        The function, for a ``Database`` or a ``Transaction``.
+
     Raises:
         TypeError: it is a generator function, or a class. A call raises it if the result of
             ``function`` still has to run.
+
+    Examples:
+        >>> @postroom.transactional
+        ... def count(tx, key):
+        ...     return tx.increment(key)
+        >>> count(db, b"visits")
+        1
+        >>> with db.begin() as tx:
+        ...     count(tx, b"visits")
+        2
     """
     check(function, "a transactional function")
     if is_asynchronous(function):

@@ -113,7 +113,10 @@ class InboxWrites:
 
     @property
     def trying(self) -> Trying:
-        """Return what is gathered."""
+        """Return what is gathered.
+
+        For layers on top.
+        """
         raise NotImplementedError
 
     def postpone(

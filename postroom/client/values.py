@@ -110,6 +110,9 @@ class InboxInfo(NamedTuple):
     """A key with waiting messages: how many, and when the oldest was sent.
 
     Attributes:
+        key: the key.
+        messages: how many messages wait.
+        oldest: the commit timestamp of the oldest one.
         held_up: whether they wait for a postponed message; no transaction is given any of them.
     """
 
@@ -176,7 +179,13 @@ class Scheduled(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A committed change: the new value, or ``None`` for a deletion."""
+    """A committed change: the new value, or ``None`` for a deletion.
+
+    Attributes:
+        key: the key.
+        value: the new value; ``None``: it was deleted.
+        timestamp: the commit timestamp.
+    """
 
     key: bytes
     value: Any
@@ -187,6 +196,7 @@ class NodeInfo(NamedTuple):
     """A node of a cluster, as its leader sees it.
 
     Attributes:
+        node_id: its id.
         address: where it is reached.
         entries_behind: how many log entries it still lacks; ``None``: not known.
         silent_seconds: for how long nothing was heard of it; ``None``: not known.
@@ -375,9 +385,19 @@ class Status(NamedTuple):
 def integer(value: bytes | None) -> int:
     """Return the number that ``increment`` stored; an absent value (``None``) counts as 0.
 
+    Args:
+        value: what ``get`` returned, of a store without a codec.
+
     Raises:
         TypeError: ``value`` is not ``bytes`` or ``None``.
         WrongType: ``value`` is no stored integer.
+
+    Examples:
+        >>> _ = db.increment(b"visits", 3)
+        >>> postroom.integer(db.get(b"visits"))
+        3
+        >>> postroom.integer(None)
+        0
     """
     if value is None:
         return 0

@@ -30,7 +30,13 @@ class Writes:
     _buffer: Buffer
 
     def share(self, other: Writes) -> None:
-        """Let ``other`` gather for the same transaction."""
+        """Let ``other`` gather for the same transaction.
+
+        For layers on top.
+
+        Args:
+            other: the other form.
+        """
         other._sender = self._sender
         other._codec = self._codec
         other._lifetime = self._lifetime
@@ -45,6 +51,10 @@ class Writes:
         """Set ``key`` to ``value`` when the transaction commits.
 
         A plain call, also with asyncio: it is not awaited.
+
+        Args:
+            key: up to 8 KiB.
+            value: ``bytes``, or what the codec packs; up to 1 MiB.
 
         Raises:
             TypeError: the codec cannot pack ``value``; without a codec: it is not ``bytes``.
@@ -62,6 +72,9 @@ class Writes:
         """Remove ``key`` when the transaction commits, if it is there.
 
         A plain call, also with asyncio: it is not awaited.
+
+        Args:
+            key: up to 8 KiB.
 
         Raises:
             KeyTooLarge, TransactionTooLarge, TransactionClosed: see ``put``.

@@ -51,11 +51,20 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Timestamp(int):
-    """A moment in the order of commits: an ``int``, with the wall clock's time as ``datetime``."""
+    """A moment in the order of commits: an ``int`` that has a wall clock time.
+
+    Examples:
+        >>> before = db.now()
+        >>> db.put(b"a", b"1")
+        >>> before < db.now()
+        True
+        >>> before.datetime.tzinfo
+        datetime.timezone.utc
+    """
 
     @property
     def datetime(self) -> datetime.datetime:
-        """The wall clock's part, aware, in UTC, to the millisecond."""
+        """Return the time of the wall clock, aware, in UTC, to the millisecond."""
         return _EPOCH + datetime.timedelta(milliseconds=int(self) >> LOGICAL_BITS)
 
     def __repr__(self) -> str:

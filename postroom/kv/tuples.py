@@ -60,10 +60,24 @@ _LONGEST_INTEGER_BYTES: Final = 255
 def key(*parts: Part) -> bytes:
     """Pack ``parts`` into a key that sorts as the tuple of them does.
 
+    Args:
+        *parts: ``bytes``, ``str``, ``int``, ``float``, ``bool``, ``None``, ``uuid.UUID`` or tuples
+            of these.
+
+    Returns:
+        The key.
+
     Raises:
         TypeError: a part is of another type than those in :data:`Part`.
         ValueError: an integer takes more than 255 bytes, a text holds a lone surrogate, or tuples
             are nested hundreds deep.
+
+    Examples:
+        >>> key = postroom.key("user", 42, None)
+        >>> postroom.unpack(key)
+        ('user', 42, None)
+        >>> postroom.key("user", 9) < postroom.key("user", 10)
+        True
     """
     try:
         return b"".join([_pack(part) for part in parts])
@@ -72,11 +86,18 @@ def key(*parts: Part) -> bytes:
 
 
 def unpack(key: bytes) -> tuple[Part, ...]:
-    """The parts that :func:`key` packed.
+    """Return the parts that :func:`key` packed.
+
+    Args:
+        key: a key that :func:`key` made.
 
     Raises:
         TypeError: ``key`` is not bytes.
         ValueError: it is not what :func:`key` would make, or has made, of any parts.
+
+    Examples:
+        >>> postroom.unpack(postroom.key("user", 42))
+        ('user', 42)
     """
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {type(key).__name__}")
@@ -91,10 +112,22 @@ def unpack(key: bytes) -> tuple[Part, ...]:
 
 
 def prefix(prefix: bytes) -> tuple[bytes, bytes | None]:
-    """The span ``(start, end)`` of all keys that begin with ``prefix``.
+    """Return the span ``(start, end)`` of all keys that begin with ``prefix``.
 
     ``end`` is exclusive. It is ``None``, which stands for no bound, where no key can come after
     those with the prefix: for the empty one, and for one of nothing but ``FF`` bytes.
+
+    Args:
+        prefix: the first bytes of the keys.
+
+    Raises:
+        TypeError: ``prefix`` is not bytes.
+
+    Examples:
+        >>> postroom.prefix(b"user/")
+        (b'user/', b'user0')
+        >>> postroom.prefix(b"")
+        (b'', None)
     """
     if not isinstance(prefix, bytes):
         raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}")

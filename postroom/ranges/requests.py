@@ -186,7 +186,13 @@ class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", g
 
 
 class Put(Request, frozen=True, array_like=True, tag="put", gc=False, repr_omit_defaults=True):
-    """Sets ``key`` to ``value``; ``integer``: to the integer of which these are the 8 bytes."""
+    """An update that sets ``key`` to ``value``.
+
+    Attributes:
+        key: up to 8 KiB.
+        value: up to 1 MiB; with a codec, any value that it packs.
+        integer: whether ``value`` is the 8 bytes of an integer: for layers on top.
+    """
 
     key: Key
     value: Payload
@@ -210,10 +216,13 @@ class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put
 class Increment(
     Request, frozen=True, array_like=True, tag="increment", gc=False, repr_omit_defaults=True
 ):
-    """Adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0.
+    """An update that adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0.
 
-    ``packed``: values are packed by a codec, so 8 bytes that are not known to be an integer may be
-    anything (see ``evaluators.number_in``).
+    Attributes:
+        key: up to 8 KiB.
+        by: a 64-bit integer; a negative one subtracts.
+        packed: whether values are packed by a codec, so that 8 bytes that are not known to be an
+            integer may be anything (see ``evaluators.number_in``): for layers on top.
     """
 
     key: Key
@@ -222,7 +231,11 @@ class Increment(
 
 
 class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
-    """Removes ``key``, if it is there."""
+    """An update that removes ``key``, if it is there.
+
+    Attributes:
+        key: up to 8 KiB.
+    """
 
     frees_room: ClassVar[bool] = True
 
@@ -232,12 +245,16 @@ class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
 class DeleteRange(
     Request, frozen=True, array_like=True, tag="delete_range", gc=False, repr_omit_defaults=True
 ):
-    """Removes the keys in ``[start, end)``; ``end=None`` is unbounded. Answers how many.
+    """An update that removes the keys in ``[start, end)``.
+
+    The answer is how many there were.
 
     Attributes:
-        part_of: ``None``: all of them, in one transaction. Else a part of them, at most about
-            ``DELETED_TOGETHER_MAX``; that answers ``[how many, where the next part begins, when the
-            first part began]``. What is written after that (0: now) stays.
+        start: first key.
+        end: first key that stays; ``None``: no bound.
+        part_of: for layers on top. ``None``: all of them, in one transaction. Else a part of them,
+            at most about ``DELETED_TOGETHER_MAX``; the answer is ``[how many, where the next part
+            begins, when the first part began]``. What is written after that (0: now) stays.
     """
 
     frees_room: ClassVar[bool] = True
@@ -248,7 +265,14 @@ class DeleteRange(
 
 
 class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
-    """Adds deltas to metrics of ``key`` and of every prefix of it, at the separator ``/``."""
+    """An update that adds deltas to metrics of ``key`` and of every prefix of it.
+
+    Prefixes end at the separator ``/``.
+
+    Attributes:
+        key: up to 8 KiB.
+        deltas: the numbers to add, by the names of the metrics.
+    """
 
     key: Key
     deltas: dict[str, int]

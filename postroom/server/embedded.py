@@ -165,30 +165,40 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
         durability: ``"commit"``: synced before a commit returns. ``"interval"``: synced every 50
-            ms; a loss of power may cost that much. ``"none"``: written; synced about
-            twice a second, for the clock.
+            ms; a loss of power may cost that much. ``"none"``: written; synced about twice a
+            second, for the clock.
         codec: ``None`` for bytes, ``"msgpack"``, ``"json"``, or an object with ``encode`` and
             ``decode``.
         gc_ttl: seconds that overwritten versions stay readable.
         disk_reserve_bytes: writes are refused when less than this is free on the device.
-        engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, or for a
-            new
-        folder the first of them that is installed.
         create: whether a store is made if the folder is missing or empty.
-        log_segment_bytes: the length of the log's new segments, of which there mostly are two.
-        ``None``: 64 MiB, or an eighth of the free space if that is less.
-        memory_bytes: the budget for the parts of the store that are kept in memory: memtables,
-            values and
-        blocks that were read last. At least 8 MiB. Files of the store that the system maps
-            into memory do not count.
+        engine: ``"leveldb"`` or ``"rocksdb"``; ``None``: the one that wrote the folder, or for a
+            new folder the first of them that is installed.
+        log_segment_bytes: the length of new segments of the log, of which there mostly are two.
+            ``None``: 64 MiB, or an eighth of the free space if that is less.
+        memory_bytes: the budget for the parts of the store that are kept in memory: memtables, and
+            the values and blocks that were read last. At least 8 MiB. Files of the store that the
+            system maps into memory do not count.
+
+    Returns:
+        The store. It is a context manager, which closes it at the end of the block.
 
     Raises:
         StoreLocked: another process (or this one) has it open.
         Invalid: the folder holds something else, or belongs to a node of a cluster with other
-            nodes.
-        Or there is no store in it, and ``create`` is false.
+            nodes. Or there is no store in it, and ``create`` is false.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
-        StoreCorrupted, AccessDenied, Unavailable: it cannot be opened.
+        StoreCorrupted: what the folder holds is damaged.
+        AccessDenied: the file system does not permit it.
+        Unavailable: it cannot be opened now: the device has no room, for example.
+        ValueError: an argument is impossible.
+
+    Examples:
+        >>> with postroom.open("data/shop", codec="json") as db:
+        ...     db.put(b"user/1", {"name": "Ada"})
+        >>> with postroom.open("data/shop", codec="json") as db:
+        ...     db.get(b"user/1")
+        {'name': 'Ada'}
     """
     randomness = _randomness()
     values = resolve(codec)
@@ -213,7 +223,34 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
 ) -> asynchronous.Database:
-    """Open a store as :func:`open` does, for asyncio: the node runs on the calling event loop."""
+    """Open the store in the folder ``path``, for asyncio, creating it if it is missing.
+
+    The node runs on the calling event loop.
+
+    Args:
+        path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
+        durability: see :func:`postroom.open`.
+        codec: see :func:`postroom.open`.
+        gc_ttl: see :func:`postroom.open`.
+        disk_reserve_bytes: see :func:`postroom.open`.
+        create: see :func:`postroom.open`.
+        engine: see :func:`postroom.open`.
+        log_segment_bytes: see :func:`postroom.open`.
+        memory_bytes: see :func:`postroom.open`.
+
+    Returns:
+        The store. It is an asynchronous context manager, which closes it at the end of the block.
+
+    Raises:
+        StoreLocked: another process (or this one) has it open.
+        Invalid: the folder holds something else, or belongs to a node of a cluster with other
+            nodes. Or there is no store in it, and ``create`` is false.
+        VersionMismatch: another engine wrote the folder, or another version of Postroom.
+        StoreCorrupted: what the folder holds is damaged.
+        AccessDenied: the file system does not permit it.
+        Unavailable: it cannot be opened now: the device has no room, for example.
+        ValueError: an argument is impossible.
+    """
     randomness = _randomness()
     values = resolve(codec)
     options = _options(durability, gc_ttl, disk_reserve_bytes, memory_bytes)

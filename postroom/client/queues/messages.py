@@ -160,16 +160,25 @@ class AnyMessage:
 
     @property
     def stored(self) -> StoredMessage:
-        """Return the message as the store has sent it."""
+        """Return the message as the store has sent it.
+
+        For layers on top.
+        """
         return self._stored
 
     @property
     def codec(self) -> Packing:
-        """Return the codec that unpacks its payload."""
+        """Return the codec that unpacks its payload.
+
+        For layers on top.
+        """
         return self._codec
 
     def attempt(self) -> Attempt:
-        """Return the name of this attempt for requests, or of the message if it is not held."""
+        """Return the name of this attempt for requests, or of the message if it is not held.
+
+        For layers on top.
+        """
         stored = self._stored
         if stored.state != "leased":
             return Attempt(stored.key, stored.kind, stored.id)
@@ -178,6 +187,8 @@ class AnyMessage:
     def leased_for(self, until: int, held_until: float) -> None:
         """Note that its lease was extended.
 
+        For layers on top.
+
         Args:
             until: when the lease ends, as a timestamp.
             held_until: when the lease ends on the client's monotonic clock, which cannot be set.
@@ -185,15 +196,29 @@ class AnyMessage:
         self._leased_until, self.held_until = until, held_until
 
     def held_from(self, now: float) -> None:
-        """Set the end of its lease for a claim that was answered ``now`` (monotonic clock)."""
+        """Set the end of its lease for a claim that was answered ``now`` (monotonic clock).
+
+        For layers on top.
+
+        Args:
+            now: when the answer came, on the client's monotonic clock.
+        """
         self.held_until = now + self._stored.lasts / 1000
 
     def given_to_task(self, transaction_id: bytes) -> None:
-        """Reserve its settling for the transaction that a task was given with it."""
+        """Reserve its settling for the transaction that a task was given with it.
+
+        For layers on top.
+
+        Args:
+            transaction_id: the id of that transaction.
+        """
         self._of_task = transaction_id
 
     def check_settled_by(self, transaction_id: bytes | None) -> None:
         """Check that a transaction may settle it.
+
+        For layers on top.
 
         Args:
             transaction_id: the transaction that settles it; ``None``: one that does nothing else.
@@ -212,7 +237,10 @@ class AnyMessage:
             )
 
     def settled(self) -> None:
-        """Tell its consumer that it was settled: the consumer may have another one."""
+        """Tell its consumer that it was settled: the consumer may have another one.
+
+        For layers on top.
+        """
         if self._on_settled is not None:
             self._on_settled(self)
             self._on_settled = None
@@ -291,6 +319,9 @@ class QueueMessage(AnyMessage):
     async def extend(self, seconds: float) -> Timestamp:
         """Hold it for ``seconds`` from now on; return when its lease ends.
 
+        Args:
+            seconds: a number, or a ``timedelta``.
+
         Raises:
             LeaseLost: the attempt has passed; nothing was changed.
         """
@@ -305,15 +336,34 @@ class QueueMessage(AnyMessage):
         return self._home
 
     def on_settled(self, tell: Callable[[AnyMessage], None]) -> None:
-        """Have ``tell`` called, once, when it is settled."""
+        """Have ``tell`` called, once, when it is settled.
+
+        For layers on top.
+
+        Args:
+            tell: called with the message.
+        """
         self._on_settled = tell
 
     def on_extended(self, tell: Callable[[QueueMessage], None]) -> None:
-        """Have ``tell`` called whenever its lease is extended."""
+        """Have ``tell`` called whenever its lease is extended.
+
+        For layers on top.
+
+        Args:
+            tell: called with the message.
+        """
         self._on_extended = tell
 
     def leased_for(self, until: int, held_until: float) -> None:
-        """Note that its lease was extended, and tell its consumer."""
+        """Note that its lease was extended, and tell its consumer.
+
+        For layers on top.
+
+        Args:
+            until: when it ends, as a timestamp.
+            held_until: when it ends on the client's monotonic clock.
+        """
         super().leased_for(until, held_until)
         if self._on_extended is not None:
             self._on_extended(self)
@@ -326,6 +376,7 @@ class EnqueueHandle(Plain, msgspec.Struct, eq=False, gc=False):
         queue: the name of the queue.
         id: the id, given or made up.
         kind: the kind of the message.
+        plain_call: the text of the error if it is awaited.
     """
 
     queue: str
@@ -355,7 +406,13 @@ class EnqueueHandle(Plain, msgspec.Struct, eq=False, gc=False):
         return None if self._outcome is None else self._outcome == "replaced"
 
     def committed(self, answer: str | None) -> None:
-        """Note the store's answer: ``None``: inserted; else ``ignored`` or ``replaced``."""
+        """Note the store's answer: ``None``: inserted; else ``ignored`` or ``replaced``.
+
+        For layers on top.
+
+        Args:
+            answer: the answer.
+        """
         self._outcome = answer or "inserted"
 
     def __repr__(self) -> str:
@@ -369,6 +426,10 @@ class QueueInfo(NamedTuple):
     """The stored definition of a queue.
 
     Attributes:
+        name: the name of the queue.
+        settings: its settings.
+        paused: whether it fires nothing.
+        created_at: the commit timestamp of the transaction that made it.
         damaged: why the queue cannot be used, nor its messages be read; empty: it can. If its
             definition itself cannot be read, only the name among the other fields is right.
     """
@@ -381,7 +442,18 @@ class QueueInfo(NamedTuple):
 
 
 class QueueSchedule(NamedTuple):
-    """A periodic schedule: at each tick of ``cron`` a message is enqueued."""
+    """A periodic schedule: at each tick of ``cron`` a message is enqueued.
+
+    Attributes:
+        name: the name of the schedule.
+        cron: when it fires, in the five fields of cron.
+        timezone: the time zone of these fields.
+        kind: the kind of its messages.
+        payload: their payload.
+        headers: their headers.
+        priority: their priority.
+        group: their group; empty: none.
+    """
 
     name: str
     cron: str

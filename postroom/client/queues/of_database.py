@@ -60,8 +60,8 @@ class QueuesOfDatabase:
             name: text, 256 bytes at most.
             ack_wait: seconds that a consumer may hold a message before it is fired again; doubled
                 for each attempt, and varied by a tenth.
-            min_backoff, max_backoff: bounds of the wait before a message is fired again, in
-                seconds; without ``max_backoff`` it is an hour at most.
+            min_backoff: the shortest wait before a message is fired again, in seconds.
+            max_backoff: the longest one; ``None``: an hour.
             max_attempts: a message is dead after this many failed attempts (16 by default);
                 ``None``: never.
             purge_after: seconds that an acknowledged message is kept; 0: it is deleted at once.
@@ -80,7 +80,9 @@ class QueuesOfDatabase:
                 fired yet (``"replace"``).
             dead_letter_queue: the queue that gets dead messages, instead of this queue's own dead
                 letters.
-            group_max_rate, group_max_concurrency: the same limits for each group.
+            group_max_rate: messages a second of each group; ``None``: any number.
+            group_max_concurrency: how many messages of each group may be held at a time; ``None``:
+                any number.
 
         Returns:
             The queue.
@@ -101,6 +103,9 @@ class QueuesOfDatabase:
         The store is not asked: if there is no such queue, the first call raises ``Invalid``.
 
         A plain call, also with asyncio: it is not awaited.
+
+        Args:
+            name: its name.
         """
         return Queue(self._sender, self.codec, name)
 

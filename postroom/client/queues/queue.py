@@ -97,6 +97,7 @@ class Queue:
 
         Args:
             settings: those of ``create_queue``, by name. Settings that are not named stay.
+            **settings: those of ``create_queue``, by name. Settings that are not named stay.
 
         Raises:
             TypeError, Invalid: a setting is not valid. The error names it; nothing was changed.
@@ -144,7 +145,8 @@ class Queue:
         end the loop.
 
         Args:
-            start, end: only messages with ``start <= key < end``.
+            start: only messages whose key is not below this one.
+            end: only messages whose key is below this one; ``None``: no bound.
             kinds: only messages of these kinds; ``None``: of every kind.
             where: only messages with these headers, compared as Python does: ``True``, 1 and 1.0
                 are equal.
@@ -190,7 +192,17 @@ class Queue:
         Args:
             max_results: how many at most.
             wait: seconds to wait for the first one; ``None``: not at all.
-            start, end, kinds, where: see :meth:`receive`.
+            start: only messages whose key is not below this one.
+            end: only messages whose key is below this one; ``None``: no bound.
+            kinds: only messages of these kinds; ``None``: of every kind.
+            where: only messages with these headers, compared as Python does: ``True``, 1 and 1.0
+                are equal.
+
+        Returns:
+            The messages; none if none became ready in time.
+
+        Raises:
+            Invalid: there is no such queue.
         """
         selection = checks.selection(start, end, kinds, where)
         most, patience = arguments.count(max_results, "max_results"), arguments.wait(wait)
@@ -230,11 +242,12 @@ class Queue:
         """Give messages back, to be fired again; return how many there were.
 
         Args:
-            messages, kind: see :meth:`acknowledge`.
+            messages: one or several messages, or ids.
             delay: seconds until they are fired again, or a ``timedelta``; 0: at once; ``None``: the
                 queue's back-off.
             dead: whether they become dead letters instead.
             reason: why; kept as ``last_error``, up to 1000 characters.
+            kind: the kind of the ids; ``None``: any.
 
         Raises:
             LeaseLost: see :meth:`acknowledge`.
@@ -251,7 +264,8 @@ class Queue:
         not begun; reject a message whose work has failed.
 
         Args:
-            messages, kind: see :meth:`acknowledge`.
+            messages: one or several messages, or ids.
+            kind: the kind of the ids; ``None``: any.
 
         Raises:
             LeaseLost: see :meth:`acknowledge`.
@@ -373,7 +387,11 @@ class Queue:
         return [each async for each in self.scan(state, limit=limit, at=at)]
 
     async def dead_letters(self, *, limit: int = 100) -> list[QueueMessage]:
-        """Return messages that are given up, the first to die first; ``last_error`` says why."""
+        """Return messages that are given up, the first to die first; ``last_error`` says why.
+
+        Args:
+            limit: how many at most.
+        """
         return await self.messages("dead", limit)
 
     def archive(
@@ -387,7 +405,9 @@ class Queue:
         """Return the archived messages that were acknowledged in ``[start, end)``, in that order.
 
         Args:
-            start, end: a ``Timestamp`` or an aware ``datetime`` each; ``None``: no bound.
+            start: only messages acknowledged at or after this ``Timestamp`` or aware ``datetime``;
+                ``None``: no bound.
+            end: only messages acknowledged before this one; ``None``: no bound.
             limit: how many at most.
             at: the timestamp to read at, instead of now.
         """
@@ -434,8 +454,9 @@ class Queue:
 
         Args:
             state: only messages of this state; ``None``: all that live.
-            start, end: bounds of the time at which they are due, were acknowledged, or died; a
-                ``Timestamp`` or an aware ``datetime`` each, ``None``: no bound.
+            start: only messages that are due, were acknowledged, or died at or after this
+                ``Timestamp`` or aware ``datetime``; ``None``: no bound.
+            end: only messages for which that was before this one; ``None``: no bound.
             limit: how many at most.
             at: the timestamp to read at, instead of now.
 
@@ -495,8 +516,12 @@ class Queue:
         Args:
             name: the name of the schedule.
             cron: five fields (minute, hour, day, month, weekday), as ``"0 3 * * *"``.
-            payload, kind, headers, priority, group: those of the messages.
+            payload: the payload of its messages, see ``tx.enqueue``.
             timezone: the time zone of the fields, as ``"Europe/Berlin"``.
+            kind: the kind of its messages.
+            headers: the headers of its messages.
+            priority: the priority of its messages.
+            group: the group of its messages.
 
         Raises:
             Invalid: there is no such queue or time zone, or ``cron`` is not valid; or the store's
@@ -517,7 +542,11 @@ class Queue:
         return [schedule_of(each, self._codec) for each in found]
 
     async def unschedule(self, name: str) -> None:
-        """End a schedule; messages that it has enqueued stay."""
+        """End a schedule; messages that it has enqueued stay.
+
+        Args:
+            name: the name of the schedule.
+        """
         await self._do(SetSchedule(self.name, checks.schedule_name(name), None))
 
 

@@ -42,7 +42,20 @@ _Ended: TypeAlias = tuple[str, str | None, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Enqueue:
-    """A message to be enqueued later, for ``tx.when_done``; the arguments of ``tx.enqueue``."""
+    """A message to be enqueued later, for ``tx.when_done``; the arguments of ``tx.enqueue``.
+
+    Attributes:
+        queue: the name of the queue.
+        payload: 1 MiB at most, headers included.
+        id: text or bytes; ``None``: one is made up.
+        kind: a type tag.
+        key: the key at which it is stored; ``None``: its id.
+        priority: from -128 to 127, lower ones first.
+        deliver_at: not before this aware ``datetime``, or this ``timedelta`` or number of seconds
+            from then on.
+        group: its group; ``None``: none.
+        headers: text to text, bytes, numbers, bools or ``None``.
+    """
 
     queue: str
     payload: Any
@@ -389,11 +402,13 @@ class QueueSends:
         A plain call, also with asyncio: it is not awaited.
 
         Args:
-            queue, messages, kind: see :meth:`acknowledge`.
+            queue: the name of the queue.
+            messages: one or several messages, or ids.
             delay: seconds until they are fired again, or a ``timedelta``; 0: at once; ``None``: the
                 queue's back-off.
             dead: whether they become dead letters instead.
             reason: why; kept as ``last_error``, up to 1000 characters.
+            kind: the kind of the ids; ``None``: any.
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         self.queues.settle(
@@ -471,9 +486,13 @@ class QueueWrites(QueueSends):
             wait: seconds to wait for the first one, any number. Like those of ``reap_queue``, they
                 do not count towards the time of a transaction that has read nothing. ``None``: it
                 does not wait.
-            start, end: only messages with ``start <= key < end``.
+            start: only messages whose key is not below this one.
+            end: only messages whose key is below this one; ``None``: no bound.
             kinds: only messages of these kinds; ``None``: of every kind.
             where: only messages with these headers.
+
+        Returns:
+            The messages; none if none became ready in time.
         """
         most = arguments.count(max_results, "max_results")
         selection = checks.selection(start, end, kinds, where)

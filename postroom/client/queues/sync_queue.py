@@ -15,6 +15,7 @@ class QueueMessage(AnyMessage):
 
     Attributes:
         queue: the name of the queue.
+        held_until: when the lease of a claimed message ends, on the client's monotonic clock.
     """
 
     __slots__ = ("_blocking", "_core")
@@ -35,16 +36,32 @@ class QueueMessage(AnyMessage):
         return self._core.leased_until
 
     def leased_for(self, until: int, held_until: float) -> None:
-        """Note that its lease was extended."""
+        """Note that its lease was extended.
+
+        For layers on top.
+
+        Args:
+            until: when it ends, as a timestamp.
+            held_until: when it ends on the client's monotonic clock.
+        """
         self._core.leased_for(until, held_until)
 
     def given_to_task(self, transaction_id: bytes) -> None:
-        """Reserve its settling for the transaction that a task was given with it."""
+        """Reserve its settling for the transaction that a task was given with it.
+
+        For layers on top.
+
+        Args:
+            transaction_id: the id of that transaction.
+        """
         super().given_to_task(transaction_id)
         self._core.given_to_task(transaction_id)
 
     def settled(self) -> None:
-        """Tell its consumer that it was acknowledged or given back."""
+        """Tell its consumer that it was acknowledged or given back.
+
+        For layers on top.
+        """
         self._core.settled()
 
 
@@ -64,6 +81,17 @@ class Queue:
 
     ``db.queue(name)`` makes it without asking the store. If there is no such queue, each call
     raises ``Invalid``.
+
+    Examples:
+        >>> q = db.create_queue("emails", ack_wait=30)
+        >>> with db.begin() as tx:
+        ...     handle = tx.enqueue("emails", b"hello")
+        >>> (message,) = q.claim(wait=5)
+        >>> message.payload
+        b'hello'
+        >>> message.acknowledge()
+        >>> q.stats().acknowledged
+        1
     """
 
     __slots__ = ("_blocking", "_core")

@@ -23,6 +23,9 @@ class QueuesOfDatabase:
         """Return the queue of that name.
 
         The store is not asked: if there is no such queue, the first call raises ``Invalid``.
+
+        Args:
+            name: its name.
         """
         return Queue(self._blocking, self._core.queue(name))
 
@@ -46,7 +49,10 @@ class QueueWrites(sending.QueueSends):
         return self._core.queues
 
     def keep_young(self) -> None:
-        """Restart the transaction's time if nothing in it could become too old."""
+        """Restart the transaction's time if nothing in it could become too old.
+
+        For layers on top.
+        """
         self._core.keep_young()
 
     claim = owning(sending.QueueWrites.claim, own_messages)

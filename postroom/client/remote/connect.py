@@ -49,9 +49,18 @@ def connect(  # noqa: PLR0913 - each argument is an option
         connect_timeout: seconds within which a node that leads must have answered first;
             ``timeout`` at most.
 
+    Returns:
+        The database.
+
     Raises:
         AccessDenied: the nodes do not let this client in, or are not who they should be.
         Unavailable: no node that leads could be reached; the error says what each address said.
+
+    Examples:
+        >>> postroom.connect("127.0.0.1:1", insecure=True, connect_timeout=0.2)
+        Traceback (most recent call last):
+            ...
+        postroom.errors.Unavailable: ...
     """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
     patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
@@ -73,7 +82,20 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
     timeout: float = REQUEST_SECONDS,
     connect_timeout: float = CONNECT_SECONDS,
 ) -> asynchronous.Database:
-    """Connect to a cluster, in the asyncio form of :func:`connect`, on the calling event loop."""
+    """Connect to a cluster, in the asyncio form of :func:`connect`, on the calling event loop.
+
+    Args:
+        addresses: see :func:`postroom.connect`.
+        tls: see :func:`postroom.connect`.
+        token: see :func:`postroom.connect`.
+        insecure: see :func:`postroom.connect`.
+        codec: see :func:`postroom.connect`.
+        timeout: see :func:`postroom.connect`.
+        connect_timeout: see :func:`postroom.connect`.
+
+    Returns:
+        The database.
+    """
     nodes = _checked(addresses, tls, token, timeout, insecure=insecure)
     patience = min(_seconds(connect_timeout, "connect_timeout"), timeout)
     values = resolve(codec)

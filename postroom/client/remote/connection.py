@@ -51,7 +51,9 @@ class TLS(NamedTuple):
 
     Attributes:
         ca: the path of the certificate that has signed those of the nodes.
-        certificate, key: the paths of this client's own, if the nodes ask for one.
+        certificate: the path of this client's own certificate, if the nodes ask for one; else
+            ``None``.
+        key: the path of its key.
     """
 
     ca: str | Path

@@ -69,6 +69,10 @@ class SearchIndex:
     async def delete(self, tx: Transaction, key: bytes) -> None:
         """Remove the document, if it exists, and its index data when the transaction commits.
 
+        Args:
+            tx: a transaction of the same database.
+            key: the key of the document.
+
         Raises:
             Invalid, ValueError, KeyTooLarge, TransactionTooLarge: see :meth:`put`.
         """
@@ -77,6 +81,10 @@ class SearchIndex:
 
     async def refresh(self, tx: Transaction, key: bytes) -> None:
         """Have the index follow the present document: for one that was changed without the index.
+
+        Args:
+            tx: a transaction of the same database.
+            key: the key of the document.
 
         Raises:
             Invalid, ValueError, KeyTooLarge, ValueTooLarge, WrongType, TransactionTooLarge: see
@@ -120,6 +128,12 @@ class SearchIndex:
         """Correct what transactions and the bulk build have written of a document.
 
         This is for the job that builds the index.
+
+        For layers on top.
+
+        Args:
+            tx: a transaction of the same database.
+            key: the key of the document.
 
         Returns:
             Whether there was anything to do.

@@ -38,6 +38,9 @@ class SearchOfDatabase:
             format: the format of values: ``text``, ``json`` or ``msgpack``; ``None``: by the codec.
             anew: whether to build it again even if it exists.
 
+        Returns:
+            The index.
+
         Raises:
             TypeError, ValueError: an argument is not valid.
             Invalid: there is one of this name for other documents.
@@ -53,6 +56,9 @@ class SearchOfDatabase:
         """Return the search index of that name.
 
         The store is not asked: if there is no such index, the first call raises ``Invalid``.
+
+        Args:
+            name: its name.
         """
         return SearchIndex(self, name)
 
@@ -62,7 +68,11 @@ class SearchOfDatabase:
         return [definitions.read(stored) async for _, stored in found]
 
     async def drop_search_index(self: Any, name: str) -> bool:
-        """Drop a search index; its documents stay. Return whether there was one."""
+        """Drop a search index; its documents stay. Return whether there was one.
+
+        Args:
+            name: its name.
+        """
         return await building.drop(self.as_stored(), name)
 
     async def sweep_search_indexes(self: Any) -> int:

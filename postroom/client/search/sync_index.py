@@ -12,7 +12,15 @@ from postroom.client.sender import BlockingSender
 
 
 class SearchIndex:
-    """A full-text index over the documents with a prefix, made by :meth:`Database.search_index`."""
+    """A full-text index over the documents with a prefix, made by :meth:`Database.search_index`.
+
+    Examples:
+        >>> index = db.create_search_index("notes", b"note/")
+        >>> with db.begin() as tx:
+        ...     index.put(tx, b"note/1", b"red wine in the cellar")
+        >>> [hit.key for hit in index.search("wine cell*", consistent=True)]
+        [b'note/1']
+    """
 
     def __init__(self, sender: BlockingSender, core: asynchronous.SearchIndex) -> None:
         self._blocking = sender
@@ -66,6 +74,9 @@ class SearchOfDatabase:
         """Return the search index of that name.
 
         The store is not asked: if there is no such index, the first call raises ``Invalid``.
+
+        Args:
+            name: its name.
         """
         return SearchIndex(self._blocking, self._core.search_index(name))
 
@@ -73,12 +84,24 @@ class SearchOfDatabase:
     drop_search_index = blocking(AsyncSearchOfDatabase.drop_search_index)
 
     def search_building(self, wanted: Definition) -> Building:
-        """Return the object that makes and builds an index step by step: for the job ``index``."""
+        """Return the object that makes and builds an index step by step: for the job ``index``.
+
+        For layers on top.
+
+        Args:
+            wanted: its definition.
+        """
         core = asynchronous_building.Building(self._core, wanted)  # type: ignore[arg-type]
         return Building(self._blocking, core)
 
     def search_checking(self, definition: Definition) -> Checking:
-        """Return the object that checks an index: for the job ``index``."""
+        """Return the object that checks an index: for the job ``index``.
+
+        For layers on top.
+
+        Args:
+            definition: its definition.
+        """
         raw = self._core.as_stored()  # type: ignore[attr-defined]
         return Checking(self._blocking, asynchronous_checking.Checking(raw, definition))
 

@@ -20,23 +20,24 @@ T = TypeVar("T")
 class Worker(Tasks[blocking.Database]):
     """A set of functions that are called with messages of queues and inboxes.
 
-    ::
-
-        worker = postroom.Worker(db)
-
-
-        @worker.task(queue="emails", kind="welcome", concurrency=16, max_attempts=8)
-        def welcome(message, tx):
-            tx.put(b"welcomed/" + message.key, b"yes")
-
-
-        worker.run()
-
     Args:
         db: the database whose messages it works on; ``None``: given later (:meth:`bind`).
         on_failure: called with message, exception and number of the attempt when an attempt of any
             of its tasks has failed, after the hook of the task.
         on_dead: called in the same way when a message has died of it.
+
+    Examples:
+        >>> _ = db.create_queue("emails")
+        >>> worker = postroom.Worker(db)
+        >>> @worker.task(queue="emails", kind="welcome", concurrency=16, max_attempts=8)
+        ... def welcome(message, tx):
+        ...     tx.put(b"welcomed/" + message.payload, b"yes")
+        >>> with db.begin() as tx:
+        ...     handle = welcome.enqueue(tx, b"ada")
+        >>> worker.run_until_idle()
+        1
+        >>> db.get(b"welcomed/ada")
+        b'yes'
     """
 
     def __init__(
@@ -88,6 +89,12 @@ class Worker(Tasks[blocking.Database]):
         held back by a limit of their queue, are not due. A message that is rejected with
         ``delay=0`` is due again at once: a function that does this for ever needs ``max_attempts``,
         or this does not end.
+
+        Args:
+            queues: run only the tasks of these queues; ``None``: all tasks.
+
+        Raises:
+            Invalid: a queue of its tasks does not exist.
         """
         return self._on_a_loop(Run.until_idle, queues, None)
 

@@ -63,11 +63,17 @@ class Tasks(Generic[DatabaseT]):
         """Return how many functions go on that were given up.
 
         Their time was over, and they could not be stopped.
+
+        For layers on top.
         """
         return 0 if self.caller is None else self.caller.lost_calls
 
     def bind(self, db: DatabaseT) -> None:
-        """Set the database whose messages it works on."""
+        """Set the database whose messages it works on.
+
+        Args:
+            db: the database.
+        """
         self._db = db
 
     @property
@@ -86,12 +92,18 @@ class Tasks(Generic[DatabaseT]):
 
     @property
     def has_tasks(self) -> bool:
-        """Return whether there is anything to do."""
+        """Return whether there is anything to do.
+
+        For layers on top.
+        """
         return bool(self._tasks or self._inboxes)
 
     @property
     def queues(self) -> list[str]:
-        """Return the queues that its tasks are for."""
+        """Return the queues that its tasks are for.
+
+        For layers on top.
+        """
         return list(dict.fromkeys(queue for queue, _ in self._tasks))
 
     def task(  # noqa: PLR0913 - each argument is an option
@@ -128,6 +140,10 @@ class Tasks(Generic[DatabaseT]):
             on_failure: called with message, exception and number of the attempt when an attempt has
                 failed. It may be a coroutine function, and cannot change the outcome.
             on_dead: called in the same way when the message has died of it.
+
+        Returns:
+            A decorator. The function stays callable, and gets the method ``enqueue(tx, payload,
+            ...)``.
 
         Raises:
             TypeError: the function cannot be called with these arguments, or calls of it run
@@ -181,7 +197,11 @@ class Tasks(Generic[DatabaseT]):
                 their order is kept. Otherwise they pass it.
             timeout: seconds that a call may take, see :meth:`task`. The transaction has taken the
                 messages already, so its time is over after a minute in any case.
-            on_failure, on_dead: see :meth:`task`; called for each message of a batch.
+            on_failure: see :meth:`task`; called for each message of a batch.
+            on_dead: see :meth:`task`; called for each message of a batch.
+
+        Returns:
+            A decorator.
 
         Raises:
             TypeError: see :meth:`task`.
@@ -202,7 +222,13 @@ class Tasks(Generic[DatabaseT]):
     def chosen(
         self, queues: Collection[str] | None
     ) -> tuple[list[Task[Any, Any]], list[InboxTask]]:
-        """Return the tasks to run: those of all queues and inboxes, or of these queues alone."""
+        """Return the tasks to run: those of all queues and inboxes, or of these queues alone.
+
+        For layers on top.
+
+        Args:
+            queues: the names of the queues; ``None``: all.
+        """
         if queues is None:
             return list(self._tasks.values()), self._inboxes
         unknown = set(queues) - set(self.queues)
@@ -361,6 +387,12 @@ class Worker(Tasks[asynchronous.Database]):
         held back by a limit of their queue, are not due. A message that is rejected with
         ``delay=0`` is due again at once: a function that does this for ever needs ``max_attempts``,
         or this does not end.
+
+        Args:
+            queues: run only the tasks of these queues; ``None``: all tasks.
+
+        Raises:
+            Invalid: a queue of its tasks does not exist.
         """
         return await self._begin(queues, None).until_idle()
 

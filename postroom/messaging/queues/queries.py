@@ -96,10 +96,27 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     ``consumers`` and lateness are what this leaseholder has seen.
 
     Attributes:
+        ready: how many messages wait for a consumer.
+        scheduled: how many wait for their time.
+        leased: how many are held by consumers.
+        dead: how many dead letters there are.
+        done: how many acknowledged messages are kept.
+        archived: how many are archived.
+        enqueued: how many were ever enqueued.
+        fired: how many times one was handed to a consumer.
+        acknowledged: how many were acknowledged.
+        rejected: how many times one was rejected.
+        expired: how many times a lease ended before its message was settled.
+        buried: how many became dead letters.
+        replayed: how many dead letters were replayed.
+        cancelled: how many were cancelled.
+        purged: how many kept messages were deleted.
+        consumers: how many consumers are known.
         oldest: the timestamp at which the oldest message that is ready or leased became due; 0:
             there is none. Ready messages that are not in memory are left out.
-        lateness_p50, lateness_p99: seconds from due to fired, of the last messages (``None``:
-            none).
+        lateness_p50: seconds from due to fired, the median of the last messages; ``None``: there
+            are none.
+        lateness_p99: the seconds that 99 of 100 of them did not exceed; ``None``: there are none.
         oldest_age: how many seconds ago ``oldest`` was (``None``: there is none).
         retried: how many of the fired messages had been fired before, and failed.
         failures: how often firing, or other work of the store for this queue, has failed since it

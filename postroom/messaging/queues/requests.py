@@ -70,7 +70,8 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         ack_wait: how long a consumer may hold a message before it is fired again.
-        min_backoff, max_backoff: bounds of the wait before it is fired again (``None``: none).
+        min_backoff: the shortest wait before it is fired again (``None``: no bound).
+        max_backoff: the longest one (``None``: no bound).
         max_attempts: the number of failures after which a message is dead (``None``: no limit).
         purge_after: how long an acknowledged message is kept; 0: it is deleted at once.
         archive: acknowledged messages are archived instead, and never purged.
@@ -79,11 +80,13 @@ class QueueSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
         poller_interval: how often the stored state is read although no timer rang.
         max_rate: messages a second that the whole queue fires (``None``: any number).
         max_concurrency: how many messages of the whole queue may be leased at a time.
-        group_max_rate, group_max_concurrency: the same for each group.
         order: ``"none"``, or ``"group"``: in a group one at a time, in order.
         on_duplicate: ``"ignore"``, ``"error"`` or ``"replace"``.
         dead_letter_queue: the queue for the dead messages, instead of this queue's own dead
             letters.
+        group_max_rate: messages a second of each group (``None``: any number).
+        group_max_concurrency: how many messages of each group may be leased at a time (``None``:
+            any number).
     """
 
     ack_wait: float = 30.0
