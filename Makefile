@@ -49,11 +49,19 @@ test-part: $(VENV)/.test  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=pyt
 	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(PART) $(ARGS) $(AGAIN)
 
 .PHONY: check
-check: $(VENV)/.dev  ## Check format, lint, types and layers
+check: $(VENV)/.dev site  ## Check format, lint, types and layers, and build the site
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+.PHONY: site
+site: $(VENV)/.dev  ## Build the pages and the reference into the folder site (open site/index.html)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.PHONY: drawings
+drawings: $(VENV)/.dev  ## Render the drawings of the pages again (needs Graphviz: dot)
+	$(BIN)/python docs/tools/drawings.py
 
 .PHONY: format
 format: $(VENV)/.dev  ## Format the code
@@ -102,7 +110,7 @@ bench: $(VENV)/.dev  ## Measure everything that the documentation gives numbers 
 
 .PHONY: clean
 clean:  ## Remove what the other targets made, the demonstration's data included
-	rm -rf $(VENV) .venv-3.* postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-3.* postroom-demo postroom-demo-cluster .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis site
 
 # A stamp stands for "this extra is installed as pyproject.toml asks"; nothing is installed twice.
 
