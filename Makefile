@@ -60,8 +60,9 @@ site: $(VENV)/.dev  ## Build the pages and the reference into the folder site (o
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 .PHONY: drawings
-drawings: $(VENV)/.dev  ## Render the drawings of the pages again (needs Graphviz: dot)
+drawings: $(VENV)/.dev  ## Render the drawings and charts of the pages again (needs Graphviz: dot)
 	$(BIN)/python docs/tools/drawings.py
+	$(BIN)/python -m benchmarks.charts
 
 .PHONY: format
 format: $(VENV)/.dev  ## Format the code

@@ -2,6 +2,7 @@
 
 * ``ARCHITECTURE.md``, ``CHANGELOG.md`` and ``CONTRIBUTING.md`` are pages, and so is each example.
   Links to them are rewritten, so that they work on the site and in a plain checkout.
+* In the reference, the heading of a call names its class.
 * Drawings and charts are put into the page itself. So they follow its switch of light and dark.
 """
 
@@ -23,6 +24,7 @@ PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 """The pages beside ``docs/`` that are part of the site."""
 
 _LINK: Final = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
+_CALL: Final = re.compile(r"^::: postroom\.((?!aio|testing)\w+\.\w+)$", re.MULTILINE)
 _IMAGE: Final = re.compile(r'<img alt="([^"]*)" src="([^"]+\.svg)" ?/?>')
 
 
@@ -61,8 +63,9 @@ def _subject(program: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Rewrite links that leave ``docs/`` in a plain checkout."""
+    """Rewrite links that leave ``docs/`` in a plain checkout; name the class of each call."""
     del config
+    markdown = _CALL.sub(r"\g<0>\n    options:\n      heading: \1\n      toc_label: \1", markdown)
     here = page.file.src_uri
     folder = posixpath.dirname(_in_checkout(here))
 
@@ -108,6 +111,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
         drawing = (folder / _source(image[2], page)).read_text()
         start = drawing.index("<svg")
         svg = re.sub(r"<style>.*?</style>\n?", "", drawing[start:], flags=re.DOTALL)
+        svg = re.sub(r' role="img" aria-label="[^"]*"', "", svg, count=1)
         return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(image[1])}" ', 1)
 
     return _IMAGE.sub(inline, html)

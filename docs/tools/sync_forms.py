@@ -7,6 +7,7 @@ documentation of the asyncio form, and the result type of the synchronous one.
 
 from __future__ import annotations
 
+import importlib
 import re
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ MAKERS: Final = frozenset(
 _ITERATOR: Final = re.compile(
     r"^(?:AsyncGenerator|AsyncIterator|Stream)\[(.*?)(?:, None)?\]$", re.DOTALL
 )
+_INTERNAL: Final = re.compile(r"\b(?:blocking|asynchronous)\.")
 _ROLE: Final = re.compile(r":(?:meth|func|class|mod|data|attr|obj):`[.~]*([^`]+)`")
 
 
@@ -37,10 +39,17 @@ class SyncForms(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **kwargs: Any) -> None:
         """Make methods of all synchronous forms, and plain code of Sphinx's roles."""
         del kwargs
-        for module in list(_modules(pkg)):
-            for each in list(module.members.values()):
-                if not each.is_alias and each.is_class:
-                    _complete(pkg, each)
+        modules = list(_modules(pkg))
+        classes: list[griffe.Class] = []
+        for each in [each for module in modules for each in module.members.values()]:
+            if each.is_alias:
+                continue
+            if each.is_class:
+                _complete(pkg, each)
+                classes.append(each)
+            _tell_plainly(each)
+        for each in classes:
+            _remove_internals(each)
 
 
 def _modules(module: griffe.Module) -> Any:
@@ -76,14 +85,48 @@ def _sync_form(
     )
 
 
-class PublicDocstrings(griffe.Extension):
-    """An extension that leaves out what is for layers on top, and shows Sphinx's roles as code."""
+def _tell_plainly(found: griffe.Object) -> None:
+    """Show the values of constants as defaults, and types by the names that users know."""
+    if found.is_class:
+        for member in found.members.values():
+            if not member.is_alias:
+                _tell_plainly(member)
+    if not found.is_function:
+        return
+    for parameter in found.parameters:
+        if isinstance(parameter.default, griffe.ExprName):
+            parameter.default = _constant(parameter.default)
+    if _INTERNAL.search(str(found.returns)):
+        found.returns = _INTERNAL.sub("", str(found.returns))
+
+
+def _constant(name: griffe.ExprName) -> Any:
+    """Return the value of a constant as text; the name itself, if it is something else."""
+    module, _, constant = name.canonical_path.rpartition(".")
+    if not module.startswith("postroom"):
+        return name
+    value = getattr(importlib.import_module(module), constant, None)
+    return repr(value) if isinstance(value, int | float | str) else name
+
+
+def _remove_internals(found: griffe.Class) -> None:
+    """Remove members that are for layers on top, and constructors that users do not call."""
+    for name, member in list(found.members.items()):
+        if not member.is_alias and _mentions(member, "for layers on top"):
+            found.del_member(name)
+    if "__init__" in found.members and not _mentions(found, "args:"):
+        found.del_member("__init__")
+
+
+def _mentions(found: griffe.Object, text: str) -> bool:
+    return found.docstring is not None and text in " ".join(found.docstring.value.split()).lower()
+
+
+class PlainRoles(griffe.Extension):
+    """An extension that shows Sphinx's roles as code."""
 
     def on_object(self, *, obj: griffe.Object, **kwargs: Any) -> None:
-        """Treat one object that has a docstring."""
+        """Rewrite the roles of one docstring."""
         del kwargs
-        if obj.docstring is None:
-            return
-        obj.docstring.value = _ROLE.sub(r"`\1`", obj.docstring.value)
-        if "for layers on top" in " ".join(obj.docstring.value.split()).lower():
-            obj.public = False
+        if obj.docstring is not None:
+            obj.docstring.value = _ROLE.sub(r"`\1`", obj.docstring.value)

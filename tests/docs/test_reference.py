@@ -20,7 +20,7 @@ import postroom.testing
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 BLOCK = re.compile(r"^::: (\S+)", re.MULTILINE)
-WHOLE = re.compile(r"^::: (\S+)\n    options:\n      members: true", re.MULTILINE)
+WHOLE = re.compile(r"^::: (\S+)\n    options:\n      members: null", re.MULTILINE)
 PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 MODULES: list[ModuleType] = [postroom, postroom.aio, postroom.testing]
 TEXT = "\n".join(each.read_text() for each in sorted(PAGES.glob("*.md")))

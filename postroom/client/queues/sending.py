@@ -461,7 +461,10 @@ class QueueWrites(QueueSends):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it has nothing that could become too old."""
+        """Return whether it has nothing that could become too old.
+
+        For layers on top.
+        """
         raise NotImplementedError
 
     async def claim(  # noqa: PLR0913 - each argument is an option
