@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """The root of all errors that Postroom raises on purpose."""
+    """The root: ``except postroom.Error`` catches whatever Postroom says on purpose."""
 
 
 class Retryable(Error):
@@ -35,8 +35,8 @@ class TransactionConflict(Retryable):
     """Another transaction changed what this one read, or holds what it asked for.
 
     Attributes:
-        keys: the keys on which it lost, as far as they are known: up to 128.
-        spans: the spans that it had scanned and in which something has changed.
+        keys: what it lost on, as far as that is known: up to 128 keys.
+        spans: likewise the spans that it had scanned and in which something has changed.
     """
 
     def __init__(
@@ -147,15 +147,14 @@ class AccessDenied(Error):
 
 
 def how_to_install(extra: str) -> str:
-    """Return how to install the libraries of an extra.
-
-    Postroom is installed from its source: there is no index to name it to.
+    """What to do if a library is missing. Postroom is installed from its source: there is no index
+    to name it to.
     """
     return f'pip install ".[{extra}]" in a clone of Postroom\'s repository'
 
 
 def shorten(key: bytes, bytes_max: int = 48) -> str:
-    """Return ``key`` as it appears in a message: its ``repr``, cut after ``bytes_max`` bytes."""
+    """``key`` as it appears in a message: its ``repr``, cut in the middle of nowhere."""
     if len(key) <= bytes_max:
         return repr(key)
     return f"{key[:bytes_max]!r}… ({len(key)} bytes)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -99,3 +100,21 @@ def test_each_reader_has_an_index_page_that_is_short() -> None:
         text = (ROOT / "docs" / reader / "index.md").read_text()
         assert text.startswith("# ")
         assert len(text.splitlines()) <= 30
+
+
+def test_each_maker_of_synchronous_forms_is_known_to_the_reference() -> None:
+    text = (ROOT / "docs" / "tools" / "sync_forms.py").read_text()
+    (makers,) = re.findall(r"MAKERS: Final = frozenset\((.*?)\n\)", text, re.DOTALL)
+    known = set(re.findall(r'"(\w+)"', makers))
+    line = re.compile(
+        r"^    \w+ = (\w+)\(\w+\.\w+\.\w+[,)]|^    \w+ = (\w+)\(Async\w+\.", re.MULTILINE
+    )
+    used = {
+        maker
+        for path in (ROOT / "postroom" / "client").rglob("sync*.py")
+        for pair in line.findall(path.read_text())
+        for maker in pair
+        if maker
+    }
+    assert used
+    assert used <= known
