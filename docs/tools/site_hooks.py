@@ -3,7 +3,8 @@
 * ``ARCHITECTURE.md``, ``CHANGELOG.md`` and ``CONTRIBUTING.md`` are pages, and so is each example.
   Links to them are rewritten, so that they work on the site and in a plain checkout.
 * In the reference, the heading of a call names its class.
-* Drawings and charts are put into the page itself. So they follow its switch of light and dark.
+* Drawings and charts are put into the page itself. They therefore follow its switch of light and
+  dark.
 """
 
 from __future__ import annotations
@@ -25,6 +26,12 @@ PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 
 _LINK: Final = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 _CALL: Final = re.compile(r"^::: postroom\.((?!aio|testing)\w+\.\w+)$", re.MULTILINE)
+_LOADS: Final = {
+    ".html": re.compile(
+        r'<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)="(?:https?:)?//[^>]*>'
+    ),
+    ".css": re.compile(r"url\((?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;"),
+}
 _IMAGE: Final = re.compile(r'<img alt="([^"]*)" src="([^"]+\.svg)" ?/?>')
 
 
@@ -125,14 +132,9 @@ def _source(address: str, page: Page) -> str:
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Check that no page loads anything from elsewhere: the site needs no network."""
-    loads = re.compile(
-        r'<(?:script|img|link|iframe|source)\b[^>]*?(?:src|href)="(https?:)?//[^"]*"'
-    )
-    for path in sorted(Path(config.site_dir).rglob("*.html")):
-        found = loads.search(path.read_text())
-        if found and 'rel="canonical"' not in found[0]:
-            raise PluginError(f"{path.name} loads something from elsewhere: {found[0]}")
-    for path in sorted(Path(config.site_dir).rglob("*.css")):
-        found = re.search(r"url\((?:https?:)?//[^)]*\)|@import[^;]*//[^;]*;", path.read_text())
-        if found:
-            raise PluginError(f"{path.name} loads something from elsewhere: {found[0]}")
+    for path in sorted(Path(config.site_dir).rglob("*")):
+        if path.suffix not in _LOADS:
+            continue
+        for found in _LOADS[path.suffix].findall(path.read_text()):
+            if 'rel="canonical"' not in found:
+                raise PluginError(f"{path.name} loads something from elsewhere: {found}")

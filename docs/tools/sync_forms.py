@@ -47,7 +47,7 @@ class SyncForms(griffe.Extension):
             if each.is_class:
                 _complete(pkg, each)
                 classes.append(each)
-            _tell_plainly(each)
+            _tell_plainly(pkg, each)
         for each in classes:
             _remove_internals(each)
 
@@ -85,19 +85,50 @@ def _sync_form(
     )
 
 
-def _tell_plainly(found: griffe.Object) -> None:
+def _tell_plainly(pkg: griffe.Module, found: griffe.Object) -> None:
     """Show the values of constants as defaults, and types by the names that users know."""
     if found.is_class:
         for member in found.members.values():
             if not member.is_alias:
-                _tell_plainly(member)
-    if not found.is_function:
-        return
-    for parameter in found.parameters:
-        if isinstance(parameter.default, griffe.ExprName):
-            parameter.default = _constant(parameter.default)
-    if _INTERNAL.search(str(found.returns)):
-        found.returns = _INTERNAL.sub("", str(found.returns))
+                _tell_plainly(pkg, member)
+    elif found.is_attribute:
+        found.annotation = _plain_type(pkg, found.annotation)
+    elif found.is_function:
+        for parameter in found.parameters:
+            parameter.annotation = _plain_type(pkg, parameter.annotation)
+            if isinstance(parameter.default, griffe.ExprName):
+                parameter.default = _constant(parameter.default)
+        if _INTERNAL.search(str(found.returns)):
+            found.returns = _INTERNAL.sub("", str(found.returns))
+
+
+def _plain_type(pkg: griffe.Module, annotation: Any) -> Any:
+    """Return a type with what our aliases stand for, such as ``Due``, in place of these."""
+    if not isinstance(annotation, griffe.Expr):
+        return annotation
+    told = str(annotation)
+    for name in annotation.iterate(flat=True):
+        if isinstance(name, griffe.ExprName):
+            meaning = _meaning(pkg, name.canonical_path)
+            if meaning:
+                told = re.sub(rf"(?:\b\w+\.)?\b{name.name}\b", lambda _, text=meaning: text, told)
+    return annotation if told == str(annotation) else told
+
+
+def _meaning(pkg: griffe.Module, path: str) -> str:
+    """Return what the alias of a type stands for; empty: it is none of ours."""
+    if not path.startswith("postroom."):
+        return ""
+    try:
+        found = pkg[path.removeprefix("postroom.")]
+        found = found.final_target if found.is_alias else found
+    except (KeyError, griffe.GriffeError):
+        return ""
+    value = str(found.value) if found.is_attribute else ""
+    if value.startswith("Annotated["):
+        return value.removeprefix("Annotated[").partition(",")[0]
+    value = value.replace("datetime.", "")
+    return value if " | " in value or value.startswith("Literal[") else ""
 
 
 def _constant(name: griffe.ExprName) -> Any:

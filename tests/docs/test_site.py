@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("mkdocs", reason="the extra [docs] is not installed")
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -27,6 +25,7 @@ class Files:
 
 @pytest.fixture(scope="module")
 def hooks() -> ModuleType:
+    pytest.importorskip("mkdocs", reason="the extra [docs] is not installed")
     path = ROOT / "docs" / "tools" / "site_hooks.py"
     found = importlib.util.spec_from_file_location("site_hooks", path)
     assert found is not None
@@ -118,3 +117,9 @@ def test_each_maker_of_synchronous_forms_is_known_to_the_reference() -> None:
     }
     assert used
     assert used <= known
+
+
+def test_the_program_of_the_start_page_runs() -> None:
+    text = (ROOT / "docs" / "index.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(program, "index.md", "exec"), {})
