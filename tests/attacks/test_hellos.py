@@ -49,6 +49,6 @@ def test_many_hellos_on_one_connection_take_no_places(caplog: pytest.LogCaptureF
             said = b"".join(streams.framed(hello(number)) for number in range(4000))
             attacker.socket.sendall(said)
             attacker.socket.close()
-            eventually(lambda: not len(server.doors.connections))
+            eventually(lambda: not len(server.native.connections))
         assert len(server.sessions) == 0
         assert "raised exception" not in caplog.text

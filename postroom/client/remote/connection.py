@@ -2,20 +2,19 @@
 
 ::
 
-    open ─▶ native? ─▶ Stream ─────────────▶ frames ─▶ router
-              │ no: a node of the first release
-              └──────▶ .grpc_connection ───▶ frames ─▶ router
+    router ─ open, output ─▶ Streams ─▶ _OpenStream ─▶ NativeStream ─▶ node
+       ▲                                     │
+       └────────── frames, the end ──────────┘
 
 There is one stream to each node, in frames of bytes (:mod:`postroom.protocol.frames`), over TCP
-(:mod:`.native`). The router's output is taken after everything else that happens now. So all
-requests that the application makes meanwhile go into one frame together. No task and no future is
-made for a request but the one that its caller awaits.
+(:mod:`.native`). The router's output is taken after everything else that happens now. All requests
+that the application makes meanwhile therefore go into one frame. No task and no future is made for
+a request but the one that its caller awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from postroom.client.remote import tls_files
 from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.certificate_dates import has_expired
-from postroom.client.remote.doors import Doors
 from postroom.client.remote.native import (
-    Stream,
-    Turned,
+    NativeStream,
+    StreamRefused,
     dial,
     offering_native,
     why_not_connected,
@@ -36,14 +34,12 @@ from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.failures import WireError
-from postroom.protocol.streams import DENIED, TALK, Opening, OtherProtocol
+from postroom.protocol.streams import DENIED, TALK, Opening
 
 if TYPE_CHECKING:
     from postroom.client.remote.router import Router
 
 CLOSED_SECONDS: Final = 2.0
-
-_log = logging.getLogger(__name__)
 
 
 class TLS(NamedTuple):
@@ -113,11 +109,9 @@ class Streams:
         self.loop = asyncio.get_running_loop()
         self._tls = tls
         self.token = token
-        self._doors = Doors()
         self._links: dict[int, _OpenStream] = {}
         self._ending: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._grpc: Any = None
 
     # --- calls of the router
 
@@ -154,10 +148,6 @@ class Streams:
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSED_SECONDS)
         await asyncio.sleep(0)  # a socket is closed a turn later
-        if self._grpc is not None:
-            from postroom.client.remote.grpc_connection import LINGER_SECONDS  # noqa: PLC0415
-
-            await asyncio.sleep(LINGER_SECONDS)
 
     # --- calls of links
 
@@ -184,45 +174,22 @@ class Streams:
             "nodes refuse it; nothing was done: renew it"
         )
 
-    def is_native(self, address: str) -> bool:
-        """Return whether to try a native stream."""
-        return self._doors.is_native(address, self.loop.time())
-
-    def speaks_grpc_only(self, address: str) -> Any:
-        """Note that a native stream was tried in vain; return the streams over gRPC.
-
-        Raises:
-            Invalid: gRPC is not installed, or cannot be used here.
-        """
-        if self._grpc is None:
-            from postroom.client.remote.grpc_connection import GrpcStreams  # noqa: PLC0415
-
-            self._grpc = GrpcStreams(self._tls, self.token)
-        self._doors.speaks_grpc_only(address, self.loop.time())
-        return self._grpc
-
-    def forget(self, address: str) -> None:
-        """Forget which protocol is spoken there: the node may come back as another version."""
-        self._doors.forget(address)
-
 
 class _OpenStream:
-    """One stream and its opening: :class:`postroom.client.remote.native.Events`."""
+    """One stream and its opening: :class:`.native.StreamEvents`."""
 
     def __init__(self, streams: Streams, number: int, address: str) -> None:
         self._streams = streams
         self._number = number
         self._address = address
-        self._stream: Stream | None = None
+        self._stream: NativeStream | None = None
         self._is_told = False
-        self._wanted = asyncio.Event()
-        self._task = streams.loop.create_task(self._run())
+        self._task = streams.loop.create_task(self._open())
 
     # --- calls of the router
 
     def output(self) -> None:
         """Write frames after everything else that happens now."""
-        self._wanted.set()
         if not self._is_told:
             self._is_told = True
             self._streams.loop.call_soon(self._write)
@@ -258,54 +225,29 @@ class _OpenStream:
         self._write()
 
     def ended(self, error: Exception) -> None:
-        """End the stream, or try gRPC if the node does not speak the native protocol."""
+        """Tell the router that the stream has ended by itself."""
         if self._stream is not None:
             self._streams.await_end(self._stream.gone)
-        if isinstance(error, OtherProtocol):
-            self._task = self._streams.loop.create_task(self._run_grpc())
-        else:
-            self._streams.ended(self._number, _reason(error, self._address))
+        self._streams.ended(self._number, _reason(error, self._address))
 
     # --- opening
 
-    async def _run(self) -> None:
-        if not self._streams.is_native(self._address):
-            await self._run_grpc()
-            return
+    async def _open(self) -> None:
         try:
             await dial(self._address, self._streams.context, self._create)
         except OSError as error:  # TimeoutError is one
             self._streams.ended(self._number, _reason(error, self._address))
 
-    def _create(self) -> Stream:
+    def _create(self) -> NativeStream:
         opening = Opening(TALK, b"", self._streams.token)
-        self._stream = Stream(opening, self, FRAME_BYTES_MAX)
+        self._stream = NativeStream(opening, self, FRAME_BYTES_MAX)
         return self._stream
-
-    async def _run_grpc(self) -> None:
-        streams, number = self._streams, self._number
-        reason: Exception
-        try:
-            grpc = streams.speaks_grpc_only(self._address)
-            self._wanted.set()
-            reason = await grpc.converse(
-                self._address, self._wanted,
-                lambda: streams.router.take(number),
-                lambda frame: streams.router.received(number, frame),
-            )  # fmt: skip
-        except Invalid as error:
-            reason = Unavailable(str(error))
-        except Exception as error:
-            _log.exception("the stream to %s ended", self._address)
-            reason = Unavailable(f"the stream failed: {error}")
-        streams.forget(self._address)
-        streams.ended(number, reason)
 
 
 def _reason(error: Exception, address: str) -> Exception:
     """Return the error for the router."""
     match error:
-        case Turned(code=code) if code == DENIED:
+        case StreamRefused(code=code) if code == DENIED:
             return AccessDenied(
                 f"{address} refuses: {shown(error)}: give what it accepts, connect(tls=...), "
                 "connect(token=...) or TLS(certificate=...)"
@@ -316,7 +258,7 @@ def _reason(error: Exception, address: str) -> Exception:
             return HungUp(_no_tls(address, str(error)))
         case OSError():
             return Unavailable(why_not_connected(error))
-        case Turned() | WireError():
+        case StreamRefused() | WireError():
             return Unavailable(shown(error))
     return error
 

@@ -7,7 +7,7 @@
             ◀─────────────────── each by its own lock ────
 
 The process has one background thread for all databases. It stays: another connection costs no
-thread, and gRPC, where it is needed, fails if event loops end before it does.
+thread.
 """
 
 from __future__ import annotations

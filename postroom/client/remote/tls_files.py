@@ -1,6 +1,6 @@
-"""Checks of the PEM files for TLS, of clients and nodes, before gRPC sees them.
+"""Checks of the PEM files for TLS, of clients and nodes, before they are used.
 
-gRPC reports a wrong file on this side as a node that cannot be reached, or not at all.
+``ssl`` names neither the file that is wrong nor, in most cases, what is wrong with it.
 """
 
 from __future__ import annotations

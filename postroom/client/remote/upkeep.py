@@ -38,7 +38,7 @@ OF_HOLDINGS: Final = frozenset({
 """The requests whose answers change what is held."""
 
 
-class Upkeep:
+class HoldingsUpkeep:
     """The router's own requests.
 
     Args:
@@ -137,4 +137,4 @@ class Upkeep:
             self._port.output(link.number)
 
 
-__all__ = ["OF_HOLDINGS", "Upkeep"]
+__all__ = ["OF_HOLDINGS", "HoldingsUpkeep"]

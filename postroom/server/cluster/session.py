@@ -76,7 +76,7 @@ from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
 from postroom.server.cluster.asked import Asked, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
-from postroom.server.cluster.intake import Intake
+from postroom.server.cluster.intake import FrameIntake
 from postroom.server.cluster.session_failures import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
@@ -148,7 +148,7 @@ class Session:
         self.is_proven = False
         self._refusal: Failure | None = None
         self._permitted = permitted(access.role)
-        self._intake = Intake(self, self._permitted, sessions.large_frames)
+        self._intake = FrameIntake(self, self._permitted, sessions.large_frames)
 
     # --- calls of the shell
 

@@ -34,7 +34,7 @@ LOOK_SECONDS: Final = 0.5
 """The time between looks for silent clients."""
 
 
-class Node(Protocol):
+class SilenceNode(Protocol):
     """The parts of the node that this module uses."""
 
     monotonic: Callable[[], float]
@@ -44,7 +44,7 @@ class Node(Protocol):
         """Call ``act`` after a time."""
 
 
-class Stream(Protocol):
+class SilenceStream(Protocol):
     """The parts of a session that this module uses."""
 
     client: bytes
@@ -66,7 +66,7 @@ class Silence:
         streams: returns the open streams.
     """
 
-    def __init__(self, node: Node, streams: Callable[[], Collection[Stream]]) -> None:
+    def __init__(self, node: SilenceNode, streams: Callable[[], Collection[SilenceStream]]) -> None:
         self._node = node
         self._streams = streams
         self._heard_at: dict[bytes, float] = {}
@@ -91,7 +91,7 @@ class Silence:
         self._heard_at.pop(client, None)
         self._look_soon()
 
-    def closed(self, stream: Stream) -> None:
+    def closed(self, stream: SilenceStream) -> None:
         """Await the client of a stream that has ended, if it holds something here.
 
         It finds that again if it comes back soon.
@@ -137,6 +137,6 @@ class Silence:
             self._heard_at[client] = min(now, heard_at + seconds)
 
 
-def _speaks_for_it(stream: Stream) -> bool:
+def _speaks_for_it(stream: SilenceStream) -> bool:
     """Return whether a stream is that of its client; otherwise any process may have opened it."""
     return stream.is_proven or not has_secret(stream.client)
