@@ -22,6 +22,7 @@ from postroom.server.cluster import connections, native_server
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.unfinished import Unfinished
 from tests.attacks.node_process import NodeProcess, bear_a_storm, node_process
+from tests.remote.client_names import secret_of
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
@@ -225,7 +226,7 @@ def test_frames_that_never_end_are_bounded_together(monkeypatch: pytest.MonkeyPa
     with Server() as server, contextlib.ExitStack() as stack:
         hoarders = []
         for number in range(8):
-            hello = frames.encode((0, frames.PROTOCOL_VERSION, b"%08d" % number, 1))
+            hello = frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b"%d" % number), 1))
             one = stack.enter_context(connected(server.address))
             one.sendall(streams.opening_bytes(Opening(streams.TALK)) + framed(hello))
             assert one.recv(1000).startswith(PREAMBLE)

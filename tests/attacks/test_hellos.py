@@ -11,11 +11,12 @@ from postroom.ranges.requests import Get
 from tests.attacks.hostile import Target
 from tests.attacks.test_wire import Attacker as Connected
 from tests.attacks.test_wire import eventually
+from tests.remote.client_names import secret_of
 from tests.remote.servers import Server
 
 
 def hello(number: int, stream: int = 0) -> bytes:
-    return frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"%08d" % number, stream))
+    return frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"%d" % number), stream))
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2**63])

@@ -18,10 +18,11 @@ from postroom.errors import Invalid
 from postroom.protocol import frames, streams
 from postroom.ranges.requests import Get
 from postroom.server.cluster.session import Session
+from tests.remote.client_names import secret_of
 from tests.remote.servers import Server
 
 TALK = streams.opening_bytes(streams.Opening(streams.TALK))
-HELLO = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 1))
+HELLO = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))
 SLOW_ANSWER_BYTES = 64 * 1024
 
 
@@ -161,7 +162,7 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
 def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Server) -> None:
     """It did not count any more, and stayed: a client could come again and again for more."""
     with who_does_not_read(server) as session, Attacker(server.address, hello=False) as newer:
-        newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 2)))
+        newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 2)))
         assert isinstance(frames.from_node(newer.frame()), frames.Welcome)
         assert session.ended
         assert session.unread_bytes < SLOW_ANSWER_BYTES

@@ -105,7 +105,9 @@ class Router:
         self._request_seconds = request_seconds
         identity = identities.draw(randomness)
         self.client = identity.client
-        self._search = Search(self.addresses, port, monotonic, identity, self._arm, self._is_idle)
+        self._search = Search(
+            self.addresses, port, monotonic, identity.secret, self._arm, self._is_idle
+        )
         self._links = self._search.links
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds

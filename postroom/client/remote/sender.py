@@ -30,7 +30,6 @@ from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -98,7 +97,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.next_id = TransactionIds(self.router.client, FIRST_NUMBER).draw
+        self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._refusal = ""
         self.router.start()

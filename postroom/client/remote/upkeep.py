@@ -19,7 +19,6 @@ from postroom.client.remote.link import Link
 from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.messaging.requests import ReapQueue
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
@@ -29,7 +28,7 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 
-GIVING_BACK: Final = FIRST_NUMBER + (1 << 62)
+GIVING_BACK: Final = 1 << 62
 """The first number of the router's own transactions."""
 
 OF_HOLDINGS: Final = frozenset({

@@ -184,9 +184,15 @@ class Listener:
         def drop() -> None:
             task.cancel()
 
+        def opened(task: asyncio.Task[None]) -> None:
+            self._openings.discard(task)
+            if task.cancelled():  # before it has begun
+                connected.close()
+                connection.closed()
+
         connection.drop = drop
         self._openings.add(task)
-        task.add_done_callback(self._openings.discard)
+        task.add_done_callback(opened)
 
     async def _open_stream(self, connected: socket.socket, connection: Connection) -> None:
         create, context = self._create, self._context
