@@ -254,7 +254,7 @@ def _reason(error: Exception, address: str) -> Exception:
             )
         case ssl.SSLError():
             return AccessDenied(_no_tls(address, why_not_connected(error)))
-        case HungUp():  # over TLS; a node that goes away just then does the same
+        case HungUp():  # over TLS; a node that goes away just then hangs up, too
             return HungUp(_no_tls(address, str(error)))
         case OSError():
             return Unavailable(why_not_connected(error))

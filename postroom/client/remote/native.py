@@ -43,8 +43,8 @@ WRITE_BUFFER_BYTES: Final = 256 * 1024
 IDLE_SECONDS: Final = 2
 """The time after which a silent connection is probed, in seconds.
 
-It ends after the same time again without an answer, or if sent bytes are not accepted for twice
-this time.
+It ends after as long again without an answer, or if sent bytes are not accepted for twice this
+time.
 """
 
 _WAITS, _OPEN, _ENDED = range(3)

@@ -92,8 +92,8 @@ class HoldingsUpkeep:
 
         It may also have kept it: this is called when a node says that it leads, and again with its
         first answer under a lease. A timestamp that is protected twice would stay protected for as
-        long as the stream lasts. So each protection is first taken back; the node ignores this for
-        a timestamp that it does not protect.
+        long as the stream lasts. Each protection is therefore first taken back; the node ignores
+        this for a timestamp that it does not protect.
         """
         self.mark(link)
         moments = list(self._holdings.protected())

@@ -16,17 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from enum import IntEnum, auto
+from random import Random  # noqa: TID251 - passed in, as an instance
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from postroom.limits import PEER_QUEUE_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.streams import UNAVAILABLE
-from postroom.server.cluster.dialing import NoAnswer, PeerStream, WrongKey
-
-if TYPE_CHECKING:
-    from postroom.server.cluster.peers import Peers
+from postroom.server.cluster.dialing import Dialer, NoAnswer, PeerStream, WrongKey
 
 FRAMES_AT_ONCE: Final = 64
 
@@ -87,11 +86,34 @@ TRANSITIONS: Final = MappingProxyType({
 """The state after each event. An event that is not in it cannot happen."""
 
 
+class PeerLinkOwner(Protocol):
+    """The parts of the peers of a node (:mod:`.peers`) that a link uses.
+
+    Attributes:
+        dialer: calls other nodes.
+        random: spreads attempts to connect.
+        monotonic: seconds that never go back.
+    """
+
+    dialer: Dialer
+    random: Random
+    monotonic: Callable[[], float]
+
+    def introduction(self, receiver: int) -> bytes:
+        """Return the first message of this node to another one."""
+
+    def fault_of_key(self, node_id: int, fingerprint: bytes) -> str | None:
+        """Return why the owner of a key is not the node; ``None``: it is, or there is no TLS."""
+
+    def may_prove(self) -> bool:
+        """Return whether no node leads, and this one can prove that it has the cluster's state."""
+
+
 class PeerLink:
     """The link to one other node; see the module.
 
     Args:
-        peers: the peers of this node.
+        owner: the peers of this node.
         node_id: the other node.
         address: its address.
 
@@ -101,13 +123,13 @@ class PeerLink:
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
-    def __init__(self, peers: Peers, node_id: int, address: str) -> None:
+    def __init__(self, owner: PeerLinkOwner, node_id: int, address: str) -> None:
         self.address = address
         self.state = PeerLinkState.APART
         self.connection_error = ""
         self.fingerprint = b""
         self._shown = b""
-        self._peers = peers
+        self._owner = owner
         self._node_id = node_id
         self._where = shown(address)
         self._queue: list[bytes] = []
@@ -150,7 +172,7 @@ class PeerLink:
     async def _run(self) -> None:
         pause = PAUSE_SECONDS_MIN
         while self.state is not PeerLinkState.CLOSED:
-            started = self._peers.monotonic()
+            started = self._owner.monotonic()
             self._to(PeerLinkEvent.CALL)
             try:
                 await self._talk()
@@ -172,22 +194,22 @@ class PeerLink:
             # Otherwise the pause for a node that is restarted soon would be as long as for one that
             # is gone.
             is_refused = self.state is PeerLinkState.REFUSED
-            if not is_refused and self._peers.monotonic() - started > LONGEST_PAUSE_SECONDS:
+            if not is_refused and self._owner.monotonic() - started > LONGEST_PAUSE_SECONDS:
                 pause = PAUSE_SECONDS_MIN
             longest = LONGEST_REFUSED_PAUSE_SECONDS if is_refused else LONGEST_PAUSE_SECONDS
             pause = min(pause, longest)
-            await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * self._owner.random.uniform(0.5, 1.0))
             pause *= 2
 
     async def _talk(self) -> None:
         """Hold one stream, from its beginning to its end."""
-        dialer = self._peers.dialer
-        introduction = self._peers.introduction(self._node_id)
+        dialer = self._owner.dialer
+        introduction = self._owner.introduction(self._node_id)
         self._shown = b""
         try:
             stream = await dialer.open(self.address, introduction, self._send_queued, self._fault)
         except WrongKey:
-            if self._peers.may_prove():
+            if self._owner.may_prove():
                 with contextlib.suppress(NoAnswer):
                     await dialer.prove(self.address, introduction)
             raise
@@ -204,7 +226,7 @@ class PeerLink:
     def _fault(self, fingerprint: bytes) -> str | None:
         """Return why the node that answered is not the one we called, or ``None``."""
         self._shown = fingerprint
-        return self._peers.fault_of_key(self._node_id, fingerprint)
+        return self._owner.fault_of_key(self._node_id, fingerprint)
 
     def _report(self, error: NoAnswer) -> None:
         self.connection_error = shown(error)

@@ -15,11 +15,10 @@ Frames come in only from a node of this cluster (:mod:`.security`), on one strea
 node has proved its id by the key that the record binds to it. They go out only to a node that has
 shown its key.
 
-A record that is behind may have another key of a node. Such a node is let in with a proof that it
-has the state of the cluster, and only while no node leads. A node that the record does not name is
-let in on the same terms: it may have been admitted after the entries known here, and may be needed
-to elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries
-again.
+A record that is behind may have another key of a node. The node is let in with a proof that it has
+the state of the cluster, and only while no node leads. A node that the record does not name is let
+in on these terms, too: it may have been admitted after the entries known here, and may be needed to
+elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries again.
 
 A malformed message closes its stream, with a logged reason.
 """
