@@ -20,8 +20,8 @@ from postroom.cli.options import AsJson, Store, in_options, on_a_store
 from postroom.cli.output import print_json, print_line
 from postroom.cli.positions import positions_as_json, print_positions
 from postroom.cli.queue_output import QueuesSummary, summarize_queues
-from postroom.client.remote.rebinding import rebind_node as rebind
-from postroom.client.remote.removal import remove_node as remove
+from postroom.client.remote.node_changes import rebind_node as rebind
+from postroom.client.remote.node_changes import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.counted import counted
 from postroom.errors import Error

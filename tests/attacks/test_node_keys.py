@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from postroom.client.remote.connection import TLS
-from postroom.client.remote.rebinding import rebind_node
+from postroom.client.remote.node_changes import rebind_node
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock
 from postroom.ranges.nodes import Admitted, NodeDescriptor, RebindNode, short

@@ -10,10 +10,11 @@ from typing import Any, Final
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.remote.connection import TLS, check_tls, check_token
+from postroom.client.remote.connection import check_token
 from postroom.client.remote.router import REQUEST_SECONDS
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
 from postroom.client.remote.status import ClusterStatusReader
+from postroom.client.remote.tls_files import TLS, check_tls
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now

@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from postroom.client.remote import tls_files
 from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.certificate_dates import has_expired
 from postroom.client.remote.native import (
@@ -29,6 +27,7 @@ from postroom.client.remote.native import (
     offering_native,
     why_not_connected,
 )
+from postroom.client.remote.tls_files import TLS, check_tls
 from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
@@ -40,32 +39,6 @@ if TYPE_CHECKING:
     from postroom.client.remote.router import Router
 
 CLOSED_SECONDS: Final = 2.0
-
-
-class TLS(NamedTuple):
-    """The PEM files by which a client recognises nodes, and is recognised by them.
-
-    Attributes:
-        ca: the path of the certificate that has signed those of the nodes.
-        certificate, key: the paths of this client's own, if the nodes ask for one.
-    """
-
-    ca: str | Path
-    certificate: str | Path | None = None
-    key: str | Path | None = None
-
-
-def check_tls(tls: TLS) -> None:
-    """Check that the files can be used.
-
-    Raises:
-        Invalid: one cannot, or one of the pair is missing.
-    """
-    if (tls.certificate is None) != (tls.key is None):
-        raise Invalid("TLS takes certificate and key together, or neither")
-    fault = tls_files.fault(tls.ca, tls.certificate, tls.key)
-    if fault is not None:
-        raise Invalid(f"{fault}; nothing was sent: give the right PEM files for TLS")
 
 
 def _context(tls: TLS | None) -> ssl.SSLContext | None:

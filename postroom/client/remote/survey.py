@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.client.remote.addresses import in_words
-from postroom.client.remote.connection import TLS, Streams
+from postroom.client.remote.connection import Streams
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Error
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters

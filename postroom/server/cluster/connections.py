@@ -17,14 +17,19 @@ This is plain synchronous code; :mod:`.listener` closes connections.
 
 from __future__ import annotations
 
+import logging
+import resource
 from collections.abc import Callable
 
 from postroom.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_PENDING_MAX,
     CONNECTIONS_PENDING_PER_HOST_MAX,
+    DESCRIPTORS_RESERVED,
     HELLO_SECONDS,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Connection:
@@ -190,3 +195,28 @@ class Connections:
         self.dropped += 1
         self.closed(connection)
         connection.drop()
+
+
+# --- file descriptors ----------------------------------------------------------------------------
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of files as far as the system allows, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError) as error:  # some systems promise more than they give
+            _log.info("the limit of open files stays at %d: %s", soft, error)
+    return CONNECTIONS_MAX + DESCRIPTORS_RESERVED if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_max(descriptors: int) -> int:
+    """Return how many of a process's descriptors connections may take.
+
+    The storage library keeps a fifth of them for its tables and opens others for a moment. The
+    reserve on top is for its logs, this node's own calls, the event loop and standard streams.
+    """
+    left = descriptors - descriptors // 5 - DESCRIPTORS_RESERVED
+    return max(descriptors // 4, min(CONNECTIONS_MAX, left))

@@ -43,9 +43,13 @@ from postroom.protocol.streams import (
     read_opening,
     reply_bytes,
 )
-from postroom.server.cluster import descriptors
 from postroom.server.cluster.access import Access
-from postroom.server.cluster.connections import Connection, Connections
+from postroom.server.cluster.connections import (
+    Connection,
+    Connections,
+    connections_max,
+    raise_descriptor_limit,
+)
 from postroom.server.cluster.introductions import CallerRefused
 from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.node_keys import key_of
@@ -85,7 +89,7 @@ class NativeServer:
         self.streams: set[ServedStream] = set()
         self.is_closed = False
         self._loop = asyncio.get_running_loop()
-        limit = descriptors.for_connections(descriptors.raise_limit())
+        limit = connections_max(raise_descriptor_limit())
         self.connections = Connections(self._loop.time, limit)
         self._listener = Listener(
             address, security.server_context, self.connections, self.create_stream

@@ -29,7 +29,8 @@ from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.cluster import descriptors, formation
+from postroom.server.cluster import formation
+from postroom.server.cluster.connections import raise_descriptor_limit
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
@@ -119,7 +120,7 @@ class ServedNode:
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        descriptors.raise_limit()  # before the engine counts how many files it may have open
+        raise_descriptor_limit()  # before the engine counts how many files it may have open
         self._engine: Engine = open_storage(
             settings.folder,
             randomness,

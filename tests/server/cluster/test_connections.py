@@ -7,8 +7,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.limits import HELLO_SECONDS
-from postroom.server.cluster import descriptors
-from postroom.server.cluster.connections import Connection, Connections
+from postroom.server.cluster.connections import Connection, Connections, connections_max
 
 
 class Entrance:
@@ -111,6 +110,6 @@ def test_the_sums_hold_whatever_happens(seed: int) -> None:
 
 def test_storage_has_descriptors_left() -> None:
     for limit in (256, 1024, 4096, 20_000, 1_000_000):
-        left = limit - descriptors.for_connections(limit)
+        left = limit - connections_max(limit)
         assert left >= limit // 5
         assert limit < 1024 or left >= limit // 5 + 256
