@@ -32,7 +32,7 @@ from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 
-SESSIONS: Final = 40
+SESSIONS: Final = 20
 TURNS_MAX: Final = 40
 """Of the leader, while a polite request travels, waits, is replicated and is answered."""
 ROUNDS: Final = 2
