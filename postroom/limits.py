@@ -285,8 +285,6 @@ RECEIVED_MESSAGE_STEPS: Final = 8
 """What each message in it costs; and an item, or an entry, one."""
 PEER_MESSAGE_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX + 1024 * 1024
 """Of what carries such frames."""
-FRAMES_PER_MESSAGE_MAX: Final = 64
-"""In one message of gRPC."""
 PEER_UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """What has come in from one peer and was not taken by the node yet; beyond it its stream is not
 read."""

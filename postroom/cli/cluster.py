@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from postroom.cli.options import quiet_grpc
 from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
@@ -57,7 +56,6 @@ def cluster(
     Prints where to connect once all nodes serve. Kill a node to see what the others do: it is not
     started again. Without --path, all data is gone when it ends.
     """
-    quiet_grpc()
     with contextlib.ExitStack() as stack:
         place = path
         if place is None:

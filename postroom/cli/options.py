@@ -133,7 +133,6 @@ class Store:
         )
 
     def _connect(self) -> postroom.Database:
-        quiet_grpc()
         return postroom.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
             timeout=self.timeout, connect_timeout=self.connect_timeout, codec=AsStored(),
@@ -143,7 +142,6 @@ class Store:
         """The store for an application; made if there is none."""
         if self.path is not None:
             return postroom.open(str(self.path), codec=codec, memory_bytes=self.memory_bytes)
-        quiet_grpc()
         return postroom.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
             timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
@@ -155,7 +153,6 @@ class Store:
             return await postroom.aio.open(
                 str(self.path), codec=codec, memory_bytes=self.memory_bytes
             )
-        quiet_grpc()
         return await postroom.aio.connect(
             self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
             timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
@@ -186,11 +183,6 @@ def in_options(message: str) -> str:
     for argument, option in _OPTIONS_OF.items():
         message = message.replace(argument, option)
     return message
-
-
-def quiet_grpc() -> None:
-    """What gRPC has to say about a connection is in the error; it need not print it as well."""
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 
 def _help(text: str, variable: str) -> str:

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from postroom.cli.options import quiet_grpc
 from postroom.cli.sizes import as_bytes
-from postroom.client.remote import grpc_environment
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
@@ -26,7 +24,7 @@ from postroom.server.local_folder import check_no_local_cluster
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
-    from postroom.server.cluster.serving import ServedNode, Settings
+    from postroom.server.cluster.serving import NodeSettings, ServedNode
 
 HIGHEST_PORT = 65535
 STANDARD_INPUT = 0
@@ -139,10 +137,7 @@ def serve(
     Standard error says "ready" and the address once the node serves.
     """
     with _signals_kept() as early:
-        grpc_environment.prepare()
-        if not verbose:
-            quiet_grpc()  # to it each handshake that fails is a line; what it means is logged here
-        from postroom.server.cluster.serving import Settings  # noqa: PLC0415 - slow to load
+        from postroom.server.cluster.serving import NodeSettings  # noqa: PLC0415 - slow to load
 
         _log_to_standard_error(verbose=verbose)
         if stop_at_end_of_input and not _input_is_a_pipe():
@@ -152,7 +147,7 @@ def serve(
             insecure, _TlsFiles(tls_ca, tls_certificate, tls_key), token_file, role_file
         )
         address = _address(advertise or listen, "--advertise" if advertise else "--listen")
-        settings = Settings(
+        settings = NodeSettings(
             folder=path,
             listen=_address(listen, "--listen", wildcard=True),
             address=address,
@@ -201,18 +196,18 @@ def _signals_kept() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-async def _run(settings: Settings, early: list[int], *, stop_at_end_of_input: bool) -> None:
+async def _run(settings: NodeSettings, early: list[int], *, stop_at_end_of_input: bool) -> None:
     loop = asyncio.get_running_loop()
     started: list[ServedNode] = []
-    # Before the node is built, which takes a while: else a signal would cancel what it awaits
-    # first, and gRPC does not bear that. A handler runs when the node awaits, so it finds it.
+    # Before the node is built, which takes a while: a signal would otherwise cancel what it awaits
+    # first. A handler runs when the node awaits.
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, loop, started)
     from postroom.server.cluster.serving import ServedNode  # noqa: PLC0415 - slow to load
 
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
-    node = ServedNode(settings, SystemClock(), randomness)  # on the loop: its doors need it
+    node = ServedNode(settings, SystemClock(), randomness)  # on the loop, which its server needs
     started.append(node)
     if early:
         _stop(loop, started)
@@ -312,5 +307,4 @@ def _log_to_standard_error(*, verbose: bool) -> None:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    for noisy in ("asyncio", "grpc"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)

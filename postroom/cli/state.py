@@ -16,12 +16,12 @@ from rich.markup import escape
 from rich.table import Table
 
 import postroom
-from postroom.cli.options import AsJson, Store, in_options, on_a_store, quiet_grpc
+from postroom.cli.options import AsJson, Store, in_options, on_a_store
 from postroom.cli.output import print_json, print_line
 from postroom.cli.positions import positions_as_json, print_positions
 from postroom.cli.queue_output import QueuesSummary, summarize_queues
-from postroom.client.remote.rebinding import rebind_node as rebind
-from postroom.client.remote.removal import remove_node as remove
+from postroom.client.remote.node_changes import rebind_node as rebind
+from postroom.client.remote.node_changes import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.counted import counted
 from postroom.errors import Error
@@ -157,7 +157,6 @@ def _check_majority(now: Survey, node_id: int) -> None:
 
 
 def _survey(store: Store) -> Survey:
-    quiet_grpc()
     seconds = min(store.timeout, SURVEY_SECONDS)
     randomness = random.Random(random.SystemRandom().randbytes(32))
     return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroom.cli.options import quiet_grpc
 from postroom.cli.pipeline.running import Spark
 from postroom.limits import LOCAL_NODES_MAX
 
@@ -111,7 +110,6 @@ def _on_cluster(
         demonstrate_on_cluster,
     )
 
-    quiet_grpc()
     randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
     running = demonstrate_on_cluster(
         path, nodes, flights or FLIGHTS, randomness, fresh=fresh, third_act=act

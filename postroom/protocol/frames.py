@@ -3,7 +3,7 @@
 ::
 
     client                                             node
-      Hello    version, client, stream    ──────────▶
+      Hello    version, secret, stream    ──────────▶
                               ◀────────── Welcome      version, clock, leader, addresses of all
       Ask      clock, requests, withdrawn ──────────▶
                               ◀────────── Answers      clock, lease, results and failures
@@ -26,16 +26,10 @@ import msgspec
 
 from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
+from postroom.protocol.identities import SECRET_BYTES
 from postroom.protocol.requests import ClientRequest
-from postroom.ranges.requests import CLIENT_ID_BYTES
 
 PROTOCOL_VERSION: Final = 1
-ACCEPTED: Final = "postroom-accepted"
-"""The name in the initial metadata of a stream that was let in.
-
-A client that began to write before it would not always learn why it was refused.
-"""
-
 
 Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
@@ -53,23 +47,18 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
     """The first frame of a stream.
 
     Attributes:
-        client: the id of the client process (:mod:`.identities`).
+        secret: the secret that the id of the client is made from (:mod:`.identities`).
         stream: the number of the stream, which rises with each of the client's. A node ends an
             older stream of a client before it welcomes a newer one, and its frames cannot come too
             late.
-        names_its_own: whether the ids of its transactions begin with ``client``. (Those of clients
-            of the first release do not.)
-        secret: the secret that ``client`` is made from; empty: it is made from none.
     """
 
     version: int
-    client: Annotated[bytes, msgspec.Meta(min_length=CLIENT_ID_BYTES, max_length=CLIENT_ID_BYTES)]
+    secret: Annotated[bytes, msgspec.Meta(min_length=SECRET_BYTES, max_length=SECRET_BYTES)]
     stream: Number
-    names_its_own: bool = False
-    secret: Annotated[bytes, msgspec.Meta(max_length=64)] = b""
 
     def __repr__(self) -> str:
-        return f"Hello({self.version}, {self.client!r}, {self.stream})"  # without the secret
+        return f"Hello({self.version}, {self.stream})"  # without the secret
 
 
 class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):

@@ -1,4 +1,4 @@
-"""The native streams: frames over one TCP connection, with or without TLS, without gRPC.
+"""The native streams: frames over one TCP connection, with or without TLS.
 
 ::
 
@@ -12,7 +12,7 @@
 
 Behind the preambles everything is a *frame*: its length in four bytes, big-endian, and that many
 bytes. The contents of frames belong to :mod:`.frames` and to the nodes. Over TLS the name of
-the protocol is agreed on by ALPN; a node knows it before it has decrypted anything.
+the protocol is agreed on by ALPN: a caller shows its token to nothing else.
 
 Invariants:
 
@@ -34,7 +34,7 @@ from postroom.limits import OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
 
 STREAM_VERSION: Final = 2
-"""The version of these streams. The first one was a gRPC stream, which nodes still speak."""
+"""The version of these streams."""
 NAME: Final = b"postroom/"
 PREAMBLE: Final = NAME + b"%d\n" % STREAM_VERSION
 ALPN: Final = PREAMBLE[:-1].decode()
@@ -141,10 +141,6 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         raise WireError(f"not a frame of this protocol: {error}") from error
 
 
-class OtherProtocol(WireError):
-    """The error for another side that speaks no native streams."""
-
-
 class OtherVersion(WireError):
     """The error for another side that speaks another version of them."""
 
@@ -183,7 +179,7 @@ class Incoming:
         ``frame_bytes_max`` may be changed between two of them.
 
         Raises:
-            OtherProtocol, OtherVersion, WireError: as :meth:`cut`.
+            OtherVersion, WireError: as :meth:`cut`.
         """
         self.add(data)
         while (frame := self.cut()) is not None:
@@ -205,8 +201,8 @@ class Incoming:
         """Return the next frame, or ``None`` if it is not whole yet.
 
         Raises:
-            OtherProtocol, OtherVersion: the first bytes are no preamble of this protocol.
-            WireError: a frame is too long.
+            OtherVersion: the preamble is one of another version.
+            WireError: the first bytes are no preamble, or a frame is too long.
         """
         data = self._data
         if not self.greeted and data:
@@ -230,7 +226,7 @@ class Incoming:
         """Check the preamble, and return where the frames begin."""
         end = data.find(b"\n", 0, PREAMBLE_BYTES) + 1
         if not data.startswith(NAME[: len(data)]) or (not end and len(data) >= PREAMBLE_BYTES):
-            raise OtherProtocol("no native stream of Postroom")
+            raise WireError("no native stream of Postroom")
         if end and data[:end] != PREAMBLE:
             said = data[len(NAME) : end - 1].decode("ascii", "replace")
             raise OtherVersion(
@@ -246,80 +242,3 @@ class Incoming:
             self._held += memoryview(self._data)[self._start :]
             self._wanted = until - self._start
         self._data, self._start = b"", 0
-
-
-# --- the doors ------------------------------------------------------------------------------------
-
-NATIVE_DOOR: Final = "native"
-GRPC_DOOR: Final = "grpc"
-PEEK_BYTES: Final = 16 * 1024 + 5
-"""The bytes to look at: no record of TLS is longer."""
-
-_HTTP2: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_CLIENT_HELLO: Final = 1
-_EXTENSION_ALPN: Final = 16
-
-
-def is_tls(first: bytes) -> bool:
-    """Return whether a connection begins like one with TLS."""
-    return first[:1] == b"\x16"
-
-
-def door_of(first: bytes) -> str | None:
-    """Return the protocol that a connection's first bytes ask for; ``None``: more are needed.
-
-    It is ``NATIVE_DOOR`` after the preamble, or after a TLS ClientHello that offers it by ALPN (RFC
-    7301, in the layout of RFC 8446, 4.1.2). Everything else is gRPC's, which knows how to refuse
-    it; also a ClientHello that spans records.
-    """
-    if not is_tls(first):
-        if first.startswith(NAME[: len(first)]):
-            return NATIVE_DOOR if len(first) >= len(NAME) else None
-        return GRPC_DOOR
-    record_bytes = 5 + int.from_bytes(first[3:5], "big") if len(first) >= 5 else PEEK_BYTES
-    if len(first) < min(record_bytes, PEEK_BYTES):
-        return None
-    names = alpn_names(first[5:record_bytes])
-    return NATIVE_DOOR if any(name.startswith(NAME) for name in names) else GRPC_DOOR
-
-
-def alpn_names(handshake: bytes) -> list[bytes]:
-    """Return the protocols that a ClientHello offers; none if it is malformed or offers none."""
-    hello = _Bytes(handshake)
-    if hello.take(1) != bytes([_CLIENT_HELLO]):
-        return []
-    hello = _Bytes(hello.block(3))
-    hello.take(2 + 32)  # version, random
-    hello.block(1)  # session
-    hello.block(2)  # cipher suites
-    hello.block(1)  # compression
-    extensions = _Bytes(hello.block(2))
-    while extensions.left:
-        kind, body = extensions.take(2), extensions.block(2)
-        if kind == _EXTENSION_ALPN.to_bytes(2, "big"):
-            names = _Bytes(_Bytes(body).block(2))
-            return [names.block(1) for _ in range(len(body)) if names.left]
-    return []
-
-
-class _Bytes:
-    """A reader that returns no bytes past the end."""
-
-    __slots__ = ("_at", "_data")
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def left(self) -> bool:
-        return self._at < len(self._data)
-
-    def take(self, count: int) -> bytes:
-        taken = self._data[self._at : self._at + count]
-        self._at += count
-        return taken
-
-    def block(self, length_bytes: int) -> bytes:
-        """Return the bytes of a block that begins with its length."""
-        return self.take(int.from_bytes(self.take(length_bytes), "big"))

@@ -22,11 +22,8 @@ from postroom.kv.clock import SystemClock
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.cluster import descriptors
-from postroom.server.cluster.connections import Connections
 from postroom.server.cluster.formation import SelfDescription, node_alone
-from postroom.server.cluster.listener import Listener
-from postroom.server.cluster.native_server import NativeDoor
+from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
@@ -117,15 +114,12 @@ class LoopbackServer:
         self._sessions = Sessions(node)
         security = Security(None)
         nodes = NodesService(security, lambda: SelfDescription(b"", (), None))
-        self._door = NativeDoor(security, nodes)
-        self._door.sessions = self._sessions
-        limit = descriptors.for_connections(descriptors.raise_limit())
-        connections = Connections(self._loop.time, limit)
         host = _host()
-        self._listener = Listener(f"{host}:0", None, connections, self._door.create, None)
-        await self._listener.open()
+        self._server = NativeServer(f"{host}:0", security, nodes)
+        self._server.sessions = self._sessions
+        await self._server.open()
         self._looking = asyncio.create_task(self._look())
-        return f"{host}:{self._listener.port}"
+        return f"{host}:{self._server.port}"
 
     async def _look(self) -> None:
         while True:
@@ -137,10 +131,7 @@ class LoopbackServer:
         await asyncio.gather(self._looking, return_exceptions=True)
         self._sessions.end_all(Unavailable("the store was closed; nothing was changed"))
         await asyncio.sleep(0)
-        self._listener.stop()
-        self._door.close()
-        await self._door.closed()
-        await self._listener.close()
+        await self._server.close()
         await self._driver.close()
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from postroom.protocol import frames, streams
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.requests import Get, ReleaseLocks, Unprotect
+from tests.remote.client_names import secret_of
 
 CHUNK_BYTES = 256 * 1024
 NUMBERS = 1 << 22
@@ -73,7 +74,7 @@ class _Connection:
         self.socket.sendall(streams.opening_bytes(streams.Opening(streams.TALK)))
         self.socket.recv(65536)
         client = b"%05d%03d" % (os.getpid() % 100_000, number)
-        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, client, 1))
+        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(client), 1))
         self.socket.sendall(streams.framed(hello))
         self.socket.recv(65536)
         self.socket.setblocking(False)

@@ -23,6 +23,7 @@ from postroom.ranges.requests import CommitTransaction, Get, Put
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
+from tests.remote.client_names import secret_of
 from tests.sim import checkers
 from tests.sim.service_rules import check_services
 
@@ -41,7 +42,7 @@ class Attacker:
         self.goodbye: Failure | None = None
         self._numbers = 0
         self._clock = 0
-        self.say(0, frames.PROTOCOL_VERSION, name.ljust(8), 1)
+        self.say(0, frames.PROTOCOL_VERSION, secret_of(name), 1)
         target.until(lambda: bool(self.session.client) or self.session.ended)
         self.read()
 

@@ -20,6 +20,7 @@ import msgspec
 from postroom.messaging.requests import EnqueueUpdate
 from postroom.protocol import frames, streams
 from postroom.ranges.requests import CommitTransaction, DeleteRange, Put
+from tests.remote.client_names import client_id, secret_of
 
 HOST = "127.0.0.2"
 WRITES = 100_000
@@ -37,14 +38,15 @@ class Session:
     def __init__(self, address: str, number: int) -> None:
         host, port = address.rsplit(":", 1)
         self.number = number
-        self.client = b"L%04d%03d" % (os.getpid() % 10_000, number)
+        name = b"L%04d%03d" % (os.getpid() % 10_000, number)
+        self.client = client_id(name)
         self._socket = socket.create_connection((host, int(port)), 120, (HOST, 0))
         self._socket.sendall(streams.opening_bytes(streams.Opening(streams.TALK)))
         self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
         self._frames: Iterator[bytes] = iter(())
         self._clock = 0
         self._receive()
-        self._say(frames.Hello(frames.PROTOCOL_VERSION, self.client, 1, names_its_own=True))
+        self._say(frames.Hello(frames.PROTOCOL_VERSION, secret_of(name), 1))
         self._asked = itertools.count(1)
         self._clock = self._message().clock
 

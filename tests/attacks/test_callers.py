@@ -46,11 +46,12 @@ from postroom.ranges.requests import (
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.node import RANGE_ID
 from tests.remote.certificates import Authority
+from tests.remote.client_names import client_id, secret_of
 from tests.remote.servers import Server
 
-NAME: Final = b"attacker"
+NAME: Final = client_id(b"attacker")
 TERM: Final = 2**63 - 1
-NUMBER: Final = identities.FIRST_NUMBER.to_bytes(8, "big")
+NUMBER: Final = (1).to_bytes(8, "big")
 VICTIM: Final = identities.draw(Random("victim"))
 NESTED: Any = "deepest"
 for _ in range(limits.HEADERS_DEPTH_MAX + 1):
@@ -204,7 +205,7 @@ def test_a_stranger_is_not_even_heard(target: Target, shows: Shows, tmp_path: Pa
     context = shows(target.authority, tmp_path)
     before = len(target.server.sessions)
     for row in ROWS.values():
-        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, NAME, 1))
+        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))
         asked = [hello, framed_request(row.request, int(target.db.now()))]
         said: list[bytes] = []
         with contextlib.suppress(OSError), target.connected(context) as connection:
@@ -228,7 +229,7 @@ def test_who_may_come_in_is_refused_and_told_why(
         connection.sendall(streams.opening_bytes(streams.Opening(streams.TALK)))
         said = said_by(connection)
         assert isinstance(streams.read_reply(next(said)), streams.Accepted)
-        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, NAME, 1))
+        hello = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))
         connection.sendall(streams.framed(hello))
         connection.sendall(streams.framed(framed_request(row.request, int(target.db.now()))))
         assert _end_of(said) in row.refused.split("|")

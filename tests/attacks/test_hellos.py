@@ -11,11 +11,12 @@ from postroom.ranges.requests import Get
 from tests.attacks.hostile import Target
 from tests.attacks.test_wire import Attacker as Connected
 from tests.attacks.test_wire import eventually
+from tests.remote.client_names import secret_of
 from tests.remote.servers import Server
 
 
 def hello(number: int, stream: int = 0) -> bytes:
-    return frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"%08d" % number, stream))
+    return frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"%d" % number), stream))
 
 
 @pytest.mark.parametrize("stream", [0, 1, 2**63])
@@ -49,6 +50,6 @@ def test_many_hellos_on_one_connection_take_no_places(caplog: pytest.LogCaptureF
             said = b"".join(streams.framed(hello(number)) for number in range(4000))
             attacker.socket.sendall(said)
             attacker.socket.close()
-            eventually(lambda: not len(server.doors.connections))
+            eventually(lambda: not len(server.native.connections))
         assert len(server.sessions) == 0
         assert "raised exception" not in caplog.text

@@ -14,6 +14,7 @@ from postroom.client.remote.native import offering_native
 from postroom.protocol import frames
 from postroom.protocol.streams import Opening, framed, opening_bytes
 from tests.attacks.node_process import NodeProcess, node_process
+from tests.remote.client_names import secret_of
 
 CLIENTS = 200
 IDLE_TLS_BYTES = 64 * 1024
@@ -36,7 +37,7 @@ def _idle_client(node: NodeProcess, number: int) -> ssl.SSLSocket:
     connected = context.wrap_socket(
         socket.create_connection((host, int(port))), server_hostname=host
     )
-    hello = frames.encode((0, frames.PROTOCOL_VERSION, b"%08d" % number, 1))
+    hello = frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b"%d" % number), 1))
     connected.sendall(opening_bytes(Opening("talk", b"", None)) + framed(hello))
     received = b""
     while len(received) < 40:  # it is let in, and welcomed

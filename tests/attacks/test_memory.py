@@ -15,6 +15,7 @@ from postroom.protocol.streams import LENGTH_BYTES
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put
 from postroom.server.cluster.access import Access, Role
 from tests.attacks.hostile import Attacker, Target, memory_below
+from tests.remote.client_names import client_id, secret_of
 
 MIB = 1024 * 1024
 NODE_BYTES_MAX = 256 * MIB
@@ -137,8 +138,12 @@ WRONG_INSIDE: Any = ["put", 5, "no bytes"]
 def test_a_request_of_another_role_is_refused_by_its_tag(target: Target, count: int) -> None:
     """Also in a long frame; the others in it are served."""
     session = target.sessions.open("ipv4:10.0.0.1:9", lambda: None, Access(Role.READ))
-    session.received(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 1)))
-    commit = CommitTransaction(bytes(16), 0, 60.0, 0, b"k", [], [], [WRONG_INSIDE] * count)
+    session.received(
+        frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))
+    )
+    commit = CommitTransaction(
+        client_id(b"attacker") + bytes(8), 0, 60.0, 0, b"k", [], [], [WRONG_INSIDE] * count
+    )
     session.received(frames.encode((1, 0, [(1, Get(b"k")), (2, commit), (3, Get(b"k"))])))
     target.settle()
     answers: list[frames.Answer] = []

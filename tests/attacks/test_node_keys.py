@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from postroom.client.remote.connection import TLS
-from postroom.client.remote.rebinding import rebind_node
+from postroom.client.remote.node_changes import rebind_node
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock
 from postroom.ranges.nodes import Admitted, NodeDescriptor, RebindNode, short
@@ -27,7 +27,7 @@ from postroom.server.cluster.access_files import Tokens
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Certificates, Security
-from postroom.server.cluster.serving import ServedNode, Settings
+from postroom.server.cluster.serving import NodeSettings, ServedNode
 from tests.cluster.places import Loopback
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, until
@@ -124,7 +124,7 @@ class Machine:
             file = machines.folder / f"tokens-{number}"
             file.write_text(tokens)
         security = Security(None) if insecure else Security(shown, Tokens(file))
-        settings = Settings(
+        settings = NodeSettings(
             self.folder, self.address, self.address, tuple(machines.first), security,
             disk_reserve_bytes=0,
         )  # fmt: skip
@@ -239,12 +239,9 @@ def test_nobody_else_says_where_a_node_is_or_which_key_it_will_have(machines: Ma
             JoinRequest(victim.store_id, victim.address, 2, security.fingerprint),
             JoinRequest(victim.store_id, victim.address, 0, security.fingerprint, ADMIN),
         ]
-        try:
-            for application in forged:
-                with contextlib.suppress(Invalid):
-                    assert await questions.admit(machines.first, application) is None
-        finally:
-            await questions.close()
+        for application in forged:
+            with contextlib.suppress(Invalid):
+                assert await questions.admit(machines.first, application) is None
         assert leader.served.node.nodes == before
 
     on(machines, story)
@@ -272,7 +269,6 @@ def test_a_stranger_who_answers_where_it_says_moves_nobody(machines: Machines) -
             with pytest.raises((Invalid, AccessDenied)):
                 await answered(questions, machines, forged)
         finally:
-            await questions.close()
             await there.close()
         assert leader.served.node.nodes == before
 

@@ -36,7 +36,6 @@ def authority(tmp_path: Path) -> Authority:
 
 
 SECRET = b"s" * 32
-BOTH_DOORS = pytest.mark.parametrize("old", [False, True], ids=["native", "grpc"])
 
 
 def nodes_of(*talkers: Talker) -> Nodes:
@@ -48,10 +47,9 @@ def nodes_of(*talkers: Talker) -> Nodes:
 
 
 @asynccontextmanager
-async def talking(authority: Authority, *, old: bool = False) -> AsyncIterator[list[Talker]]:
+async def talking(authority: Authority) -> AsyncIterator[list[Talker]]:
     """Nodes 1 and 2, and a stranger at another port of their host; nobody talks yet."""
     each = [Talker(number, Security(authority.node("127.0.0.1"))) for number in (1, 2, 2)]
-    each[1].old = each[2].old = old
     for one in each:
         await one.listen()
     try:
@@ -64,7 +62,7 @@ async def talking(authority: Authority, *, old: bool = False) -> AsyncIterator[l
 async def stream(talker: Talker, to: Talker, **changes: Any) -> str:
     """How a stream as node 2 ends, on which a frame is sent: "open" if it stays."""
     said = Introduction(1, CLUSTER, 2, store(2), talker.address, to.node_id)
-    dialer = Dialer(talker.security, speaks_native=not talker.old)
+    dialer = Dialer(talker.security)
     opened = None
     try:
         said = msgspec.structs.replace(said, **changes)
@@ -80,16 +78,14 @@ async def stream(talker: Talker, to: Talker, **changes: Any) -> str:
         return error.code
     finally:
         if opened is not None:
-            await opened.close()
-        await dialer.close()
+            opened.close()
 
 
-@BOTH_DOORS
 def test_another_key_cannot_act_as_a_node(
-    authority: Authority, old: bool, caplog: pytest.LogCaptureFixture
+    authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
-        async with talking(authority, old=old) as (one, two, stranger):
+        async with talking(authority) as (one, two, stranger):
             one.talk(nodes_of(one, two))
             for _ in range(3):
                 assert await stream(stranger, one) == DENIED
@@ -105,14 +101,13 @@ def test_another_key_cannot_act_as_a_node(
     run(main())
 
 
-@BOTH_DOORS
 def test_another_key_is_not_talked_to_as_a_node(
-    authority: Authority, old: bool, caplog: pytest.LogCaptureFixture
+    authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The record says "node 2 is there": whoever it was that changed it, the key is not there."""
 
     async def main() -> None:
-        async with talking(authority, old=old) as (one, two, stranger):
+        async with talking(authority) as (one, two, stranger):
             nodes = nodes_of(one, two)
             moved = msgspec.structs.replace(nodes.nodes[1], address=stranger.address)
             stranger.talk(nodes)

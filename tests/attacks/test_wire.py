@@ -4,32 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
 import select
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 
-import grpc
 import pytest
 
 import postroom
 from postroom.errors import Invalid
-from postroom.limits import HELLO_SECONDS
 from postroom.protocol import frames, streams
 from postroom.ranges.requests import Get
 from postroom.server.cluster.session import Session
-from tests.cluster.places import Loopback
+from tests.remote.client_names import secret_of
 from tests.remote.servers import Server
 
 TALK = streams.opening_bytes(streams.Opening(streams.TALK))
-HELLO = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 1))
+HELLO = frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))
 SLOW_ANSWER_BYTES = 64 * 1024
 
 
@@ -109,7 +102,7 @@ def who_does_not_read(server: Server) -> Iterator[Session]:
     """The session, and the only connection, of a client that the node reads from no more."""
     with postroom.connect(server.address, insecure=True) as db:
         db.put(b"large", bytes(SLOW_ANSWER_BYTES))
-    eventually(lambda: not len(server.doors.connections))
+    eventually(lambda: not len(server.native.connections))
     with Attacker(server.address) as attacker:
         attacker.ask_without_reading()
         (session,) = server.sessions._open.values()
@@ -137,7 +130,7 @@ def test_noise_in_frames_of_a_client_ends_its_stream_and_nothing_else(
         assert db.get(b"key") == b"unharmed"
         eventually(lambda: len(server.sessions) == 1)
     assert server.sessions.admission.requests == 0
-    eventually(lambda: not len(server.doors.connections))
+    eventually(lambda: not len(server.native.connections))
 
 
 def test_a_length_that_lies_ends_the_stream_with_the_reason(server: Server) -> None:
@@ -153,7 +146,7 @@ def test_a_frame_that_never_ends_leaves_others_served(server: Server) -> None:
         attacker.socket.sendall((frames.FRAME_BYTES_MAX).to_bytes(4, "big") + bytes(100_000))
         with postroom.connect(server.address, insecure=True) as db:
             db.put(b"key", b"1")
-    eventually(lambda: not len(server.doors.connections))
+    eventually(lambda: not len(server.native.connections))
 
 
 def test_who_does_not_read_is_not_read_from(server: Server) -> None:
@@ -169,11 +162,11 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
 def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Server) -> None:
     """It did not count any more, and stayed: a client could come again and again for more."""
     with who_does_not_read(server) as session, Attacker(server.address, hello=False) as newer:
-        newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, b"attacker", 2)))
+        newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 2)))
         assert isinstance(frames.from_node(newer.frame()), frames.Welcome)
         assert session.ended
         assert session.unread_bytes < SLOW_ANSWER_BYTES
-        eventually(lambda: len(server.doors.connections) == 1)
+        eventually(lambda: len(server.native.connections) == 1)
 
 
 def test_whose_stream_ends_while_it_does_not_read_is_cut_off(server: Server) -> None:
@@ -183,57 +176,4 @@ def test_whose_stream_ends_while_it_does_not_read_is_cut_off(server: Server) -> 
             session.end(Invalid("for the test"))
 
         server.on_loop(end())
-        eventually(lambda: not len(server.doors.connections))
-
-
-def test_grpc_callers_are_known_by_their_own_address(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Behind the relay all of them come from one unix socket."""
-    with caplog.at_level(logging.WARNING), grpc.insecure_channel(server.address) as channel:
-        talk = channel.stream_stream("/postroom.v1.Store/Talk")
-        said = [frames.from_node(frame) for frame in talk(iter([b"\xc1"]))]
-        assert isinstance(said[-1], frames.Goodbye)
-    assert "client 127.0.0.1:" in caplog.text
-    assert "unix" not in caplog.text
-
-
-WITHOUT_GRPC = """
-import sys
-sys.modules["grpc"] = None
-sys.modules["grpc_health"] = None
-from postroom.cli.main import main
-main()
-"""
-
-
-def test_a_node_without_grpc_serves_natively_and_says_so(tmp_path: Path) -> None:
-    address = Loopback().address(1)
-    command = [sys.executable, "-c", WITHOUT_GRPC, "serve", "--insecure"]
-    command += ["--data", str(tmp_path / "a"), "--listen", address, "--join", address]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
-    assert process.stderr is not None
-    said = []
-    try:
-        for line in process.stderr:
-            said.append(line)
-            if line == f"ready {address}\n":
-                break
-        assert any("gRPC is not installed" in line for line in said)
-        with postroom.connect(address, insecure=True) as db:
-            db.put(b"a", b"1")
-        host, port = address.split(":")
-        with socket.create_connection((host, int(port)), timeout=HELLO_SECONDS + 20) as speaker:
-            speaker.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-            with contextlib.suppress(ConnectionResetError):
-                assert speaker.recv(100) == b""
-        process.terminate()
-        rest = process.stderr.read()
-        assert process.wait(120) == 0, rest
-        assert "speaks gRPC, which is not installed here" in rest
-    finally:
-        process.kill()
-        process.wait()
-        process.stderr.close()
+        eventually(lambda: not len(server.native.connections))

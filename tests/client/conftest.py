@@ -18,12 +18,11 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return ":memory:" if request.param == "memory" else str(tmp_path / "store")
 
 
-@pytest.fixture(params=["memory", "disk", "native", "grpc"])
+@pytest.fixture(params=["memory", "disk", "remote"])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[postroom.Database]:
     """A store as applications open it, or connect to it."""
-    if request.param in {"native", "grpc"}:
-        old = request.param == "grpc"
-        with Server(old=old) as server, postroom.connect(server.address, insecure=True) as db:
+    if request.param == "remote":
+        with Server() as server, postroom.connect(server.address, insecure=True) as db:
             yield db
     else:
         path = ":memory:" if request.param == "memory" else str(tmp_path / "store")

@@ -21,7 +21,6 @@ from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
@@ -224,7 +223,7 @@ class RemoteDriver(HandDriver):
     def __init__(self, clock: HandClock, random: Random) -> None:
         super().__init__(clock, random)
         self.router = Router(["node:7400"], _Port(self), clock.monotonic, Random(7))
-        self.next_id = TransactionIds(self.router.client, FIRST_NUMBER)
+        self.next_id = TransactionIds(self.router.client)
         self.cut = False
         self._streams: dict[int, Session] = {}
         self._alarm = math.inf

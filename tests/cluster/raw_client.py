@@ -8,6 +8,7 @@ from typing import Self
 from postroom.protocol import frames, streams
 from postroom.protocol.requests import decode_result
 from postroom.ranges.requests import Get
+from tests.remote.client_names import secret_of
 
 ANSWER_SECONDS = 20.0
 
@@ -59,7 +60,7 @@ class RawClient:
         self._incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
         self._writer.write(streams.opening_bytes(streams.Opening(streams.TALK)))
         assert isinstance(streams.read_reply(await self._read()), streams.Accepted)
-        await self._write(frames.Hello(frames.PROTOCOL_VERSION, b"rawraw01", 1))
+        await self._write(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"raw"), 1))
         welcome = frames.from_node(await self._read())
         assert isinstance(welcome, frames.Welcome)
         self._clock = welcome.clock

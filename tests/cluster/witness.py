@@ -9,7 +9,7 @@ from typing import Any
 from postroom.client.codec import resolve
 from postroom.client.database import Database
 from postroom.client.remote.sender import AsyncioSender
-from postroom.client.remote.status import StatusReader
+from postroom.client.remote.status import ClusterStatusReader
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 from tests.sim.history import History
@@ -62,4 +62,4 @@ async def connect(addresses: Sequence[str], randomness: Random, history: History
     except BaseException:
         await sender.abandon()
         raise
-    return Database(sender, resolve(None), StatusReader(sender, addresses), sender.close)
+    return Database(sender, resolve(None), ClusterStatusReader(sender, addresses), sender.close)

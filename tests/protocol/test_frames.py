@@ -219,8 +219,8 @@ def test_frames_have_a_limit() -> None:
 
 
 def test_what_later_versions_add_at_the_end_is_ignored() -> None:
-    hello = frames.from_client(frames.encode((0, 1, bytes(8), 3, False, b"", "something new")))
-    assert hello == frames.Hello(1, bytes(8), 3)
+    hello = frames.from_client(frames.encode((0, 1, bytes(32), 3, "something new")))
+    assert hello == frames.Hello(1, bytes(32), 3)
 
 
 @given(st.binary(max_size=60))

@@ -19,7 +19,6 @@ from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage
 from postroom.protocol import frames, streams
 from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.protocol.requests import ANSWERS, DescribeNode, WriteRequest
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
@@ -103,7 +102,7 @@ def conversation() -> str:
     overheard.carry(store)
     began = router.reading()
     writes = [Put(b"order/1", b"paid"), EnqueueMessage(b"shipping", b"order/1")]
-    id_ = router.client + FIRST_NUMBER.to_bytes(8, "big")
+    id_ = router.client + (1).to_bytes(8, "big")
     for request in (
         CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], writes),
         Get(b"nothing"),
@@ -111,7 +110,7 @@ def conversation() -> str:
         router.submit(Asked(request))
     overheard.carry(store)
     wrong = [ConditionalPut(b"order/1", b"sent", b"open")]
-    id_ = router.client + (FIRST_NUMBER + 1).to_bytes(8, "big")
+    id_ = router.client + (2).to_bytes(8, "big")
     router.submit(Asked(CommitTransaction(id_, began, 60.0, 0, b"order/1", [], [], wrong)))
     overheard.carry(store)
     store.db.close()

@@ -1,9 +1,8 @@
-"""Native streams as bytes: preambles, lengths, refusals; and which door a connection asks for."""
+"""Native streams as bytes: preambles, lengths, refusals."""
 
 from __future__ import annotations
 
 import contextlib
-import ssl
 from random import Random  # noqa: TID251 (seeded)
 
 import pytest
@@ -13,17 +12,12 @@ from hypothesis import strategies as st
 from postroom.protocol import streams
 from postroom.protocol.failures import WireError
 from postroom.protocol.streams import (
-    ALPN,
-    GRPC_DOOR,
-    NATIVE_DOOR,
     PREAMBLE,
     Accepted,
     Incoming,
     Opening,
-    OtherProtocol,
     OtherVersion,
     Refusal,
-    door_of,
     framed,
 )
 
@@ -51,7 +45,7 @@ def test_a_byte_at_a_time() -> None:
     "first", [b"GET / HTTP/1.1", b"\x00\x00\x18\x04", b"p\n", b"postroom/22222222"]
 )
 def test_another_protocol_is_told_from_this_one(first: bytes) -> None:
-    with pytest.raises(OtherProtocol):
+    with pytest.raises(WireError, match="no native stream"):
         fed(Incoming(), first)
 
 
@@ -97,51 +91,3 @@ def test_noise_is_refused_or_read(noise: bytes) -> None:
     for read in (streams.read_opening, streams.read_reply):
         with contextlib.suppress(WireError):
             read(noise)
-
-
-# --- which door -----------------------------------------------------------------------------------
-
-
-def client_hello(*alpn: str) -> bytes:
-    """What OpenSSL sends first."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if alpn:
-        context.set_alpn_protocols(list(alpn))
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    wrapped = context.wrap_bio(incoming, outgoing, server_hostname="node-1.example.com")
-    with pytest.raises(ssl.SSLWantReadError):
-        wrapped.do_handshake()
-    return outgoing.read()
-
-
-@pytest.mark.parametrize(
-    ("first", "door"),
-    [
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", GRPC_DOOR),
-        (PREAMBLE, NATIVE_DOOR),
-        (b"postroom/9\n", NATIVE_DOOR),
-        (b"postroom", None),
-        (b"p", None),
-        (b"pq", GRPC_DOOR),
-        (b"GET /", GRPC_DOOR),
-        (client_hello("h2"), GRPC_DOOR),
-        (client_hello(), GRPC_DOOR),
-        (client_hello(ALPN), NATIVE_DOOR),
-        (client_hello("h2", ALPN), NATIVE_DOOR),
-        (client_hello(ALPN)[:4], None),
-        (client_hello(ALPN)[:-1], None),
-        (b"\x16\x03\x01\xff\xff" + bytes(20_000), GRPC_DOOR),
-    ],
-)
-def test_the_door_is_told_by_the_first_bytes(first: bytes, door: str | None) -> None:
-    assert door_of(first) == door
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_a_client_hello_with_lies_in_it_is_gone_through_all_the_same(seed: int) -> None:
-    random = Random(seed)
-    spoiled = bytearray(client_hello("h2", ALPN))
-    for _ in range(random.randint(1, 6)):
-        spoiled[random.randrange(len(spoiled))] = random.choice([0, 255, random.randrange(256)])
-    first = bytes(spoiled[: random.randint(1, len(spoiled))])
-    assert door_of(first) in {NATIVE_DOOR, GRPC_DOOR, None}

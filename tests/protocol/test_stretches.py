@@ -138,7 +138,7 @@ def test_what_is_none_is_refused_or_understood_alike(kind: str, data: st.DataObj
         frames.encode((1, 7, [(n, ("get", b"k", 0)) for n in range(4097)], (), False)),
         frames.encode((1, 7, [], [1] * 4097, False)),
         frames.encode((1, 7, 3, [1] * 500, False)),
-        frames.encode((0, 1, bytes(8), 1, False, "x" * 500)),
+        frames.encode((0, 1, bytes(32), 1, "x" * 500)),
         packed(commit(CheckInbox(b"k", None, [ID] * 10_001))),
         b"\xc1" * 500,
         b"\xdd\xff\xff\xff\xff" + bytes(500),

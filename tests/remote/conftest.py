@@ -19,23 +19,9 @@ def store() -> Iterator[Store]:
     store.db.close()
 
 
-@pytest.fixture(params=[False, True], ids=["native", "grpc"])
-def old(request: pytest.FixtureRequest) -> bool:
-    """Whether the node is one of the first release, which speaks gRPC only."""
-    which: bool = request.param
-    return which
-
-
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def either(old: bool) -> Iterator[Server]:
-    """A node of either kind."""
-    with Server(old=old) as server:
         yield server
 
 

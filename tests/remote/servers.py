@@ -1,8 +1,7 @@
 """Nodes on loopback, for clients in the same process.
 
-A :class:`Server` is a node in memory, its sessions and its doors, on an event loop in another
-thread. It can be stopped and started again on the same port, with what it had stored. It speaks
-native streams and gRPC; or, if it is *old*, gRPC alone, as nodes of the first release did.
+A :class:`Server` is a node in memory, with its sessions and its server of streams, on an event loop
+in another thread. It can be stopped and started again on the same port, with what it had stored.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from collections.abc import Coroutine
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any, Final, TypeVar
 
-import grpc.aio
-
 import postroom
 from postroom.errors import Error, Unavailable
 from postroom.kv.clock import SystemClock
@@ -25,10 +22,8 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.admission import Limits
-from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import SelfDescription
-from postroom.server.cluster.grpc_server import SERVER_OPTIONS
-from postroom.server.cluster.grpc_services import Doorkeeper, GrpcStore, server_credentials
+from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
@@ -57,7 +52,7 @@ def why_not(words: str, address: str, **options: Any) -> Error:
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One for all servers, which is never closed: gRPC would complain."""
+    """One for all servers, which is never closed."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
@@ -69,19 +64,15 @@ class Server:
     Args:
         security: who may come in; ``None``: everybody.
         limits: what the node takes on.
-        old: it speaks gRPC only.
     """
 
     def __init__(
         self,
         security: Security | None = None,
         limits: Limits | None = None,
-        *,
-        old: bool = False,
     ) -> None:
         self._security = security or Security(None)
         self._limits = limits
-        self.old = old
         self._disk = MemoryDisk()
         # Certificates of tests name one host.
         self._host = own_host() if security is None else SHARED_HOST
@@ -116,14 +107,11 @@ class Server:
         self._driver.start()
         self.sessions = Sessions(node, self._limits)
         address = f"{self._host}:{self._port}"
-        if self.old:
-            await self._listen_for_grpc(address)
-            return
         nodes = NodesService(self._security, lambda: SelfDescription(b"s" * 16, (), None))
-        self.doors = Doors(address, self._security, nodes)
-        self.doors.serve_clients(self.sessions)
-        await self.doors.open()
-        self._port = self.doors.port
+        self.native = NativeServer(address, self._security, nodes)
+        self.native.sessions = self.sessions
+        await self.native.open()
+        self._port = self.native.port
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
@@ -137,23 +125,8 @@ class Server:
         if self._security.has_changed():
             self.sessions.look_at_access()
 
-    async def _listen_for_grpc(self, address: str) -> None:
-        store = GrpcStore(self._security, Doorkeeper())
-        store.sessions = self.sessions
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._server.add_generic_rpc_handlers((store,))
-        credentials = server_credentials(self._security)
-        if credentials is None:
-            self._port = self._server.add_insecure_port(address)
-        else:
-            self._port = self._server.add_secure_port(address, credentials)
-        await self._server.start()
-
     async def _stop(self) -> None:
         self.sessions.end_all(Unavailable("the node stops"))
-        if self.old:
-            await self._server.stop(1.0)
-        else:
-            self._looking.cancel()
-            await self.doors.close()
+        self._looking.cancel()
+        await self.native.close()
         await self._driver.close()

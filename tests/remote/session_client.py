@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,12 +13,18 @@ from postroom.ranges.requests import (
 )
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
+from tests.remote.client_names import client_id, secret_of
+
+OWN: Final = client_id(b"")
+"""The id of a client without a name."""
 
 
 class Client:
-    """The other end of a session, by hand."""
+    """The other end of a session, by hand; its ``secret`` is made from its name."""
 
-    def __init__(self, sessions: Sessions, client: bytes = bytes(8), stream: int = 1) -> None:
+    def __init__(
+        self, sessions: Sessions, name: bytes = b"", stream: int = 1, secret: bytes = b""
+    ) -> None:
         self.told = 0
         self.session = sessions.open("somebody", self._tell)
         self.clock = sessions.node.clock.reading()
@@ -26,7 +32,7 @@ class Client:
         self.answers: dict[int, Any] = {}
         self.failures: dict[int, Failure] = {}
         self._sessions = sessions
-        self.say(0, frames.PROTOCOL_VERSION, client, stream)
+        self.say(0, frames.PROTOCOL_VERSION, secret or secret_of(name), stream)
 
     def _tell(self) -> None:
         self.told += 1
@@ -53,9 +59,7 @@ class Client:
         return messages
 
 
-def commit(
-    store: Store, number: int, *writes: Any, client: bytes = bytes(8)
-) -> CommitTransaction[Any]:
+def commit(store: Store, number: int, *writes: Any, client: bytes = OWN) -> CommitTransaction[Any]:
     began = store.node.clock.reading()
     id_ = client + number.to_bytes(8, "big")
     return CommitTransaction(id_, began, 60.0, 0, b"k", [], [], list(writes))

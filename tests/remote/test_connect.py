@@ -105,19 +105,6 @@ def test_one_address_that_can_be_reached_is_enough(server: Server) -> None:
         assert db.get(b"a") == b"1"
 
 
-def test_without_grpc_a_client_lacks_nothing(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Server(old=True) as old:
-        monkeypatch.setitem(sys.modules, "grpc", None)
-        with postroom.connect(server.address, insecure=True) as db:
-            db.put(b"a", b"1")
-            assert db.get(b"a") == b"1"
-        error = why_not(r"pip install \"\.\[server\]\" in a clone", old.address, insecure=True)
-        assert type(error) is Unavailable
-        monkeypatch.undo()
-
-
 NO_GRPC = """
 import sys
 import postroom
@@ -128,7 +115,7 @@ print([name for name in sys.modules if name.startswith("grpc")])
 """
 
 
-def test_grpc_is_not_loaded_where_it_is_not_needed(server: Server) -> None:
+def test_a_client_loads_no_grpc(server: Server) -> None:
     command = [sys.executable, "-c", NO_GRPC, server.address]
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert ran.stdout == "[]\n"
@@ -137,24 +124,14 @@ def test_grpc_is_not_loaded_where_it_is_not_needed(server: Server) -> None:
 # --- nodes that go away
 
 
-def test_a_restart_is_a_pause(either: Server) -> None:
-    with postroom.connect(either.address, insecure=True) as db:
-        _restart_under(db, either)
+def test_a_restart_is_a_pause(server: Server) -> None:
+    with postroom.connect(server.address, insecure=True) as db:
+        _restart_under(db, server)
 
 
-@pytest.mark.parametrize("upgraded", [True, False])
-def test_a_client_goes_on_when_a_node_comes_back_as_another_version(upgraded: bool) -> None:
-    with (
-        Server(old=upgraded) as server,
-        postroom.connect(server.address, insecure=True) as db,
-    ):
-        _restart_under(db, server, old=not upgraded)
-
-
-def _restart_under(db: postroom.Database, server: Server, *, old: bool | None = None) -> None:
+def _restart_under(db: postroom.Database, server: Server) -> None:
     db.put(b"a", b"1")
     server.stop()
-    server.old = server.old if old is None else old
     results: list[Any] = []
     threads = [
         threading.Thread(target=lambda n=n: results.append(db.increment(b"n%d" % n)))
@@ -283,18 +260,16 @@ db.close()
 """
 
 
-def test_the_child_of_a_fork_connects_anew(either: Server) -> None:
-    """gRPC, if it was used, does not work there."""
+def test_the_child_of_a_fork_connects_anew(server: Server) -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", FORKING, either.address],
+        [sys.executable, "-c", FORKING, server.address],
         check=True,
         capture_output=True,
         text=True,
         timeout=60,
     )
-    assert ran.stdout.count("connect after forking") == (2 if either.old else 1)
-    written = None if either.old else b"child's"
-    assert f"ended with 0 {written}" in ran.stdout
+    assert ran.stdout.count("connect after forking") == 1
+    assert 'ended with 0 b"child\'s"' in ran.stdout
 
 
 def test_an_interrupt_ends_the_wait_and_withdraws_it(

@@ -1,4 +1,4 @@
-"""An id that others see in lists makes nobody the client whose it is."""
+"""An id that others see in lists makes no other client the one whose id it is."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from postroom.protocol import frames, identities, streams
-from postroom.protocol.identities import FIRST_NUMBER, Identity
-from postroom.ranges.requests import CommitTransaction, GetForUpdate, Put, ReleaseLocks
+from postroom.ranges.requests import GetForUpdate, Put, ReleaseLocks
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.cluster.silence import SILENT_SECONDS, Silence
 from tests.client.stores import Store
 from tests.remote.session_client import Client, commit
 
 VICTIM = identities.draw(Random("victim"))
-OTHER = identities.draw(Random("other"))
-ID = VICTIM.client + FIRST_NUMBER.to_bytes(8, "big")
+THIEF = identities.draw(Random("thief"))
+ID = VICTIM.client + (1).to_bytes(8, "big")
 
 
 @pytest.fixture
@@ -32,28 +31,8 @@ def held(store: Store) -> int:
     return store.node.sizes()["locks"]
 
 
-class Caller(Client):
-    """Says hello as it likes."""
-
-    def __init__(
-        self, sessions: Sessions, identity: Identity, stream: int = 1, *, names: bool = True
-    ) -> None:
-        self._identity, self._names = identity, names
-        super().__init__(sessions, identity.client, stream)
-
-    def say(self, *message: Any) -> None:
-        if message[0] == 0:
-            message = (*message, self._names, self._identity.secret)
-        super().say(*message)
-
-    def last_words(self) -> str:
-        said = [each for each in self.read() if isinstance(each, frames.Goodbye)]
-        return said[-1].failure[1] if said else ""
-
-
-def locks(sessions: Sessions) -> Caller:
-    """The victim holds a lock."""
-    victim = Caller(sessions, VICTIM)
+def victim_with_a_lock(sessions: Sessions) -> Client:
+    victim = Client(sessions, secret=VICTIM.secret)
     victim.ask(GetForUpdate(b"k", 0, ID, 60.0))
     sessions.node.turn()  # type: ignore[attr-defined]
     victim.read()
@@ -61,114 +40,70 @@ def locks(sessions: Sessions) -> Caller:
     return victim
 
 
-THIEVES = {
-    "no secret": (Identity(VICTIM.client, b""), True, "not the secret"),
-    "another secret": (Identity(VICTIM.client, OTHER.secret), True, "not the secret"),
-    "as one of the first release": (Identity(VICTIM.client, b""), False, "id of another client"),
-}
-
-
-@pytest.mark.parametrize("name", THIEVES)
-def test_nobody_takes_over_another_client_or_its_stream(store: Store, name: str) -> None:
-    identity, names, why = THIEVES[name]
-    victim = locks(sessions := Sessions(store.node))
-    thief = Caller(sessions, identity, 1 << 40, names=names)
-    assert why in thief.last_words()
-    thief.ask(ReleaseLocks(ID))
+def rob(store: Store, sessions: Sessions, stream: int) -> None:
+    """Release the lock, and commit in the victim's place, as another client that knows its id."""
+    thief = Client(sessions, stream=stream, secret=THIEF.secret)
+    thief.ask(ReleaseLocks(ID), commit(store, 1, Put(b"k", b"x"), client=VICTIM.client))
     store.driver.settle()
+    thief.read()
+    assert [thief.failures[number][0] for number in (1, 2)] == ["Invalid", "Invalid"]
+
+
+def test_a_client_that_knows_the_id_of_another_one_cannot_act_for_it(store: Store) -> None:
+    victim = victim_with_a_lock(sessions := Sessions(store.node))
+    rob(store, sessions, 1 << 40)
     assert held(store) == 1
     assert not victim.session.ended
-    victim.ask(commit(store, FIRST_NUMBER, Put(b"k", b"mine"), client=VICTIM.client), first=9)
+    victim.ask(commit(store, 1, Put(b"k", b"mine"), client=VICTIM.client), first=9)
     store.driver.settle()
     assert store.db.get(b"k") == b"mine"
 
 
-@pytest.mark.parametrize("name", THIEVES)
-def test_nor_while_it_is_away_and_may_come_back(store: Store, name: str) -> None:
-    identity, names, why = THIEVES[name]
-    victim = locks(sessions := Sessions(store.node))
+def test_a_client_that_comes_back_with_its_secret_finds_what_it_held(store: Store) -> None:
+    victim = victim_with_a_lock(sessions := Sessions(store.node))
     victim.session.close()
-    thief = Caller(sessions, identity, 1 << 40, names=names)
-    assert why in thief.last_words()
-    stranger = Client(sessions, b"stranger")
-    stranger.ask(
-        ReleaseLocks(ID), commit(store, FIRST_NUMBER, Put(b"k", b"x"), client=VICTIM.client)
-    )
-    store.driver.settle()
-    stranger.read()
-    assert {each[0] for each in stranger.failures.values()} == {"Invalid"}
+    rob(store, sessions, 1 << 40)
     assert held(store) == 1
-    back = Caller(sessions, VICTIM, 2)
-    back.ask(commit(store, FIRST_NUMBER, Put(b"k", b"mine"), client=VICTIM.client))
+    back = Client(sessions, stream=2, secret=VICTIM.secret)
+    assert back.session.client == VICTIM.client
+    back.ask(commit(store, 1, Put(b"k", b"mine"), client=VICTIM.client))
     store.driver.settle()
     assert store.db.get(b"k") == b"mine"
 
 
-def test_what_a_client_will_ask_for_is_not_committed_before_it(store: Store) -> None:
-    """The victim is not here yet: its first commit would be taken for one that has been made."""
+def test_a_commit_in_the_name_of_a_client_that_is_not_here_yet_is_refused(store: Store) -> None:
     sessions = Sessions(store.node)
-    for name in (b"stranger", VICTIM.client):
-        thief = Caller(sessions, Identity(name, b""), names=False)
-        thief.ask(commit(store, FIRST_NUMBER, Put(b"k", b"stolen"), client=VICTIM.client))
-        store.driver.settle()
-        thief.read()
-        assert thief.failures[1][0] == "Invalid"
-    victim = Caller(sessions, VICTIM)  # who has sat down in its place has to go
-    victim.ask(commit(store, FIRST_NUMBER, Put(b"k", b"mine"), client=VICTIM.client))
+    rob(store, sessions, 1)
+    victim = Client(sessions, secret=VICTIM.secret)
+    victim.ask(commit(store, 1, Put(b"k", b"mine"), client=VICTIM.client))
     store.driver.settle()
-    victim.read()
-    assert not victim.failures
     assert store.db.get(b"k") == b"mine"
 
 
-@pytest.mark.parametrize("number", range(20))
-def test_an_id_shows_that_it_has_a_secret(number: int) -> None:
-    identity = identities.draw(Random(number))
-    assert len(identity.secret) == identities.SECRET_BYTES
-    assert identities.has_secret(identity.client)
-    assert identities.client_of(identity.secret) == identity.client
-    assert identities.is_of_client_with_secret(identity.client + FIRST_NUMBER.to_bytes(8, "big"))
-    assert not identities.is_of_client_with_secret(identity.client + (2**62).to_bytes(8, "big"))
+@pytest.mark.parametrize("secret", [b"", VICTIM.client, VICTIM.secret[1:], VICTIM.secret + b"x"])
+def test_a_hello_without_a_whole_secret_ends_the_stream(store: Store, secret: bytes) -> None:
+    session = Sessions(store.node).open("somebody", lambda: None)
+    session.received(frames.encode((0, frames.PROTOCOL_VERSION, secret, 1)))
+    assert session.ended
 
 
-def test_a_client_of_the_first_release_is_served_as_before(store: Store) -> None:
-    """It has no secret, and counts its transactions behind 8 bytes that it draws."""
-    sessions, randomness = Sessions(store.node), Random("first release")
-    for number in range(40):
-        old = Caller(sessions, Identity(randomness.randbytes(8), b""), names=False)
-        id_ = randomness.randbytes(8) + (1).to_bytes(8, "big")
-        began = store.node.clock.reading()
-        write = Put(b"%d" % number, b"v")
-        old.ask(CommitTransaction(id_, began, 60.0, 0, b"k", [], [], [write]))
-        store.driver.settle()
-        old.read()
-        assert not old.failures
-        again = Caller(sessions, old._identity, 2, names=False)
-        assert not again.last_words()
-        assert old.session.ended, "the newer stream of the same client"
-
-
-def test_who_has_no_secret_may_come_back_too(store: Store) -> None:
-    """Nobody else without one touches what it holds meanwhile."""
-    sessions, name = Sessions(store.node), b"one of old"[:8]
-    old = Caller(sessions, Identity(name, b""), names=False)
-    old.ask(GetForUpdate(b"k", 0, name + (1).to_bytes(8, "big"), 60.0))
-    store.driver.settle()
-    old.session.close()
-    stranger = Caller(sessions, Identity(b"stranger", b""), names=False)
-    stranger.ask(ReleaseLocks(name + (1).to_bytes(8, "big")))
-    store.driver.settle()
-    stranger.read()
-    assert stranger.failures[1][0] == "Invalid"
-    assert held(store) == 1
+def test_an_id_is_made_from_the_secret_alone() -> None:
+    drawn = [identities.draw(Random(number)) for number in range(20)]
+    assert len({each.client for each in drawn}) == len(drawn)
+    for each in drawn:
+        assert len(each.secret) == identities.SECRET_BYTES
+        assert identities.client_of(each.secret) == each.client
 
 
 def test_a_secret_is_not_shown() -> None:
-    hello = frames.Hello(frames.PROTOCOL_VERSION, VICTIM.client, 1, True, VICTIM.secret)
+    hello = frames.Hello(frames.PROTOCOL_VERSION, VICTIM.secret, 1)
     opening = streams.Opening(streams.TALK, b"", "the token")
     for each in (VICTIM, hello, opening):
         assert repr(VICTIM.secret) not in repr(each)
         assert "the token" not in repr(each)
+
+
+# --- clients of a node that comes to lead ---------------------------------------------------------
 
 
 class Follower:
@@ -205,77 +140,50 @@ class Follower:
         self._holds.discard(client)
 
 
-class Sitter:
-    """A stream that has come as a client, and says nothing."""
+class QuietStream:
+    """A stream of a client that holds something, and says nothing."""
 
-    def __init__(self, client: bytes, *, is_proven: bool) -> None:
-        self.client, self.is_proven, self.heard_at, self.open = client, is_proven, 0.0, True
+    def __init__(self, client: bytes) -> None:
+        self.client, self.heard_at, self.open, self.busy = client, 0.0, True, True
+        self.silence: Silence
 
     def is_busy(self) -> bool:
-        return True
+        return self.busy
 
-    def gone(self, reason: Exception) -> None:
+    def gone(self, reason: Any) -> None:
         self.open = False
         self.silence.closed(self)
 
-    silence: Silence
+
+def watched(stream: QuietStream) -> Follower:
+    """Return a follower to which the stream has come."""
+    node: Any = Follower(stream.client)
+    silence = stream.silence = Silence(node, lambda: [stream] if stream.open else [])
+    silence.opened(stream.client)
+    assert isinstance(node, Follower)
+    return node
 
 
-def took_over(sitter: Sitter) -> tuple[Follower, Silence]:
-    """A follower to which one stream has come comes to lead after 4.8 s."""
-    node = Follower(sitter.client)
-    silence = sitter.silence = Silence(node, lambda: [sitter] if sitter.open else [])  # type: ignore[arg-type]
-    silence.opened(sitter.client)
+def test_a_client_at_a_follower_is_given_time_when_that_begins_to_lead() -> None:
+    node = watched(stream := QuietStream(VICTIM.client))
     node.advance(SILENT_SECONDS - 0.2)
     node.lead()
-    return node, silence
-
-
-def test_who_sits_in_its_place_before_a_node_leads_does_not_speak_for_it() -> None:
-    """Or its leases would be taken from it as soon as that stream is found to be silent."""
-    node, silence = took_over(sitter := Sitter(VICTIM.client, is_proven=False))
-    assert silence.awaits(VICTIM.client), "nobody without the secret comes in now"
     node.advance(2 * SILENT_SECONDS - 0.5)
-    assert not sitter.open
-    assert not node.released, "it has as long as anybody to come here"
-    assert silence.awaits(VICTIM.client)
+    assert stream.open, "it has held something here for less than that"
     node.advance(2 * SILENT_SECONDS + 0.5)
+    assert not stream.open
     assert node.released == [VICTIM.client]
 
 
-@pytest.mark.parametrize("client", [VICTIM.client, b"one of o"])
-def test_a_client_that_was_there_before_its_node_leads_is_not_awaited(client: bytes) -> None:
-    is_proven = identities.has_secret(client)
-    node, silence = took_over(sitter := Sitter(client, is_proven=is_proven))
-    assert not silence.awaits(client)
-    node.advance(2 * SILENT_SECONDS - 0.5)
-    assert sitter.open, "it has held something here for less than that"
-    node.advance(2 * SILENT_SECONDS + 0.5)
-    assert not sitter.open
-    assert node.released == [client]
-
-
 def test_a_client_that_was_idle_at_the_next_leader_keeps_its_leases() -> None:
-    """It says something every ten seconds there: it was given up with the lead."""
-    node = Follower(VICTIM.client)
-    sitter = Sitter(VICTIM.client, is_proven=True)
-    sitter.is_busy = lambda: False  # type: ignore[method-assign]
-    silence = sitter.silence = Silence(node, lambda: [sitter] if sitter.open else [])  # type: ignore[arg-type]
-    silence.opened(sitter.client)
+    """An idle client says something every ten seconds only."""
+    node = watched(stream := QuietStream(VICTIM.client))
+    stream.busy = False
     node.advance(9.0)
-    sitter.is_busy = lambda: True  # type: ignore[method-assign]
+    stream.busy = True
     node.lead()
     node.advance(9.0 + 1.5)
-    sitter.heard_at = node.time
+    stream.heard_at = node.time
     node.advance(9.0 + SILENT_SECONDS + 1.0)
-    assert sitter.open
+    assert stream.open
     assert not node.released
-
-
-def test_who_is_awaited_is_not_replaced_by_who_follows_one_that_sat_there(store: Store) -> None:
-    sessions = Sessions(store.node)
-    Caller(sessions, Identity(VICTIM.client, b""), names=False)
-    sessions._silence._heard_at[VICTIM.client] = 0.0  # this node has come to lead
-    follower = Caller(sessions, Identity(VICTIM.client, b""), 2, names=False)
-    assert "id of another client" in follower.last_words()
-    assert not Caller(sessions, VICTIM).last_words()

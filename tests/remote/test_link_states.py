@@ -8,13 +8,12 @@ from postroom.client.remote import link as module
 from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Event, Link, State
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError
-from postroom.protocol.identities import Identity
 from postroom.ranges.requests import Get
 from tests.remote.scripted_nodes import Asked
 
 
 def link() -> Link:
-    return Link(1, "a:1", Identity(bytes(8), b""), 0.0)
+    return Link(1, "a:1", bytes(32), 0.0)
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from postroom import limits
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
 from postroom.protocol.failures import WITHDRAWN
 from postroom.ranges.requests import (
-    CommitTransaction,
     Get,
     GetForUpdate,
     Increment,
@@ -24,7 +21,8 @@ from postroom.ranges.requests import (
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
-from tests.remote.session_client import Client, commit, waiting
+from tests.remote.client_names import client_id
+from tests.remote.session_client import OWN, Client, commit, waiting
 from tests.work import lines_of
 
 # --- withdrawing
@@ -51,7 +49,7 @@ def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
 def test_what_is_withdrawn_takes_nothing_that_comes_free_with_it(store: Store) -> None:
     """Its transaction had let go of all that it held, and then it was given the lock."""
     client = Client(Sessions(store.node))
-    holder, waiter = bytes(15) + b"1", bytes(15) + b"2"
+    holder, waiter = OWN + bytes(7) + b"1", OWN + bytes(7) + b"2"
     client.ask(GetForUpdate(b"k", 0, holder, 60.0), GetForUpdate(b"k", 0, waiter, 60.0))
     client.read()
     assert (list(client.answers), store.node.sizes()["locks"]) == ([1], 1)
@@ -120,9 +118,9 @@ def test_bytes_count_too_over_all_sessions(store: Store) -> None:
     sessions = Sessions(store.node, Limits(bytes_max=6000))
     first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
     big = Put(b"k", bytes(2000))
-    first.ask(commit(store, 1, big, client=b"11111111"))
-    second.ask(commit(store, 2, big, client=b"22222222"))
-    second.ask(commit(store, 3, big, client=b"22222222"), first=2)
+    first.ask(commit(store, 1, big, client=client_id(b"11111111")))
+    second.ask(commit(store, 2, big, client=client_id(b"22222222")))
+    second.ask(commit(store, 3, big, client=client_id(b"22222222")), first=2)
     second.read()
     assert list(second.failures) == [2]
     store.driver.settle()
@@ -143,7 +141,7 @@ def test_one_client_cannot_take_all(store: Store) -> None:
 
 def test_so_many_clients_and_no_more(store: Store) -> None:
     sessions = Sessions(store.node, Limits(streams_max=2))
-    clients = [Client(sessions, bytes([n] * 8)) for n in range(3)]
+    clients = [Client(sessions, b"%d" % n) for n in range(3)]
     assert [client.session.ended for client in clients] == [False, False, True]
 
 
@@ -168,13 +166,13 @@ def test_who_waits_after_its_turn_came_late_is_read_from(
     """
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 2)
     sessions = Sessions(store.node)
-    holder, client = Client(sessions, bytes(8)), Client(sessions, bytes([1] * 8))
-    holder.ask(GetForUpdate(b"lock", 0, bytes(16), 60.0), *[Get(b"k")] * 3)
+    holder, client = Client(sessions), Client(sessions, b"other")
+    holder.ask(GetForUpdate(b"lock", 0, OWN + bytes(8), 60.0), *[Get(b"k")] * 3)
     store.driver.settle()
     client.read()
     holder.ask(*[Get(b"k")] * 3, first=5)
     assert store.node.replicas.is_used_up
-    client.ask(GetForUpdate(b"lock", 0, bytes([1] * 16), 60.0))
+    client.ask(GetForUpdate(b"lock", 0, client_id(b"other") + bytes(8), 60.0))
     assert not client.session.reading
     told = client.told
     store.driver.settle()
@@ -201,7 +199,7 @@ def test_a_reaper_without_a_limit_gets_one(store: Store) -> None:
         for _ in range(5):
             tx.enqueue_message(b"k", bytes(1024 * 1024 - 10))
     client = Client(Sessions(store.node))
-    client.ask(ReapQueue(b"k", 1000, 1 << 62, bytes(16), 60.0))
+    client.ask(ReapQueue(b"k", 1000, 1 << 62, OWN + bytes(8), 60.0))
     client.read()
     taken, more, drained = client.answers[1]
     assert (len(taken), more, drained) == (15, True, None)
@@ -209,9 +207,9 @@ def test_a_reaper_without_a_limit_gets_one(store: Store) -> None:
 
 def test_messages_arrive_at_who_waits(store: Store) -> None:
     client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
-    client.ask(ReapQueue(b"k", 10, 100, bytes(16), 60.0, wait=True))
+    client.ask(ReapQueue(b"k", 10, 100, OWN + bytes(8), 60.0, wait=True))
     assert client.read()[1:] == []
-    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m"), client=b"somebody"))
+    other.ask(commit(store, 1, EnqueueMessage(b"k", b"m"), client=client_id(b"somebody")))
     store.driver.settle()
     client.read()
     assert client.answers[1][0]
@@ -224,26 +222,6 @@ def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
     assert frame.lease == store.node.replica.lease.sequence
     assert frame.clock >= client.answers[1]
     assert isinstance(Value(None, 1), Value)
-
-
-def test_a_client_of_the_first_release_may_have_any_id_but_that_of_another_one(
-    store: Store,
-) -> None:
-    sessions = Sessions(store.node)
-    other = Client(sessions, client=b"other---")
-    old = Client(sessions)
-    began = store.node.clock.reading()
-
-    def commit_as(client: bytes) -> CommitTransaction[Any]:
-        id_ = client + bytes(8)
-        return CommitTransaction(id_, began, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
-
-    old.ask(commit_as(b"drawn---"), commit_as(b"other---"))
-    store.node.turn()
-    old.read()
-    assert 1 in old.answers
-    assert old.failures[2][0] == "Invalid"
-    other.session.close()
 
 
 def test_who_is_cut_off_while_it_is_answered_counts_no_more(store: Store) -> None:
@@ -268,7 +246,7 @@ def test_taking_back_what_was_never_protected_costs_the_same_however_much_is_ask
 ) -> None:
     lines = []
     for number in (10, 1000):
-        client = Client(Sessions(store.node), client=b"%08d" % number)
+        client = Client(Sessions(store.node), name=b"%08d" % number)
         client.ask(*[AwaitQuiet() for _ in range(number)])
         waits = ScanChanges(b"a", b"b", store.node.clock.reading())
         client.ask(*[waits for _ in range(number)], first=number + 1)

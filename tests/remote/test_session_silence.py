@@ -17,14 +17,15 @@ from postroom.ranges.requests import (
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
-from tests.remote.session_client import Client, commit, waiting
+from tests.remote.client_names import client_id
+from tests.remote.session_client import OWN, Client, commit, waiting
 
 
-def lock(client: bytes = bytes(8), number: int = 1, key: bytes = b"lock") -> GetForUpdate:
+def lock(client: bytes = OWN, number: int = 1, key: bytes = b"lock") -> GetForUpdate:
     return GetForUpdate(key, 0, client + number.to_bytes(8, "big"), 60.0)
 
 
-def reap(client: bytes = bytes(8), number: int = 1) -> ReapQueue:
+def reap(client: bytes = OWN, number: int = 1) -> ReapQueue:
     return ReapQueue(b"inbox", 10, 1000, client + number.to_bytes(8, "big"), 60.0)
 
 
@@ -42,7 +43,7 @@ def test_who_holds_something_and_falls_silent_has_gone(store: Store) -> None:
     with_mail(store)
     client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
     client.ask(lock(), reap(), Protect())
-    other.ask(lock(b"somebody"))
+    other.ask(lock(client_id(b"somebody")))
     store.advance(4.0)
     other.ask(first=2)
     assert held(store) == (1, 1, 1)
@@ -137,7 +138,7 @@ def test_nobody_touches_what_another_client_holds(store: Store, kind: str) -> No
     before = store.dump()
     thief.ask({
         "commit": commit(store, 1, Put(b"k", b"stolen")),
-        "release": ReleaseLocks((1).to_bytes(16, "big")),
+        "release": ReleaseLocks(OWN + (1).to_bytes(8, "big")),
         "lock": lock(),
         "reap": reap(),
     }[kind])  # fmt: skip
@@ -169,7 +170,7 @@ def test_looking_who_is_silent_takes_one_timer(store: Store) -> None:
     sessions = Sessions(store.node)
     clients = [Client(sessions, b"%08d" % n) for n in range(200)]
     for number, client in enumerate(clients):
-        client.ask(lock(b"%08d" % number, key=b"%d" % number))
+        client.ask(lock(client_id(b"%08d" % number), key=b"%d" % number))
     for _ in range(8):
         store.advance(1.0)
         assert store.node.sizes()["timers"] < 30

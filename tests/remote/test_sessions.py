@@ -22,7 +22,7 @@ from postroom.ranges.requests import (
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
-from tests.remote.session_client import Client, commit, waiting
+from tests.remote.session_client import OWN, Client, commit, waiting
 
 
 def test_a_client_is_welcomed_and_told_who_leads(store: Store) -> None:
@@ -76,7 +76,7 @@ def test_a_clock_too_far_ahead_is_refused(store: Store, where: str) -> None:
     if where == "frame":
         client.clock = ahead
     else:
-        request = CommitTransaction(bytes(16), ahead, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
+        request = CommitTransaction(OWN + bytes(8), ahead, 60.0, 0, b"k", [], [], [Put(b"k", b"v")])
     client.ask(request, Get(b"k"))
     store.driver.settle()
     client.read()
@@ -111,7 +111,7 @@ def test_what_waits_is_withdrawn_with_its_stream(store: Store) -> None:
     client = Client(sessions)
     client.ask(
         ScanChanges(b"a", b"b", store.node.clock.reading()),
-        ReapQueue(b"k", 1, 1, bytes(16), 60.0, wait=True),
+        ReapQueue(b"k", 1, 1, OWN + bytes(8), 60.0, wait=True),
     )
     assert waiting(store) == 2
     assert sessions.admission.requests == 2
@@ -148,7 +148,7 @@ def test_protections_are_taken_back_with_the_stream(store: Store) -> None:
 
 def test_a_newer_stream_of_a_client_ends_the_older_one(store: Store) -> None:
     sessions = Sessions(store.node)
-    old, other = Client(sessions, stream=1), Client(sessions, client=b"somebody", stream=1)
+    old, other = Client(sessions, stream=1), Client(sessions, name=b"somebody", stream=1)
     old.ask(commit(store, 1, Put(b"k", b"old")))
     new = Client(sessions, stream=2)
     store.driver.settle()
@@ -180,7 +180,7 @@ def test_a_node_that_stops_says_goodbye(store: Store) -> None:
         b"",
         b"\xc1",
         frames.encode((1, 5, [(1, ["collect_garbage", 1, 1])], [], False)),
-        frames.encode((0, 1, bytes(8), 1)),
+        frames.encode((0, 1, bytes(32), 1)),
         frames.encode((7,)),
     ],
 )
@@ -206,7 +206,7 @@ def test_requests_before_the_hello_end_the_stream(store: Store) -> None:
 
 def test_another_version_is_refused_with_words(store: Store) -> None:
     session = Session(Sessions(store.node), "somebody", lambda: None)
-    session.received(frames.encode((0, 99, bytes(8), 1)))
+    session.received(frames.encode((0, 99, bytes(32), 1)))
     frame = session.take()
     assert frame is not None
     goodbye = frames.from_node(frame)

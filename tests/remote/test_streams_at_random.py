@@ -15,7 +15,6 @@ from postroom import limits
 from postroom.client.remote import connection
 from postroom.client.remote.connection import Streams
 from postroom.client.remote.router import Router
-from postroom.errors import Invalid
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.requests import (
@@ -32,7 +31,7 @@ from postroom.ranges.requests import (
 )
 from postroom.server.cluster.admission import Limits
 from postroom.server.cluster.connections import Connections
-from postroom.server.cluster.native_server import NativeDoor
+from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -135,11 +134,11 @@ class History:
         self.is_wanted = True
         store.node.on_wake = self._on_wake
         self.sessions = Sessions(store.node, Limits(unread_bytes_max=4000, stream_requests_max=20))
-        self.door = NativeDoor(Security(None), None)  # type: ignore[arg-type]  # for other nodes
-        self.door.sessions = self.sessions
+        nodes: Any = None  # for other nodes
+        self.server = NativeServer("127.0.0.1:0", Security(None), nodes)
+        self.server.sessions = self.sessions
         self.connections = Connections(self.clock.monotonic)
         patch(connection, "dial", self._dial)
-        patch(Streams, "speaks_grpc_only", _not_installed)
         self.streams = Streams(None, None)
         self.streams.alarm = self._on_alarm  # type: ignore[method-assign]
         self.router = self.streams.router = Router(
@@ -165,7 +164,7 @@ class History:
         stream = here.protocol = create()
         taken_in = self.connections.accept("b", len(self.ends))
         assert taken_in is not None
-        there.protocol = self.door.create(taken_in)
+        there.protocol = self.server.create_stream(taken_in)
         there.protocol.connection_made(there)
         stream.connection_made(here)
         self.ends += [here, there]
@@ -311,16 +310,12 @@ class History:
         admission = self.sessions.admission
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)
         assert self.sessions.large_frames.bytes == 0
-        assert self.door.unfinished.bytes == 0
+        assert self.server.unfinished.bytes == 0
         assert self.router.is_quiet()
         assert not sum(map(len, self.store.node.replica.waiting_for.values()))
         assert set(self.sessions._open) <= {self.router.client}
         assert self.router.next_deadline() > self.clock.seconds
         assert self.alarm_at <= self.router.next_deadline()
-
-
-def _not_installed(_: Streams, address: str) -> None:
-    raise Invalid(f"{address} hung up early, and gRPC is not tried")
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -23,10 +23,10 @@ AAECAwQFBgcICQoLDA0ODw==
 """
 
 
-def test_with_certificates_of_one_authority(tmp_path: Path, old: bool) -> None:
+def test_with_certificates_of_one_authority(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     with (
-        Server(authority.server(), old=old) as server,
+        Server(authority.server()) as server,
         postroom.connect(server.address, tls=authority.client()) as db,
     ):
         db.put(b"a", b"1")
@@ -38,18 +38,16 @@ def _foreign_client(tmp_path: Path, own: Authority) -> postroom.TLS:
     return postroom.TLS(own.ca, foreign.certificate, foreign.key)
 
 
-def test_a_node_of_another_authority_is_refused(tmp_path: Path, old: bool) -> None:
+def test_a_node_of_another_authority_is_refused(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     tls = Authority(tmp_path / "foreign").client()
-    with Server(authority.server(), old=old) as server:
+    with Server(authority.server()) as server:
         assert type(why_not("ca=", server.address, tls=tls)) is AccessDenied
 
 
-def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(
-    tmp_path: Path, old: bool
-) -> None:
+def test_a_client_whose_certificate_the_node_does_not_know_gets_nothing(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
-    with Server(authority.server(), old=old) as server:
+    with Server(authority.server()) as server:
         for tls in (_foreign_client(tmp_path, authority), postroom.TLS(authority.ca)):
             assert type(why_not("certificate", server.address, tls=tls)) is AccessDenied
         assert type(why_not("tls=", server.address, insecure=True)) is AccessDenied
@@ -87,11 +85,9 @@ def test_files_that_are_of_no_use_are_named_at_once(tmp_path: Path) -> None:
             postroom.connect("127.0.0.1:1", tls=tls)
 
 
-def test_a_node_whose_certificate_is_for_another_host_is_refused_at_once(
-    tmp_path: Path, old: bool
-) -> None:
+def test_a_node_whose_certificate_is_for_another_host_is_refused_at_once(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
-    with Server(authority.server(), old=old) as server:
+    with Server(authority.server()) as server:
         elsewhere = server.address.replace("127.0.0.1", "localhost")
         with pytest.raises(AccessDenied, match="names this address"):
             postroom.connect(elsewhere, tls=authority.client(), timeout=10.0)
@@ -104,11 +100,11 @@ def test_a_token_that_no_node_can_accept(token: str) -> None:
     assert token not in str(refused.value)
 
 
-def test_a_wrong_token_is_refused_at_once(tmp_path: Path, old: bool) -> None:
+def test_a_wrong_token_is_refused_at_once(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "ca")
     (tmp_path / "tokens").write_text("sesame\n")
     security, tls = authority.server(Tokens(tmp_path / "tokens")), authority.client()
-    with Server(security, old=old) as server:
+    with Server(security) as server:
         for token, words in ((None, "asks for a token"), ("open", "not known here.*token=")):
             with pytest.raises(AccessDenied, match=words):
                 postroom.connect(server.address, tls=tls, token=token)
@@ -116,13 +112,13 @@ def test_a_wrong_token_is_refused_at_once(tmp_path: Path, old: bool) -> None:
             db.put(b"a", b"1")
 
 
-def test_a_removed_token_ends_the_streams_that_it_opened(tmp_path: Path, old: bool) -> None:
+def test_a_removed_token_ends_the_streams_that_it_opened(tmp_path: Path) -> None:
     """It wrote on while its stream lasted."""
     authority, path = Authority(tmp_path / "ca"), tmp_path / "tokens"
     path.write_text("sesame\nother\n")
     security, tls = authority.server(Tokens(path)), authority.client()
     with (
-        Server(security, old=old) as server,
+        Server(security) as server,
         postroom.connect(server.address, tls=tls, token="sesame") as db,
         postroom.connect(server.address, tls=tls, token="other") as other,
     ):

@@ -27,6 +27,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.protocol import frames, streams
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.requests import CommitTransaction, DeleteRange, Get, Put, ScanChanges
+from tests.remote.client_names import secret_of
 from tests.soak.slow import Stream, opened
 from tests.soak.worker import Worker
 
@@ -158,7 +159,7 @@ class Crowd:
             refusals = [each.failure and each.failure[0] for each in message.answers]
             if len(refusals) != 1 or refusals[0] not in GLUT_REFUSALS:
                 raise AssertionError(f"what takes too much memory is answered with {message}")
-            again = frames.Hello(frames.PROTOCOL_VERSION, b"glutton!", 1)
+            again = frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"glutton"), 1)
             await session.say(streams.framed(frames.encode(again)))
             while not isinstance(await session.message(), frames.Goodbye):
                 pass

@@ -137,7 +137,7 @@ class Stream:
         host, port = address.rsplit(":", 1)
         await self._loop.sock_connect(self._socket, (host, int(port)))
         identity = identities.draw(worker.random)
-        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.client, 1, True, identity.secret)
+        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.secret, 1)
         opening = streams.opening_bytes(streams.Opening(streams.TALK))
         await self._loop.sock_sendall(self._socket, opening)
         reply = streams.read_reply(await self._frame())

@@ -43,7 +43,7 @@ from postroom.protocol.failures import (
 from postroom.ranges.requests import CommitTransaction, Unprotect
 
 
-class Pauses(NamedTuple):
+class RetryTimes(NamedTuple):
     """The times of pauses and deadlines, on the client's monotonic clock.
 
     Attributes:
@@ -67,7 +67,7 @@ class Pauses(NamedTuple):
         return self.monotonic() + self.request_seconds
 
 
-class Attempts:
+class FailedAttempts:
     """The calls whose attempts did not succeed.
 
     Args:
@@ -86,7 +86,7 @@ class Attempts:
         search: Search,
         holdings: Holdings,
         clock: HeardClock,
-        pauses: Pauses,
+        pauses: RetryTimes,
     ) -> None:
         self._pending = pending
         self._outcomes = outcomes
@@ -209,4 +209,4 @@ class Attempts:
         self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
 
 
-__all__ = ["Attempts", "Pauses"]
+__all__ = ["FailedAttempts", "RetryTimes"]

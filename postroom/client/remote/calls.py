@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from postroom.errors import Unavailable
 from postroom.ranges.requests import ReleaseLocks, Unprotect
 
-if TYPE_CHECKING:
-    from postroom.client.remote.link import Link
+
+class CallLink(Protocol):
+    """The parts of a link (:mod:`.link`) that concern the calls on it.
+
+    Attributes:
+        number: the number of the link.
+    """
+
+    number: int
+
+    @property
+    def sent(self) -> Mapping[int, RemoteCall]:
+        """Return the calls that may have reached the node and are not answered, by number."""
+
+    def withdraw(self, call: RemoteCall) -> bool:
+        """Tell the node that the call is not wanted; return whether the port must be told."""
 
 
 class RemoteCall:
@@ -65,7 +80,7 @@ class RemoteCall:
         self.deadline = 0.0
         self.waits = False
         self.is_commit = self.has_company = self.crowds = False
-        self.link: Link | None = None
+        self.link: CallLink | None = None
         self.was_sent = False
         self.maybe = False
         self.adrift: tuple[tuple[int, int], ...] = ()

@@ -10,10 +10,11 @@ from typing import Any, Final
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.remote.connection import TLS, check_tls, check_token
+from postroom.client.remote.connection import check_token
 from postroom.client.remote.router import REQUEST_SECONDS
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
-from postroom.client.remote.status import StatusReader
+from postroom.client.remote.status import ClusterStatusReader
+from postroom.client.remote.tls_files import TLS, check_tls
 from postroom.errors import Invalid, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
@@ -68,7 +69,7 @@ def connect(  # noqa: PLR0913 - each argument is an option
     randomness = _randomness()
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
     sender.start(functools.partial(_reach, patience))
-    status = StatusReader(sender, nodes)
+    status = ClusterStatusReader(sender, nodes)
     return blocking.Database(sender, asynchronous.Database(sender, values, status, sender.close))
 
 
@@ -106,7 +107,7 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
         sender.abort()
         await sender.close()
         raise
-    return asynchronous.Database(sender, values, StatusReader(sender, nodes), sender.close)
+    return asynchronous.Database(sender, values, ClusterStatusReader(sender, nodes), sender.close)
 
 
 async def _reach(patience: float, sender: AsyncioSender) -> None:

@@ -2,76 +2,43 @@
 
 ::
 
-    open ─▶ native? ─▶ Stream ─────────────▶ frames ─▶ router
-              │ no: a node of the first release
-              └──────▶ .grpc_connection ───▶ frames ─▶ router
+    router ─ open, output ─▶ Streams ─▶ _OpenStream ─▶ NativeStream ─▶ node
+       ▲                                     │
+       └────────── frames, the end ──────────┘
 
 There is one stream to each node, in frames of bytes (:mod:`postroom.protocol.frames`), over TCP
-(:mod:`.native`). The router's output is taken after everything else that happens now. So all
-requests that the application makes meanwhile go into one frame together. No task and no future is
-made for a request but the one that its caller awaits.
+(:mod:`.native`). The router's output is taken after everything else that happens now. All requests
+that the application makes meanwhile therefore go into one frame. No task and no future is made for
+a request but the one that its caller awaits.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from postroom.client.remote import tls_files
 from postroom.client.remote.addresses import HungUp
 from postroom.client.remote.certificate_dates import has_expired
-from postroom.client.remote.doors import Doors
 from postroom.client.remote.native import (
-    Stream,
-    Turned,
+    NativeStream,
+    StreamRefused,
     dial,
     offering_native,
     why_not_connected,
 )
+from postroom.client.remote.tls_files import TLS, check_tls
 from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.failures import WireError
-from postroom.protocol.streams import DENIED, TALK, Opening, OtherProtocol
+from postroom.protocol.streams import DENIED, TALK, Opening
 
 if TYPE_CHECKING:
     from postroom.client.remote.router import Router
 
 CLOSED_SECONDS: Final = 2.0
-
-_log = logging.getLogger(__name__)
-
-
-class TLS(NamedTuple):
-    """The PEM files by which a client recognises nodes, and is recognised by them.
-
-    Attributes:
-        ca: the path of the certificate that has signed those of the nodes.
-        certificate: the path of this client's own certificate, if the nodes ask for one; else
-            ``None``.
-        key: the path of its key.
-    """
-
-    ca: str | Path
-    certificate: str | Path | None = None
-    key: str | Path | None = None
-
-
-def check_tls(tls: TLS) -> None:
-    """Check that the files can be used.
-
-    Raises:
-        Invalid: one cannot, or one of the pair is missing.
-    """
-    if (tls.certificate is None) != (tls.key is None):
-        raise Invalid("TLS takes certificate and key together, or neither")
-    fault = tls_files.fault(tls.ca, tls.certificate, tls.key)
-    if fault is not None:
-        raise Invalid(f"{fault}; nothing was sent: give the right PEM files for TLS")
 
 
 def _context(tls: TLS | None) -> ssl.SSLContext | None:
@@ -115,11 +82,9 @@ class Streams:
         self.loop = asyncio.get_running_loop()
         self._tls = tls
         self.token = token
-        self._doors = Doors()
         self._links: dict[int, _OpenStream] = {}
         self._ending: set[asyncio.Future[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._grpc: Any = None
 
     # --- calls of the router
 
@@ -156,10 +121,6 @@ class Streams:
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSED_SECONDS)
         await asyncio.sleep(0)  # a socket is closed a turn later
-        if self._grpc is not None:
-            from postroom.client.remote.grpc_connection import LINGER_SECONDS  # noqa: PLC0415
-
-            await asyncio.sleep(LINGER_SECONDS)
 
     # --- calls of links
 
@@ -186,45 +147,22 @@ class Streams:
             "nodes refuse it; nothing was done: renew it"
         )
 
-    def is_native(self, address: str) -> bool:
-        """Return whether to try a native stream."""
-        return self._doors.is_native(address, self.loop.time())
-
-    def speaks_grpc_only(self, address: str) -> Any:
-        """Note that a native stream was tried in vain; return the streams over gRPC.
-
-        Raises:
-            Invalid: gRPC is not installed, or cannot be used here.
-        """
-        if self._grpc is None:
-            from postroom.client.remote.grpc_connection import GrpcStreams  # noqa: PLC0415
-
-            self._grpc = GrpcStreams(self._tls, self.token)
-        self._doors.speaks_grpc_only(address, self.loop.time())
-        return self._grpc
-
-    def forget(self, address: str) -> None:
-        """Forget which protocol is spoken there: the node may come back as another version."""
-        self._doors.forget(address)
-
 
 class _OpenStream:
-    """One stream and its opening: :class:`postroom.client.remote.native.Events`."""
+    """One stream and its opening: :class:`.native.StreamEvents`."""
 
     def __init__(self, streams: Streams, number: int, address: str) -> None:
         self._streams = streams
         self._number = number
         self._address = address
-        self._stream: Stream | None = None
+        self._stream: NativeStream | None = None
         self._is_told = False
-        self._wanted = asyncio.Event()
-        self._task = streams.loop.create_task(self._run())
+        self._task = streams.loop.create_task(self._open())
 
     # --- calls of the router
 
     def output(self) -> None:
         """Write frames after everything else that happens now."""
-        self._wanted.set()
         if not self._is_told:
             self._is_told = True
             self._streams.loop.call_soon(self._write)
@@ -260,65 +198,40 @@ class _OpenStream:
         self._write()
 
     def ended(self, error: Exception) -> None:
-        """End the stream, or try gRPC if the node does not speak the native protocol."""
+        """Tell the router that the stream has ended by itself."""
         if self._stream is not None:
             self._streams.await_end(self._stream.gone)
-        if isinstance(error, OtherProtocol):
-            self._task = self._streams.loop.create_task(self._run_grpc())
-        else:
-            self._streams.ended(self._number, _reason(error, self._address))
+        self._streams.ended(self._number, _reason(error, self._address))
 
     # --- opening
 
-    async def _run(self) -> None:
-        if not self._streams.is_native(self._address):
-            await self._run_grpc()
-            return
+    async def _open(self) -> None:
         try:
             await dial(self._address, self._streams.context, self._create)
         except OSError as error:  # TimeoutError is one
             self._streams.ended(self._number, _reason(error, self._address))
 
-    def _create(self) -> Stream:
+    def _create(self) -> NativeStream:
         opening = Opening(TALK, b"", self._streams.token)
-        self._stream = Stream(opening, self, FRAME_BYTES_MAX)
+        self._stream = NativeStream(opening, self, FRAME_BYTES_MAX)
         return self._stream
-
-    async def _run_grpc(self) -> None:
-        streams, number = self._streams, self._number
-        reason: Exception
-        try:
-            grpc = streams.speaks_grpc_only(self._address)
-            self._wanted.set()
-            reason = await grpc.converse(
-                self._address, self._wanted,
-                lambda: streams.router.take(number),
-                lambda frame: streams.router.received(number, frame),
-            )  # fmt: skip
-        except Invalid as error:
-            reason = Unavailable(str(error))
-        except Exception as error:
-            _log.exception("the stream to %s ended", self._address)
-            reason = Unavailable(f"the stream failed: {error}")
-        streams.forget(self._address)
-        streams.ended(number, reason)
 
 
 def _reason(error: Exception, address: str) -> Exception:
     """Return the error for the router."""
     match error:
-        case Turned(code=code) if code == DENIED:
+        case StreamRefused(code=code) if code == DENIED:
             return AccessDenied(
                 f"{address} refuses: {shown(error)}: give what it accepts, connect(tls=...), "
                 "connect(token=...) or TLS(certificate=...)"
             )
         case ssl.SSLError():
             return AccessDenied(_no_tls(address, why_not_connected(error)))
-        case HungUp():  # over TLS; a node that goes away just then does the same
+        case HungUp():  # over TLS; a node that goes away just then hangs up, too
             return HungUp(_no_tls(address, str(error)))
         case OSError():
             return Unavailable(why_not_connected(error))
-        case Turned() | WireError():
+        case StreamRefused() | WireError():
             return Unavailable(shown(error))
     return error
 

@@ -39,7 +39,6 @@ from postroom.protocol.frames import (
     PROTOCOL_VERSION,
     encode,
 )
-from postroom.protocol.identities import Identity
 
 QUIET_SECONDS: Final = 0.5
 """The time without a sign of life after which a client that waits for an answer asks for one."""
@@ -146,7 +145,7 @@ class Link:
         "withdrawn",
     )
 
-    def __init__(self, number: int, address: str, identity: Identity, now: float) -> None:
+    def __init__(self, number: int, address: str, secret: bytes, now: float) -> None:
         self.number = number
         self.address = address
         self.node_id = 0
@@ -164,7 +163,7 @@ class Link:
         self.heard_at = self.spoke_at = now
         self.asked_at = 0.0
         self.speaks = False
-        self._hello = encode((0, PROTOCOL_VERSION, identity.client, number, True, identity.secret))
+        self._hello = encode((0, PROTOCOL_VERSION, secret, number))
         self._told = True
         self._thins = False
         self._commits_out = 0

@@ -3,8 +3,7 @@
 ::
 
     dial ─▶ TCP, TLS ─▶ preamble, Opening ─▶ Accepted ─▶ frames both ways ─▶ ended
-                │               │
-                └── OtherProtocol: it speaks gRPC only                (once, with the reason)
+                                                                (once, with the reason)
 
 It writes at once: frames leave before the call returns, unless the other side does not accept them.
 Nothing here decides anything.
@@ -28,7 +27,6 @@ from postroom.protocol.streams import (
     Accepted,
     Incoming,
     Opening,
-    OtherProtocol,
     OtherVersion,
     Refusal,
     framed,
@@ -45,8 +43,8 @@ WRITE_BUFFER_BYTES: Final = 256 * 1024
 IDLE_SECONDS: Final = 2
 """The time after which a silent connection is probed, in seconds.
 
-It ends after the same time again without an answer, or if sent bytes are not accepted for twice
-this time.
+It ends after as long again without an answer, or if sent bytes are not accepted for twice this
+time.
 """
 
 _WAITS, _OPEN, _ENDED = range(3)
@@ -54,15 +52,20 @@ _WAITS, _OPEN, _ENDED = range(3)
 CertificateCheck: TypeAlias = Callable[[bytes], Exception | None]
 
 
-class Turned(Error):
-    """A refusal by the other side, with a code of :mod:`postroom.protocol.streams` and a reason."""
+class StreamRefused(Error):
+    """A refusal by the other side.
+
+    Args:
+        code: a code of :mod:`postroom.protocol.streams`.
+        reason: for people.
+    """
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
         self.code = code
 
 
-class Events(Protocol):
+class StreamEvents(Protocol):
     """The object that is told what happens on a stream."""
 
     def accepted(self, answer: bytes) -> None:
@@ -78,7 +81,7 @@ class Events(Protocol):
         """Handle the end of the stream. Called once, and last."""
 
 
-class Stream(asyncio.Protocol):
+class NativeStream(asyncio.Protocol):
     """One stream that this side opens.
 
     Args:
@@ -92,7 +95,7 @@ class Stream(asyncio.Protocol):
     def __init__(
         self,
         opening: Opening,
-        events: Events,
+        events: StreamEvents,
         frame_bytes_max: int,
         check: CertificateCheck | None = None,
     ) -> None:
@@ -130,7 +133,7 @@ class Stream(asyncio.Protocol):
         """
         match read_reply(frame):
             case Refusal(code, reason):
-                self._end(Turned(code, reason))
+                self._end(StreamRefused(code, reason))
             case _:
                 raise WireError("an answer to nothing")
 
@@ -161,7 +164,7 @@ class Stream(asyncio.Protocol):
         if self._state == _ENDED:
             transport.abort()
         elif agreed is not None and agreed.selected_alpn_protocol() is None:
-            self._end(OtherProtocol("it speaks gRPC only"))
+            self._end(WireError("no native stream of this version of Postroom"))
         elif (fault := self._fault(agreed)) is not None:
             self._end(fault)
         else:
@@ -209,18 +212,18 @@ class Stream(asyncio.Protocol):
     def _on_reply(self, frame: bytes) -> None:
         match read_reply(frame):
             case Refusal(code, reason):
-                self._end(Turned(code, reason))
+                self._end(StreamRefused(code, reason))
             case Accepted(answer):
                 self._state = _OPEN
                 self._events.accepted(answer)
 
     def _why_lost(self, error: Exception | None) -> Exception:
         if self._state == _WAITS and not self._incoming.greeted:
-            assert self._transport is not None
             if isinstance(error, ssl.SSLError):
                 return error
+            assert self._transport is not None
             if self._transport.get_extra_info("ssl_object") is None:
-                return OtherProtocol("it hangs up before it has said what it speaks")
+                return Unavailable("the node hangs up before it has said anything")
             return HungUp("connection closed by the node")
         if error is not None:
             return Unavailable(f"the connection was lost: {error}")
@@ -246,8 +249,8 @@ def offering_native(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 async def dial(
-    address: str, context: ssl.SSLContext | None, create: Callable[[], Stream]
-) -> Stream:
+    address: str, context: ssl.SSLContext | None, create: Callable[[], NativeStream]
+) -> NativeStream:
     """Connect to ``address``, and begin the stream.
 
     Raises:
@@ -310,7 +313,7 @@ def notice_silence(
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-class _Question:
+class _AnswerEvents:
     """The events of a stream that is opened for its answer."""
 
     def __init__(self) -> None:
@@ -341,15 +344,15 @@ async def ask(
 ) -> bytes:
     """Return the answer of the node at ``address`` to one question.
 
-    ``check`` is that of a :class:`Stream`.
+    ``check`` is that of a :class:`NativeStream`.
 
     Raises:
         OSError, TimeoutError: see :func:`dial`.
         Error, WireError: the stream has ended without an answer.
     """
-    question = _Question()
+    question = _AnswerEvents()
     stream = await dial(
-        address, context, lambda: Stream(opening, question, answer_bytes_max, check)
+        address, context, lambda: NativeStream(opening, question, answer_bytes_max, check)
     )
     try:
         return await question.answer

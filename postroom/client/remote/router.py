@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from postroom.client.remote import lost_claims
 from postroom.client.remote.addresses import Addresses
-from postroom.client.remote.attempts import Attempts, Pauses
+from postroom.client.remote.attempts import FailedAttempts, RetryTimes
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
@@ -41,7 +41,7 @@ from postroom.client.remote.link import COMPANY_SECONDS, Link
 from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
-from postroom.client.remote.upkeep import OF_HOLDINGS, Upkeep
+from postroom.client.remote.upkeep import OF_HOLDINGS, HoldingsUpkeep
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
@@ -105,18 +105,20 @@ class Router:
         self._request_seconds = request_seconds
         identity = identities.draw(randomness)
         self.client = identity.client
-        self._search = Search(self.addresses, port, monotonic, identity, self._arm, self._is_idle)
+        self._search = Search(
+            self.addresses, port, monotonic, identity.secret, self._arm, self._is_idle
+        )
         self._links = self._search.links
         self._outcomes = Outcomes(
             self.addresses, self._search.newest, self.reading, request_seconds
         )
         self._pending = PendingCalls()
         self._holdings = Holdings()
-        self._attempts = Attempts(
+        self._attempts = FailedAttempts(
             self._pending, self._outcomes, self._search, self._holdings, self.clock,
-            Pauses(monotonic, randomness, request_seconds, self._arm),
+            RetryTimes(monotonic, randomness, request_seconds, self._arm),
         )  # fmt: skip
-        self._upkeep = Upkeep(
+        self._upkeep = HoldingsUpkeep(
             self._holdings, port, self.clock, monotonic, self.client, self._next_number
         )
         self._number = 0

@@ -25,7 +25,6 @@ from postroom.client.remote.addresses import Addresses
 from postroom.client.remote.calls import Port
 from postroom.client.remote.link import Link
 from postroom.protocol.frames import Welcome
-from postroom.protocol.identities import Identity
 
 PATIENCE_SECONDS: Final = 1.0
 """The time after which the next address is tried as well, in seconds."""
@@ -38,7 +37,7 @@ class Search:
         addresses: those to try.
         port: opens links.
         monotonic: returns seconds that never go back.
-        identity: the id and the secret of the client.
+        secret: the secret of the client.
         arm: called with the time at which ``tick`` is wanted.
         is_idle: returns whether no caller waits for a leader.
 
@@ -53,7 +52,7 @@ class Search:
         addresses: Addresses,
         port: Port,
         monotonic: Callable[[], float],
-        identity: Identity,
+        secret: bytes,
         arm: Callable[[float], None],
         is_idle: Callable[[], bool],
     ) -> None:
@@ -63,7 +62,7 @@ class Search:
         self._addresses = addresses
         self._port = port
         self._monotonic = monotonic
-        self._identity = identity
+        self._secret = secret
         self._arm = arm
         self._is_idle = is_idle
         self._opened = 0
@@ -154,7 +153,7 @@ class Search:
                     self._look_up(link, now)
                 return
         self._opened += 1
-        self.links[self._opened] = link = Link(self._opened, address, self._identity, now)
+        self.links[self._opened] = link = Link(self._opened, address, self._secret, now)
         self._port.open(link.number, address)
 
     def next_deadline(self) -> float:

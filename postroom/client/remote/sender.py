@@ -7,7 +7,7 @@
             ◀─────────────────── each by its own lock ────
 
 The process has one background thread for all databases. It stays: another connection costs no
-thread, and gRPC, where it is needed, fails if event loops end before it does.
+thread.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroom.client.remote.calls import RemoteCall
-from postroom.client.remote.connection import TLS, Streams
+from postroom.client.remote.connection import Streams
 from postroom.client.remote.router import Router
+from postroom.client.remote.tls_files import TLS
 from postroom.client.run_blocking import Sleep, run_blocking
 from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Invalid
 from postroom.kv import forks
 from postroom.kv.clock import SystemClock
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import Now
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ class AsyncioSender:
             addresses, self._streams, self.loop.time, randomness, request_seconds=request_seconds
         )
         self.reading = self.router.reading
-        self.next_id = TransactionIds(self.router.client, FIRST_NUMBER).draw
+        self.next_id = TransactionIds(self.router.client).draw
         self._submit = self.router.submit
         self._refusal = ""
         self.router.start()

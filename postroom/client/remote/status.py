@@ -22,7 +22,7 @@ from postroom.ranges.positions import Position, ReadPositions
 from postroom.ranges.requests import Now
 
 
-class StatusReader:
+class ClusterStatusReader:
     """A reader of the status of a remote store.
 
     Args:

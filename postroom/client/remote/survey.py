@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from postroom.client.remote.addresses import in_words
-from postroom.client.remote.connection import TLS, Streams
+from postroom.client.remote.connection import Streams
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Error
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError, error_from
+from postroom.protocol.identities import SECRET_BYTES
 from postroom.protocol.requests import DescribeNode, decode_result
 from postroom.ranges.nodes import NodeStatus
-from postroom.ranges.requests import CLIENT_ID_BYTES
 
 SURVEY_SECONDS: Final = 3.0
 _DESCRIBE, _COUNT = 1, 2
@@ -101,7 +102,7 @@ class _Asking:
     def __init__(self, streams: Streams, randomness: random.Random) -> None:
         self.done = asyncio.Event()
         self._streams = streams
-        self._client = randomness.randbytes(CLIENT_ID_BYTES)
+        self._secret = randomness.randbytes(SECRET_BYTES)
         self._links: dict[int, NodeReport] = {}
         self._frames: dict[int, list[bytes]] = {}
         self._unanswered: dict[int, set[int]] = {}
@@ -116,7 +117,7 @@ class _Asking:
         link = len(self._links) + 1
         self._links[link] = NodeReport(address)
         self._frames[link] = [
-            frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._client, link))
+            frames.encode(frames.Hello(frames.PROTOCOL_VERSION, self._secret, link))
         ]
         self._unanswered[link] = {_DESCRIBE, _COUNT}
         self._streams.open(link, address)

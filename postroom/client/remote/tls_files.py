@@ -1,15 +1,45 @@
-"""Checks of the PEM files for TLS, of clients and nodes, before gRPC sees them.
+"""The PEM files for TLS, of clients and nodes, and their checks before they are used.
 
-gRPC reports a wrong file on this side as a node that cannot be reached, or not at all.
+``ssl`` names neither the file that is wrong nor, in most cases, what is wrong with it.
 """
 
 from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
+
+from postroom.errors import Invalid
 
 _MISMATCHES: Final = frozenset({"KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH"})
+
+
+class TLS(NamedTuple):
+    """The PEM files by which a client recognises nodes, and is recognised by them.
+
+    Attributes:
+        ca: the path of the certificate that has signed those of the nodes.
+        certificate: the path of this client's own certificate, if the nodes ask for one; else
+            ``None``.
+        key: the path of its key.
+    """
+
+    ca: str | Path
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+
+
+def check_tls(tls: TLS) -> None:
+    """Check that the files can be used.
+
+    Raises:
+        Invalid: one cannot, or one of the pair is missing.
+    """
+    if (tls.certificate is None) != (tls.key is None):
+        raise Invalid("TLS takes certificate and key together, or neither")
+    found = fault(tls.ca, tls.certificate, tls.key)
+    if found is not None:
+        raise Invalid(f"{found}; nothing was sent: give the right PEM files for TLS")
 
 
 def fault(

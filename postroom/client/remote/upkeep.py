@@ -19,7 +19,6 @@ from postroom.client.remote.link import Link
 from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.messaging.requests import ReapQueue
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
@@ -29,7 +28,7 @@ from postroom.ranges.requests import (
     Unprotect,
 )
 
-GIVING_BACK: Final = FIRST_NUMBER + (1 << 62)
+GIVING_BACK: Final = 1 << 62
 """The first number of the router's own transactions."""
 
 OF_HOLDINGS: Final = frozenset({
@@ -38,7 +37,7 @@ OF_HOLDINGS: Final = frozenset({
 """The requests whose answers change what is held."""
 
 
-class Upkeep:
+class HoldingsUpkeep:
     """The router's own requests.
 
     Args:
@@ -93,8 +92,8 @@ class Upkeep:
 
         It may also have kept it: this is called when a node says that it leads, and again with its
         first answer under a lease. A timestamp that is protected twice would stay protected for as
-        long as the stream lasts. So each protection is first taken back; the node ignores this for
-        a timestamp that it does not protect.
+        long as the stream lasts. Each protection is therefore first taken back; the node ignores
+        this for a timestamp that it does not protect.
         """
         self.mark(link)
         moments = list(self._holdings.protected())
@@ -137,4 +136,4 @@ class Upkeep:
             self._port.output(link.number)
 
 
-__all__ = ["OF_HOLDINGS", "Upkeep"]
+__all__ = ["OF_HOLDINGS", "HoldingsUpkeep"]

@@ -12,7 +12,7 @@ from postroom.ranges.requests import GetForUpdate, Lock, Protect, ScanChanges, U
 _MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
 
 
-class Owner(Protocol):
+class CallOwner(Protocol):
     """The session."""
 
     principal: str
@@ -37,12 +37,12 @@ class Asked(Call):
 
     __slots__ = ("number", "owner", "principal", "size", "waits")
 
-    def __init__(self, owner: Owner, number: int, request: Any, size: int) -> None:
+    def __init__(self, owner: CallOwner, number: int, request: Any, size: int) -> None:
         self.request = request
         self.urgent = True
         self.token = None
         self.cancelled = False
-        self.owner: Owner = owner
+        self.owner: CallOwner = owner
         self.principal = owner.principal
         self.number = number
         self.size = size

@@ -6,30 +6,30 @@
                   │ HELLO_SECONDS are over                    ▲
                   └ or a newer one needs its place ───────────┘
 
-A connection costs a file descriptor, or three if it is relayed to gRPC, and there must always be
-some left: storage opens files at any time, and a node that cannot ends. Connections that have not
-identified themselves are dropped first: the oldest that has sent nothing, since a true client
-speaks at once. A flood of connections thereby takes places from itself, and a client among it has
-all the time that a flood needs to fill the places again.
+A connection costs a file descriptor, and there must always be some left: storage opens files at
+any time, and a node that cannot ends. Connections that have not identified themselves are dropped
+first: the oldest that has sent nothing, since a true client speaks at once. A flood of connections
+thereby takes places from itself, and a client among it has all the time that a flood needs to fill
+the places again.
 
 This is plain synchronous code; :mod:`.listener` closes connections.
 """
 
 from __future__ import annotations
 
+import logging
+import resource
 from collections.abc import Callable
-from typing import Final
 
 from postroom.limits import (
     CONNECTIONS_MAX,
     CONNECTIONS_PENDING_MAX,
     CONNECTIONS_PENDING_PER_HOST_MAX,
+    DESCRIPTORS_RESERVED,
     HELLO_SECONDS,
 )
 
-NATIVE_COST: Final = 1
-RELAYED_COST: Final = 3
-"""The cost in file descriptors: the connection, and both ends of that to gRPC's server."""
+_log = logging.getLogger(__name__)
 
 
 class Connection:
@@ -41,13 +41,12 @@ class Connection:
         deadline: the time, on the monotonic clock, until which it may be pending.
     """
 
-    __slots__ = ("_connections", "cost", "deadline", "drop", "host", "port")
+    __slots__ = ("_connections", "deadline", "drop", "host", "port")
 
     def __init__(self, connections: Connections, host: str, port: int, deadline: float) -> None:
         self.host = host
         self.port = port
         self.drop: Callable[[], None] = lambda: None
-        self.cost = NATIVE_COST
         self.deadline = deadline
         self._connections = connections
 
@@ -69,7 +68,7 @@ class Connection:
         self._connections.closed(self)
 
 
-class _Host:
+class _PendingOfHost:
     """The pending connections from one address, oldest first."""
 
     __slots__ = ("silent", "speaking")
@@ -81,13 +80,9 @@ class _Host:
     def __len__(self) -> int:
         return len(self.silent) + len(self.speaking)
 
-    def first(self, but: Connection | None) -> Connection | None:
+    def first(self) -> Connection:
         """Return the connection that is dropped first."""
-        for group in (self.silent, self.speaking):
-            for each in group:
-                if each is not but:
-                    return each
-        return None
+        return next(iter(self.silent or self.speaking))
 
     def remove(self, connection: Connection) -> None:
         """Remove a connection that is pending no more."""
@@ -100,25 +95,27 @@ class Connections:
 
     Args:
         monotonic: seconds that never go back.
-        descriptors_max: the descriptors that all connections may cost.
-        pending_max, pending_per_host_max: how many may be pending.
+        connections_max: how many connections may be open.
+        pending_max, pending_per_host_max: how many of them may be pending.
+
+    Attributes:
+        dropped: how many were dropped so far, or not accepted.
     """
 
     def __init__(
         self,
         monotonic: Callable[[], float],
-        descriptors_max: int = CONNECTIONS_MAX,
+        connections_max: int = CONNECTIONS_MAX,
         pending_max: int = CONNECTIONS_PENDING_MAX,
         pending_per_host_max: int = CONNECTIONS_PENDING_PER_HOST_MAX,
     ) -> None:
         self._monotonic = monotonic
-        self._descriptors_max = descriptors_max
-        self._pending_max = max(1, min(pending_max, descriptors_max // 2))
+        self._connections_max = connections_max
+        self._pending_max = max(1, min(pending_max, connections_max // 2))
         self._pending_per_host_max = pending_per_host_max
         self._pending: dict[Connection, None] = {}
-        self._hosts: dict[str, _Host] = {}
+        self._hosts: dict[str, _PendingOfHost] = {}
         self._open: set[Connection] = set()
-        self.descriptors = 0
         self.dropped = 0
 
     def __len__(self) -> int:
@@ -135,23 +132,16 @@ class Connections:
             self._drop_one(host)
         while len(self._pending) >= self._pending_max:
             self._drop_one(None)
-        if not self._make_place(NATIVE_COST):
-            self.dropped += 1
-            return None
+        if len(self._open) >= self._connections_max:
+            if not self._pending:
+                self.dropped += 1
+                return None
+            self._drop_one(None)
         connection = Connection(self, host, port, self._monotonic() + HELLO_SECONDS)
         self._open.add(connection)
         self._pending[connection] = None
-        self._hosts.setdefault(host, _Host()).silent[connection] = None
-        self.descriptors += NATIVE_COST
+        self._hosts.setdefault(host, _PendingOfHost()).silent[connection] = None
         return connection
-
-    def relay(self, connection: Connection) -> bool:
-        """Raise the cost of ``connection`` to a relayed one's; return false if there is no room."""
-        if not self._make_place(RELAYED_COST - NATIVE_COST, connection):
-            return False
-        connection.cost = RELAYED_COST
-        self.descriptors += RELAYED_COST - NATIVE_COST
-        return True
 
     def spoke(self, connection: Connection) -> None:
         """Note that a connection has spoken, and is not dropped first any more."""
@@ -173,7 +163,6 @@ class Connections:
         """Note that a connection has ended."""
         if connection in self._open:
             self._open.discard(connection)
-            self.descriptors -= connection.cost
             self.said_hello(connection)
 
     def drop_late(self) -> float | None:
@@ -197,20 +186,37 @@ class Connections:
 
     # ---
 
-    def _make_place(self, cost: int, but: Connection | None = None) -> bool:
-        while self.descriptors + cost > self._descriptors_max:
-            if not any(each is not but for each in self._pending):
-                return False
-            self._drop_one(None, but)
-        return True
-
-    def _drop_one(self, host: str | None, but: Connection | None = None) -> None:
+    def _drop_one(self, host: str | None) -> None:
         """Drop the first connection of ``host``, or of the host that has most."""
         of_host = max(self._hosts.values(), key=len) if host is None else self._hosts[host]
-        victim = of_host.first(but) or next(each for each in self._pending if each is not but)
-        self._drop(victim)
+        self._drop(of_host.first())
 
     def _drop(self, connection: Connection) -> None:
         self.dropped += 1
         self.closed(connection)
         connection.drop()
+
+
+# --- file descriptors ----------------------------------------------------------------------------
+
+
+def raise_descriptor_limit() -> int:
+    """Raise this process's limit of files as far as the system allows, and return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (OSError, ValueError) as error:  # some systems promise more than they give
+            _log.info("the limit of open files stays at %d: %s", soft, error)
+    return CONNECTIONS_MAX + DESCRIPTORS_RESERVED if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_max(descriptors: int) -> int:
+    """Return how many of a process's descriptors connections may take.
+
+    The storage library keeps a fifth of them for its tables and opens others for a moment. The
+    reserve on top is for its logs, this node's own calls, the event loop and standard streams.
+    """
+    left = descriptors - descriptors // 5 - DESCRIPTORS_RESERVED
+    return max(descriptors // 4, min(CONNECTIONS_MAX, left))

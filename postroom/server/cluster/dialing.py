@@ -1,28 +1,22 @@
-"""The calls to other nodes: by native streams first, by gRPC if those are not spoken.
+"""The calls to other nodes, by native streams.
 
 ::
 
     ask(address, HELLO)      one question, one answer
     open(address, ...)       a stream on which frames are sent, until it ends
-
-During a rolling upgrade a node meets nodes of the first release, which speak gRPC only
-(:mod:`.grpc_dialing`, which is imported when the first of them is met). A stream over gRPC is given
-up as soon as the other node speaks the new protocol, which is tried now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from postroom.client.remote.doors import REMEMBERED_SECONDS, Doors
 from postroom.client.remote.native import (
     CertificateCheck,
-    Stream,
-    Turned,
+    NativeStream,
+    StreamRefused,
     ask,
     dial,
     why_not_connected,
@@ -30,25 +24,11 @@ from postroom.client.remote.native import (
 from postroom.errors import Error, Invalid
 from postroom.limits import NODE_ANSWER_BYTES_MAX, OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
-from postroom.protocol.streams import (
-    DENIED,
-    FRAMES,
-    HELLO,
-    PROVE,
-    UNAVAILABLE,
-    Opening,
-    OtherProtocol,
-)
+from postroom.protocol.streams import DENIED, FRAMES, PROVE, UNAVAILABLE, Opening
 from postroom.server.cluster.node_keys import fingerprint_of
 from postroom.server.cluster.security import Security
 
-if TYPE_CHECKING:
-    from postroom.server.cluster.grpc_dialing import GrpcDialer
-
 ACCEPT_SECONDS: Final = 5.0
-FOR_EVER_SECONDS: Final = 3600.0
-
-_log = logging.getLogger(__name__)
 
 _WORDS: Final = (
     ("connection refused", "nobody listens there"),
@@ -95,42 +75,15 @@ KeyCheck: TypeAlias = Callable[[bytes], str | None]
 """A check of the other node's fingerprint, by TLS; it answers why that is not the right one."""
 
 
-class Outgoing(Protocol):
-    """A stream to another node."""
-
-    is_native: bool
-
-    @property
-    def writable(self) -> bool:
-        """Return whether the other node takes more frames."""
-
-    def write(self, frames: Sequence[bytes]) -> None:
-        """Send frames, in order, while it is ``writable``."""
-
-    async def until_ended(self) -> None:
-        """Wait for its end.
-
-        Raises:
-            NoAnswer: it did not end in good order.
-        """
-
-    async def close(self) -> None:
-        """Close the stream."""
-
-
 class Dialer:
     """The caller of other nodes; see the module.
 
     Args:
         security: the proofs that this node shows.
-        speaks_native: whether to try native streams at all.
     """
 
-    def __init__(self, security: Security, *, speaks_native: bool = True) -> None:
+    def __init__(self, security: Security) -> None:
         self._security = security
-        self._speaks_native = speaks_native
-        self._doors = Doors()
-        self._grpc: GrpcDialer | None = None
 
     async def ask(
         self,
@@ -144,7 +97,7 @@ class Dialer:
 
         Args:
             address: the node's address.
-            method: ``HELLO`` or ``ADMIT``.
+            method: ``HELLO``, ``PROVE`` or ``ADMIT``.
             argument: the argument of the question.
             seconds: how long to wait for the answer.
             check: checks the node's key; ``None``: any node may answer.
@@ -155,15 +108,10 @@ class Dialer:
         opening, judge = Opening(method, argument), judging(check)
         try:
             async with asyncio.timeout(seconds):
-                if self._is_native(address):
-                    try:
-                        answer: bytes = await self._native(
-                            ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX, judge)
-                        )
-                        return answer
-                    except OtherProtocol:
-                        self._speaks_grpc_only(address)
-                return await self._over_grpc().ask(address, method, argument, seconds, judge)
+                answer: bytes = await _told(
+                    ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX, judge)
+                )
+                return answer
         except TimeoutError:
             raise NoAnswer("no answer") from None
 
@@ -173,7 +121,7 @@ class Dialer:
         introduction: bytes,
         on_room: Callable[[], None],
         check: KeyCheck | None = None,
-    ) -> Outgoing:
+    ) -> PeerStream:
         """Open a stream to the node at ``address``, which has accepted it.
 
         Args:
@@ -185,15 +133,9 @@ class Dialer:
         Raises:
             NoAnswer: the stream could not be opened.
         """
-        judge = judging(check)
-        if self._is_native(address):
-            stream = _Native(introduction, on_room, judge)
-            try:
-                await self._native(stream.open(address, self._context))
-                return stream
-            except OtherProtocol:
-                self._speaks_grpc_only(address)
-        return await self._over_grpc().open(address, introduction, on_room, judge)
+        stream = PeerStream(introduction, on_room, judging(check))
+        await _told(stream.open(address, self._context))
+        return stream
 
     async def prove(self, address: str, introduction: bytes) -> None:
         """Tell the node at ``address``, whatever its key, that this node has the state.
@@ -201,71 +143,23 @@ class Dialer:
         Raises:
             NoAnswer: it does not listen.
         """
-        try:
-            async with asyncio.timeout(ACCEPT_SECONDS):
-                opening = Opening(PROVE, introduction)
-                await self._native(ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX))
-        except (TimeoutError, OtherProtocol):
-            raise NoAnswer("no answer") from None
-
-    def ended(self, address: str) -> None:
-        """Forget the protocol of ``address``, whose stream has ended: it may speak another one."""
-        self._doors.forget(address)
-
-    async def await_better(self, stream: Outgoing, address: str) -> None:
-        """Wait until native streams are spoken at ``address``, to which ``stream`` is over gRPC."""
-        while stream.is_native or not self._speaks_native:
-            await asyncio.sleep(FOR_EVER_SECONDS)
-        opening = Opening(HELLO)
-        while True:
-            await asyncio.sleep(REMEMBERED_SECONDS)
-            try:
-                async with asyncio.timeout(ACCEPT_SECONDS):
-                    await ask(address, self._context, opening, NODE_ANSWER_BYTES_MAX)
-            except (OSError, Error, WireError):
-                continue
-            return
-
-    async def close(self) -> None:
-        """Close the gRPC channels."""
-        if self._grpc is not None:
-            await self._grpc.close()
-
-    # ---
+        await self.ask(address, PROVE, introduction, ACCEPT_SECONDS)
 
     @property
     def _context(self) -> ssl.SSLContext | None:
         return self._security.client_context
 
-    def _is_native(self, address: str) -> bool:
-        now = asyncio.get_running_loop().time()
-        return self._speaks_native and self._doors.is_native(address, now)
 
-    def _speaks_grpc_only(self, address: str) -> None:
-        self._doors.speaks_grpc_only(address, asyncio.get_running_loop().time())
-
-    def _over_grpc(self) -> GrpcDialer:
-        if self._grpc is None:
-            try:
-                from postroom.server.cluster.grpc_dialing import GrpcDialer  # noqa: PLC0415
-            except ImportError:
-                raise NoAnswer(
-                    "it speaks gRPC only, as the first release did, and gRPC is not installed here"
-                ) from None
-            self._grpc = GrpcDialer(self._security)
-        return self._grpc
-
-    async def _native(self, conversation: Coroutine[Any, Any, Any]) -> Any:
-        try:
-            return await conversation
-        except OtherProtocol:
-            raise
-        except Turned as refusal:
-            raise NoAnswer(str(refusal), refusal.code) from refusal
-        except OSError as error:
-            raise NoAnswer(in_words(why_not_connected(error))) from error
-        except (Error, WireError) as error:
-            raise NoAnswer(in_words(str(error))) from error
+async def _told(conversation: Coroutine[Any, Any, Any]) -> Any:
+    """Return the result of a conversation, or raise its failure as ``NoAnswer``."""
+    try:
+        return await conversation
+    except StreamRefused as refusal:
+        raise NoAnswer(str(refusal), refusal.code) from refusal
+    except OSError as error:
+        raise NoAnswer(in_words(why_not_connected(error))) from error
+    except (Error, WireError) as error:
+        raise NoAnswer(in_words(str(error))) from error
 
 
 def judging(check: KeyCheck | None) -> CertificateCheck | None:
@@ -288,45 +182,52 @@ def in_words(said: str) -> str:
     return next((words for part, words in _WORDS if part in said.lower()), said)
 
 
-class _Native:
-    """A native stream to another node, with :class:`postroom.client.remote.native.Events`."""
-
-    is_native = True
+class PeerStream:
+    """A stream to another node, and the :class:`.native.StreamEvents` of it."""
 
     def __init__(
         self, introduction: bytes, on_room: Callable[[], None], judge: CertificateCheck | None
     ) -> None:
-        self._opening = Opening(FRAMES, introduction)
-        self._stream = Stream(self._opening, self, OPENING_BYTES_MAX, judge)
+        opening = Opening(FRAMES, introduction)
+        self._stream = NativeStream(opening, self, OPENING_BYTES_MAX, judge)
         self._accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.room = on_room
 
     @property
     def writable(self) -> bool:
+        """Return whether the other node takes more frames."""
         return self._stream.writable
 
     def write(self, frames: Sequence[bytes]) -> None:
+        """Send frames, in order, while it is ``writable``."""
         self._stream.write(frames)
 
     async def open(self, address: str, context: ssl.SSLContext | None) -> None:
+        """Open the stream, and wait until the other node has accepted it."""
         try:
             await dial(address, context, lambda: self._stream)
             async with asyncio.timeout(ACCEPT_SECONDS):
                 await self._accepted
         except BaseException:
-            await self.close()
+            self.close()
             raise
 
     async def until_ended(self) -> None:
+        """Wait for its end.
+
+        Raises:
+            NoAnswer: it has ended.
+        """
         try:
             await self._ended
-        except Turned as refusal:
+        except StreamRefused as refusal:
             raise NoAnswer(str(refusal), refusal.code) from refusal
         except Exception as error:
             raise NoAnswer(str(error)) from error
 
-    async def close(self) -> None:
+    def close(self) -> None:
+        """Close the stream."""
         self._stream.close(abort=True)
         for future in (self._accepted, self._ended):
             if future.done() and not future.cancelled():
@@ -335,6 +236,7 @@ class _Native:
     # --- events of the stream
 
     def accepted(self, answer: bytes) -> None:
+        """Note that the other node has accepted the stream."""
         del answer
         if not self._accepted.done():
             self._accepted.set_result(None)
@@ -344,6 +246,7 @@ class _Native:
         self._stream.refused(frame)
 
     def ended(self, error: Exception) -> None:
+        """Note the end of the stream."""
         for future in (self._accepted, self._ended):
             if not future.done():
                 future.set_exception(error)

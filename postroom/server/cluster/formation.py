@@ -60,7 +60,7 @@ FIRST_INDEX: Final = 1
 Address = Annotated[str, msgspec.Meta(max_length=255)]
 
 
-class Identity(msgspec.Struct, frozen=True, array_like=True):
+class DiskIdentity(msgspec.Struct, frozen=True, array_like=True):
     """The identity of a disk."""
 
     store_id: bytes
@@ -84,14 +84,14 @@ class SelfDescription(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitDecision:
     """The decision to wait, for a ``reason`` that is for people."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundCluster:
     """The decision to make a new cluster of ``nodes``, as its first one."""
 
     nodes: Nodes
@@ -112,7 +112,7 @@ class Join:
     addresses: tuple[str, ...]
 
 
-Decision: TypeAlias = Wait | Found | Become | Join
+Decision: TypeAlias = WaitDecision | FoundCluster | Become | Join
 
 
 def decide(
@@ -138,18 +138,20 @@ def decide(
         return _existing(address, store_id, clusters)
     expected = tuple(sorted(set(first_addresses)))
     if address not in expected:
-        return Wait(_why_not_joined(address, store_id, expected, heard, connection_errors or {}))
+        return WaitDecision(
+            _why_not_joined(address, store_id, expected, heard, connection_errors or {})
+        )
     reason = _why_not_found(address, expected, heard, connection_errors or {})
     if reason:
-        return Wait(reason)
+        return WaitDecision(reason)
     others = [each for each in expected if each != address]
     stores = {**{each: heard[each].store_id for each in others}, address: store_id}
     if len(set(stores.values())) < len(stores):
-        return Wait("two of the first addresses lead to the same node")
+        return WaitDecision("two of the first addresses lead to the same node")
     founders = [
         NodeDescriptor(number, each, stores[each]) for number, each in enumerate(expected, 1)
     ]
-    return Found(Nodes(cluster_id, len(founders) + 1, tuple(founders)))
+    return FoundCluster(Nodes(cluster_id, len(founders) + 1, tuple(founders)))
 
 
 def _why_not_joined(
@@ -217,11 +219,11 @@ def _existing(address: str, store_id: bytes, clusters: list[Nodes]) -> Decision:
 
 # --- the records of a disk ------------------------------------------------------------------------
 
-_identity = msgspec.msgpack.Decoder(Identity)
+_identity = msgspec.msgpack.Decoder(DiskIdentity)
 _encode = msgspec.msgpack.encode
 
 
-def read_identity(engine: Engine) -> Identity | None:
+def read_identity(engine: Engine) -> DiskIdentity | None:
     """Return the identity of the disk; ``None``: it was never used for a cluster."""
     stored = engine.get(IDENTITY_KEY)
     return None if stored is None else _identity.decode(stored)
@@ -229,7 +231,7 @@ def read_identity(engine: Engine) -> Identity | None:
 
 def identity_writes(store_id: bytes) -> WriteSet:
     """Return the writes that prepare a disk for a cluster."""
-    return {IDENTITY_KEY: _encode(Identity(store_id))}
+    return {IDENTITY_KEY: _encode(DiskIdentity(store_id))}
 
 
 def become_writes(node_id: int, nodes: Nodes) -> WriteSet:

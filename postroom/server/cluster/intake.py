@@ -5,8 +5,8 @@
     frames ─▶ head ─▶ [withdrawn, looks up] ─▶ requests, a few at a time ─▶ Session
                └────── in stretches, each a share of a turn ──────┘
 
-Each :meth:`Intake.go_on` does a small part, and returns its share of the turn. Only the requests
-of one run are decoded ahead of their turn, and only one large request.
+Each :meth:`FrameIntake.go_on` does a small part, and returns its share of the turn. Only the
+requests of one run are decoded ahead of their turn, and only one large request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Receiver(Protocol):
         """Give a sign of life."""
 
 
-class Intake:
+class FrameIntake:
     """The intake of one stream; see the module.
 
     Args:

@@ -31,7 +31,7 @@ class Introduction(msgspec.Struct, frozen=True, array_like=True):
     proof: bytes = b""
 
 
-class Refused(Exception):
+class CallerRefused(Exception):
     """The refusal of a stream or a question; the message says why.
 
     Args:

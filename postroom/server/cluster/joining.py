@@ -17,7 +17,13 @@ from postroom.kv.engine import Engine, EngineFailed, WriteSet
 from postroom.log_once import LogChanges, shown
 from postroom.ranges.nodes import SECRET_BYTES, STORE_ID_BYTES, Nodes, wrong_key
 from postroom.server.cluster import formation
-from postroom.server.cluster.formation import Become, Found, Join, SelfDescription, Wait
+from postroom.server.cluster.formation import (
+    Become,
+    FoundCluster,
+    Join,
+    SelfDescription,
+    WaitDecision,
+)
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Security
@@ -116,15 +122,12 @@ class Joining:
             Error: it cannot become one.
         """
         questions, said = Questions(self._security), LogChanges(asyncio.get_running_loop().time)
-        try:
-            while self.record is None:
-                reason = await self._step(questions)
-                if said.is_news(reason) or self.record is not None:
-                    _log.info("%s", shown(reason, 2000))
-                if self.record is None:
-                    await asyncio.sleep(ASK_SECONDS * self._random.uniform(0.5, 1.0))
-        finally:
-            await questions.close()
+        while self.record is None:
+            reason = await self._step(questions)
+            if said.is_news(reason) or self.record is not None:
+                _log.info("%s", shown(reason, 2000))
+            if self.record is None:
+                await asyncio.sleep(ASK_SECONDS * self._random.uniform(0.5, 1.0))
 
     async def _step(self, questions: Questions) -> str:
         """Ask, decide and act, and return the outcome, for people."""
@@ -141,9 +144,9 @@ class Joining:
             address, self.store_id, first, heard, cluster_id, questions.connection_errors
         )
         match decision:
-            case Wait():
+            case WaitDecision():
                 return decision.reason
-            case Found():
+            case FoundCluster():
                 self._found(decision.nodes, questions.fingerprints)
                 reason = f"founded a cluster of {len(decision.nodes.nodes)}"
             case Become():
@@ -202,10 +205,7 @@ class Joining:
     async def _tell(self, application: JoinRequest, known: Nodes | None) -> bool:
         others = [] if known is None else [node.address for node in known.nodes]
         questions = Questions(self._security, self._fault_of_key)
-        try:
-            return await questions.admit([self._address, *others], application) is not None
-        finally:
-            await questions.close()
+        return await questions.admit([self._address, *others], application) is not None
 
     async def tell_next_key(self, fingerprint: bytes, known: Nodes | None) -> bool:
         """Tell the others the next key of this node, and return whether one has heard it.
@@ -306,18 +306,14 @@ class Joining:
     ) -> tuple[dict[str, SelfDescription], dict[str, bytes]]:
         """Return the descriptions of others, and the fingerprints of their keys."""
         questions = Questions(self._security, self._fault_of_key)
-        try:
-            heard = await questions.hello(set(addresses) - {self._address})
-        finally:
-            await questions.close()
+        heard = await questions.hello(set(addresses) - {self._address})
         return heard, questions.fingerprints
 
     def _fault_of_key(self, address: str, fingerprint: bytes) -> str | None:
         """Return why a key shown at a node's address is not trusted, or ``None``.
 
         Another one could say that this node was removed. A node at an address of --join alone is
-        trusted: the
-        operator has written that address.
+        trusted: the operator has written that address.
         """
         known = None if self.record is None else self.known_nodes()
         nodes = () if known is None else known.nodes
@@ -335,10 +331,7 @@ async def store_at(security: Security, address: str) -> tuple[bytes, bytes] | No
     ``None``: no node answers there.
     """
     questions = Questions(security)
-    try:
-        heard = await questions.hello([address])
-    finally:
-        await questions.close()
+    heard = await questions.hello([address])
     if address not in heard:
         return None
     return heard[address].store_id, questions.fingerprints.get(address, b"")

@@ -3,12 +3,12 @@
 ::
 
     connection ─▶ preamble, Opening ─▶ allowed? ─┬─ talk ───▶ Session      answers go out
-                                                 ├─ frames ─▶ Arrival      frames come in
-                                                 ├─ hello, admit ─▶ one answer, and the end
+                                                 ├─ frames ─▶ PeerArrival  frames come in
+                                                 ├─ hello, prove, admit ─▶ one answer, and the end
                                                  └─ no ─────▶ Refusal, and the end
 
 This is a shell: :mod:`.security`, :mod:`.nodes_service` and :mod:`.sessions` decide about callers
-and their requests, for this door and for gRPC in the same way.
+and their requests.
 
 A caller that is refused is told why. Its later bytes are read and thrown away for a moment.
 Otherwise TCP would reset the connection, and the reason would be lost on its way.
@@ -32,6 +32,7 @@ from postroom.protocol.streams import (
     FRAMES,
     HELLO,
     MALFORMED,
+    PROVE,
     TALK,
     UNAVAILABLE,
     Accepted,
@@ -43,11 +44,17 @@ from postroom.protocol.streams import (
     reply_bytes,
 )
 from postroom.server.cluster.access import Access
-from postroom.server.cluster.connections import Connection
-from postroom.server.cluster.introductions import Refused
+from postroom.server.cluster.connections import (
+    Connection,
+    Connections,
+    connections_max,
+    raise_descriptor_limit,
+)
+from postroom.server.cluster.introductions import CallerRefused
+from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.node_keys import key_of
-from postroom.server.cluster.nodes_service import Caller, NodesService
-from postroom.server.cluster.peers import Arrival
+from postroom.server.cluster.nodes_service import NodesService, StreamCaller
+from postroom.server.cluster.peers import PeerArrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
@@ -59,46 +66,65 @@ LINGER_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class NativeDoor:
-    """The door of native streams on one node.
+class NativeServer:
+    """The server of native streams on one node.
 
     Args:
+        address: the address to listen at, ``host:port``.
         security: decides which callers may come in.
         nodes: serves other nodes.
 
     Attributes:
-        sessions: for clients, once there is a node.
+        connections: all connections that have come in.
+        sessions: for clients; ``None``: there is no node yet.
         unfinished: counts the unfinished frames of clients.
         is_closed: whether no stream is let in any more.
     """
 
-    def __init__(self, security: Security, nodes: NodesService) -> None:
+    def __init__(self, address: str, security: Security, nodes: NodesService) -> None:
         self.sessions: Sessions | None = None
         self.security = security
         self.nodes = nodes
         self.unfinished = Unfinished()
         self.streams: set[ServedStream] = set()
         self.is_closed = False
+        self._loop = asyncio.get_running_loop()
+        limit = connections_max(raise_descriptor_limit())
+        self.connections = Connections(self._loop.time, limit)
+        self._listener = Listener(
+            address, security.server_context, self.connections, self.create_stream
+        )
 
-    def create(self, connection: Connection) -> ServedStream:
-        """Create the stream of a connection that has asked for a native one."""
+    @property
+    def port(self) -> int:
+        """Return the port at which it listens, perhaps chosen by the system."""
+        return self._listener.port
+
+    async def open(self) -> None:
+        """Begin to listen.
+
+        Raises:
+            Invalid: it cannot listen there.
+        """
+        await self._listener.open()
+
+    def create_stream(self, connection: Connection) -> ServedStream:
+        """Create the stream of a connection that has come in."""
         return ServedStream(self, connection)
 
-    def close(self) -> None:
-        """End all streams, after their pending writes, and let in no more."""
+    async def close(self) -> None:
+        """Let no connection in any more, and end the streams after their pending writes."""
+        self._listener.stop()
         self.is_closed = True
         for stream in list(self.streams):
             stream.finish()
-
-    async def closed(self) -> None:
-        """Wait, for a moment at most, until all streams are gone; then abort the rest."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + LINGER_SECONDS
-        while self.streams and loop.time() < until:
+        until = self._loop.time() + LINGER_SECONDS
+        while self.streams and self._loop.time() < until:
             await asyncio.sleep(0.005)
         for stream in list(self.streams):
             stream.abort()
         await asyncio.sleep(0)
+        await self._listener.close()
 
 
 class _Conversation(Protocol):
@@ -122,7 +148,7 @@ class ServedStream(asyncio.Protocol):
     """A stream that a client or another node has opened; see the module.
 
     Args:
-        door: the door that it comes through.
+        server: the server that it is a stream of.
         connection: the connection that it comes over.
 
     Attributes:
@@ -130,10 +156,10 @@ class ServedStream(asyncio.Protocol):
         is_over: whether nothing is to be read, or written, any more.
     """
 
-    def __init__(self, door: NativeDoor, connection: Connection) -> None:
+    def __init__(self, server: NativeServer, connection: Connection) -> None:
         self.connection = connection
         self.is_full = False
-        self._door = door
+        self._server = server
         self._incoming = Incoming()
         self._cut = 0
         self._conversation: _Conversation | None = None
@@ -147,8 +173,8 @@ class ServedStream(asyncio.Protocol):
         """Begin, since TCP, and TLS, are established."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._door.streams.add(self)
-        if self._door.is_closed:
+        self._server.streams.add(self)
+        if self._server.is_closed:
             self.abort()
             return
         self.connection.drop = self.abort
@@ -172,23 +198,23 @@ class ServedStream(asyncio.Protocol):
                     break
                 self._received(frame)
         except WireError as error:
-            self.refuse(Refused(str(error), MALFORMED))
-        except Refused as refused:
+            self.refuse(CallerRefused(str(error), MALFORMED))
+        except CallerRefused as refused:
             self.refuse(refused)
         self._account()
 
     def _account(self) -> None:
         """Count the bytes of a client's frame until it is whole."""
-        if self.is_over or isinstance(self._conversation, _Node):
+        if self.is_over or isinstance(self._conversation, _NodeConversation):
             return
         incoming = self._incoming
         began, self._cut = incoming.frames != self._cut, incoming.frames
-        self._door.unfinished.holds(self, incoming.unfinished_bytes, began=began)
+        self._server.unfinished.holds(self, incoming.unfinished_bytes, began=began)
 
     def end_unfinished(self) -> None:
         """Refuse the rest of a frame that takes too long, because others need the room."""
         self._incoming = Incoming()
-        self.refuse(Refused(
+        self.refuse(CallerRefused(
             "the node is receiving more than it has room for, and this frame is the slowest: "
             "send it again", UNAVAILABLE,
         ))  # fmt: skip
@@ -218,8 +244,8 @@ class ServedStream(asyncio.Protocol):
         """End the stream, whose connection is lost."""
         del exc
         self.is_over = True
-        self._door.streams.discard(self)
-        self._door.unfinished.forget(self)
+        self._server.streams.discard(self)
+        self._server.unfinished.forget(self)
         self.connection.closed()
         self._end_conversation()
 
@@ -263,15 +289,15 @@ class ServedStream(asyncio.Protocol):
         self.is_over = True
         self._transport.abort()
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: CallerRefused) -> None:
         """Tell the caller why the stream ends, and end it."""
         if self.is_over:
             return
         caller, conversation = self.caller(), self._conversation
         who = f"the caller at {caller.where}"
-        if isinstance(conversation, _Node):
+        if isinstance(conversation, _NodeConversation):
             who = f"node {conversation.sender}"
-        self._door.nodes.closed(who, caller, refused)
+        self._server.nodes.closed(who, caller, refused)
         self.say_goodbye(
             reply_bytes(Refusal(refused.code, str(refused)), first=conversation is None)
         )
@@ -287,7 +313,7 @@ class ServedStream(asyncio.Protocol):
         self._end_conversation()
         asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
-    def caller(self) -> Caller:
+    def caller(self) -> StreamCaller:
         """Return the caller, as TLS has proved it."""
         certificate: Any = self._transport.get_extra_info("peercert") or {}
         names = [
@@ -297,7 +323,7 @@ class ServedStream(asyncio.Protocol):
         ]
         subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
         tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
-        return Caller(
+        return StreamCaller(
             self.connection.where,
             tuple(names),
             subject.get("commonName", ""),
@@ -314,35 +340,36 @@ class ServedStream(asyncio.Protocol):
             self._task.cancel()
 
     def _open(self, opening: Opening) -> None:
-        match opening.method:
-            case "talk":
-                self._conversation = self._talk(opening)
-            case "frames":
-                self._conversation = _Node(self, self._door.nodes, opening.argument)
-            case "hello":
-                self._answer(self._door.nodes.say_hello())
-            case "prove":
-                self._door.nodes.prove(self.caller(), opening.argument)
-                self._answer(b"")
-            case "admit":
-                self._task = asyncio.get_running_loop().create_task(self._admit(opening.argument))
-            case _:
-                raise Refused("a stream for nothing that is known here", MALFORMED)
+        if opening.method == TALK:
+            self._conversation = self._talk(opening)
+        elif opening.method == FRAMES:
+            self._conversation = _NodeConversation(self, self._server.nodes, opening.argument)
+        elif opening.method == HELLO:
+            self._answer(self._server.nodes.say_hello())
+        elif opening.method == PROVE:
+            self._server.nodes.prove(self.caller(), opening.argument)
+            self._answer(b"")
+        elif opening.method == ADMIT:
+            self._task = asyncio.get_running_loop().create_task(self._admit(opening.argument))
+        else:
+            raise CallerRefused("a stream for nothing that is known here", MALFORMED)
 
-    def _talk(self, opening: Opening) -> _Client:
-        sessions = self._door.sessions
+    def _talk(self, opening: Opening) -> _ClientConversation:
+        sessions = self._server.sessions
         if sessions is None:
-            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+            raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         try:
-            access = self._door.security.access_of_client(opening.token, self.caller().common_name)
+            access = self._server.security.access_of_client(
+                opening.token, self.caller().common_name
+            )
         except AccessDenied as denied:
-            raise Refused(str(denied), DENIED) from denied
-        return _Client(self, sessions, access)
+            raise CallerRefused(str(denied), DENIED) from denied
+        return _ClientConversation(self, sessions, access)
 
     async def _admit(self, argument: bytes) -> None:
         try:
-            self._answer(await self._door.nodes.judge(self.caller(), argument))
-        except Refused as refused:
+            self._answer(await self._server.nodes.judge(self.caller(), argument))
+        except CallerRefused as refused:
             self.refuse(refused)
 
     def _answer(self, answer: bytes) -> None:
@@ -351,7 +378,7 @@ class ServedStream(asyncio.Protocol):
             self.say_goodbye(reply_bytes(Accepted(answer)))
 
 
-class _Client:
+class _ClientConversation:
     """The requests and answers of a client."""
 
     def __init__(self, stream: ServedStream, sessions: Sessions, access: Access) -> None:
@@ -412,13 +439,13 @@ class _Client:
             self._stream.read_on(reading=reading)
 
 
-class _Node:
+class _NodeConversation:
     """The frames of another node."""
 
     def __init__(self, stream: ServedStream, nodes: NodesService, introduction: bytes) -> None:
         self._stream = stream
         self._loop = asyncio.get_running_loop()
-        self._arrival: Arrival = nodes.enter(
+        self._arrival: PeerArrival = nodes.enter(
             stream.caller(), introduction, stream.finish, self._on_room
         )
         self.sender = self._arrival.sender
@@ -427,7 +454,7 @@ class _Node:
         stream.accept()
 
     def received(self, frame: bytes) -> None:
-        if not self._arrival.received((frame,)):
+        if not self._arrival.received(frame):
             self.reading = False
             self._stream.read_on(reading=False)
 
@@ -446,6 +473,3 @@ class _Node:
     def lost(self) -> None:
         _log.info("lost the connection from node %d", self.sender)
         self._arrival.close()
-
-
-__all__ = ["ADMIT", "FRAMES", "HELLO", "TALK", "NativeDoor", "ServedStream"]

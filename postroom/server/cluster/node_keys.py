@@ -14,8 +14,8 @@ certificate that is renewed for the same key changes nothing.
 
 TLS has checked the certificate before it comes here: its signature and its form are right. Six
 elements have to be stepped over, which takes no library. ``cryptography`` would be a dependency of
-every node, also of those without gRPC, for this alone. Anything but plain DER (a length that is not
-definite, or beyond the end) is refused, never guessed at.
+every node for this alone. Anything but plain DER (a length that is not definite, or beyond the end)
+is refused, never guessed at.
 """
 
 from __future__ import annotations

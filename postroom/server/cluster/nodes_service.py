@@ -3,13 +3,13 @@
 ========  =======================================================================================
 question  contents, as MessagePack
 ========  =======================================================================================
-hello     nothing; answered with ``formation.SelfDescription`` admit     ``JoinRequest``; answered
-with ``Verdict`` prove     ``Introduction``; answered with nothing, or refused. Native streams only
+hello     nothing; answered with ``formation.SelfDescription``
+admit     ``JoinRequest``; answered with ``Verdict``
+prove     ``Introduction``; answered with nothing, or refused
 frames    ``Introduction``; accepted, then frames of consensus come in, and nothing goes out
 ========  =======================================================================================
 
-A caller may come by either door (:mod:`.native_server`, :mod:`.grpc_services`): the decision
-whether it is let in is made here.
+:mod:`.native_server` moves the bytes; the decision whether a caller is let in is made here.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, MALFORMED, UNAVAILABLE
 from postroom.ranges.nodes import FINGERPRINT_BYTES, Address, Admitted, StoreId
 from postroom.server.cluster.formation import SelfDescription
-from postroom.server.cluster.introductions import Refused
-from postroom.server.cluster.peers import Arrival, Peers
+from postroom.server.cluster.introductions import CallerRefused
+from postroom.server.cluster.peers import PeerArrival, Peers
 from postroom.server.cluster.security import Security
 
 _log = logging.getLogger(__name__)
 
 
-class Caller(NamedTuple):
+class StreamCaller(NamedTuple):
     """The caller of a node.
 
     Attributes:
@@ -98,7 +98,7 @@ class NodesService:
 
     def __init__(self, security: Security, hello: Callable[[], SelfDescription]) -> None:
         self.peers: Peers | None = None
-        self.admit: Callable[[JoinRequest, Caller], Awaitable[Verdict]] | None = None
+        self.admit: Callable[[JoinRequest, StreamCaller], Awaitable[Verdict]] | None = None
         self._security = security
         self._hello = hello
         self._refusals = LogOnce()
@@ -112,28 +112,28 @@ class NodesService:
         """Return this node's description of itself."""
         return encode(self._hello())
 
-    async def judge(self, caller: Caller, request: bytes) -> bytes:
+    async def judge(self, caller: StreamCaller, request: bytes) -> bytes:
         """Return the verdict on an application.
 
         Raises:
-            Refused: it is malformed, or not from the node that it names.
+            CallerRefused: it is malformed, or not from the node that it names.
         """
         try:
             application = join_requests.decode(request)
         except (msgspec.DecodeError, ValueError) as error:
-            raise Refused(f"malformed ({error})", MALFORMED) from error
+            raise CallerRefused(f"malformed ({error})", MALFORMED) from error
         self._check_node(caller, application.address)
         if self.admit is None:
-            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+            raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         return encode(await self.admit(application, caller))
 
     def enter(
         self,
-        caller: Caller,
+        caller: StreamCaller,
         introduction: bytes,
         end: Callable[[], None],
         read_on: Callable[[], None],
-    ) -> Arrival:
+    ) -> PeerArrival:
         """Let a node in that wants to send frames.
 
         Args:
@@ -142,16 +142,16 @@ class NodesService:
             end, read_on: called as :meth:`Peers.enter` says.
 
         Raises:
-            Refused: the introduction is malformed, or not from the node that it names.
+            CallerRefused: the introduction is malformed, or not from the node that it names.
         """
         if self.peers is None:
-            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+            raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         said = self.peers.sender_of(introduction)
         self._check_node(caller, said.address)
         self.peers.check_key(said, caller.fingerprint)
         return self.peers.enter(said, end, read_on, caller.fingerprint)
 
-    def prove(self, caller: Caller, introduction: bytes) -> None:
+    def prove(self, caller: StreamCaller, introduction: bytes) -> None:
         """Check a node's proof that it has the state of the cluster.
 
         The node was called and has another key than this one's record says; the record there may
@@ -159,25 +159,25 @@ class NodesService:
         state.
 
         Raises:
-            Refused: the introduction is malformed, or not from the node that it names.
+            CallerRefused: the introduction is malformed, or not from the node that it names.
         """
         if self.peers is None:
-            raise Refused("this node is in no cluster yet", UNAVAILABLE)
+            raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         said = self.peers.sender_of(introduction)
         self._check_node(caller, said.address)
         self.peers.check_key(said, caller.fingerprint)
 
-    def _check_node(self, caller: Caller, address: str) -> None:
+    def _check_node(self, caller: StreamCaller, address: str) -> None:
         fault = self._security.fault_of_node(caller.names, address, caller.where)
         if fault is not None:
-            raise Refused(fault, DENIED)
+            raise CallerRefused(fault, DENIED)
         if not (caller.fingerprint or self._security.insecure):
-            raise Refused("the key of the certificate cannot be read", DENIED)
+            raise CallerRefused("the key of the certificate cannot be read", DENIED)
 
-    def closed(self, sender: str, caller: Caller, reason: Exception) -> None:
+    def closed(self, sender: str, caller: StreamCaller, reason: Exception) -> None:
         """Log once that a stream is closed because of ``reason``: a refused caller comes again."""
         host = caller.where.rpartition(":")[0]
-        if isinstance(reason, Refused) and reason.code in {UNAVAILABLE, DENIED}:
+        if isinstance(reason, CallerRefused) and reason.code in {UNAVAILABLE, DENIED}:
             _log.debug("the stream of %s is turned away: %s", sender, reason)
             return
         self._refusals.log(

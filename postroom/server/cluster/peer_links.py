@@ -16,17 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable
 from enum import IntEnum, auto
+from random import Random  # noqa: TID251 - passed in, as an instance
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from postroom.limits import PEER_QUEUE_BYTES_MAX
 from postroom.log_once import shown
 from postroom.protocol.streams import UNAVAILABLE
-from postroom.server.cluster.dialing import NoAnswer, Outgoing, WrongKey
-
-if TYPE_CHECKING:
-    from postroom.server.cluster.peers import Peers
+from postroom.server.cluster.dialing import Dialer, NoAnswer, PeerStream, WrongKey
 
 FRAMES_AT_ONCE: Final = 64
 
@@ -38,7 +37,7 @@ LONGEST_REFUSED_PAUSE_SECONDS: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class State(IntEnum):
+class PeerLinkState(IntEnum):
     """The state of a link."""
 
     CALLING = auto()
@@ -48,7 +47,7 @@ class State(IntEnum):
     CLOSED = auto()
 
 
-class Event(IntEnum):
+class PeerLinkEvent(IntEnum):
     """An event of a link."""
 
     CALL = auto()
@@ -63,29 +62,58 @@ class Event(IntEnum):
 
 
 TRANSITIONS: Final = MappingProxyType({
-    State.CALLING: {
-        Event.ANSWERED: State.CONNECTED,
-        Event.BROKEN: State.APART,
-        Event.REFUSED: State.REFUSED,
-        Event.CLOSE: State.CLOSED,
+    PeerLinkState.CALLING: {
+        PeerLinkEvent.ANSWERED: PeerLinkState.CONNECTED,
+        PeerLinkEvent.BROKEN: PeerLinkState.APART,
+        PeerLinkEvent.REFUSED: PeerLinkState.REFUSED,
+        PeerLinkEvent.CLOSE: PeerLinkState.CLOSED,
     },
-    State.CONNECTED: {
-        Event.BROKEN: State.APART,
-        Event.REFUSED: State.REFUSED,
-        Event.CLOSE: State.CLOSED,
+    PeerLinkState.CONNECTED: {
+        PeerLinkEvent.BROKEN: PeerLinkState.APART,
+        PeerLinkEvent.REFUSED: PeerLinkState.REFUSED,
+        PeerLinkEvent.CLOSE: PeerLinkState.CLOSED,
     },
-    State.APART: {Event.CALL: State.CALLING, Event.CLOSE: State.CLOSED},
-    State.REFUSED: {Event.CALL: State.CALLING, Event.CLOSE: State.CLOSED},
-    State.CLOSED: dict.fromkeys(Event, State.CLOSED),
+    PeerLinkState.APART: {
+        PeerLinkEvent.CALL: PeerLinkState.CALLING,
+        PeerLinkEvent.CLOSE: PeerLinkState.CLOSED,
+    },
+    PeerLinkState.REFUSED: {
+        PeerLinkEvent.CALL: PeerLinkState.CALLING,
+        PeerLinkEvent.CLOSE: PeerLinkState.CLOSED,
+    },
+    PeerLinkState.CLOSED: dict.fromkeys(PeerLinkEvent, PeerLinkState.CLOSED),
 })  # fmt: skip
 """The state after each event. An event that is not in it cannot happen."""
+
+
+class PeerLinkOwner(Protocol):
+    """The parts of the peers of a node (:mod:`.peers`) that a link uses.
+
+    Attributes:
+        dialer: calls other nodes.
+        random: spreads attempts to connect.
+        monotonic: seconds that never go back.
+    """
+
+    dialer: Dialer
+    random: Random
+    monotonic: Callable[[], float]
+
+    def introduction(self, receiver: int) -> bytes:
+        """Return the first message of this node to another one."""
+
+    def fault_of_key(self, node_id: int, fingerprint: bytes) -> str | None:
+        """Return why the owner of a key is not the node; ``None``: it is, or there is no TLS."""
+
+    def may_prove(self) -> bool:
+        """Return whether no node leads, and this one can prove that it has the cluster's state."""
 
 
 class PeerLink:
     """The link to one other node; see the module.
 
     Args:
-        peers: the peers of this node.
+        owner: the peers of this node.
         node_id: the other node.
         address: its address.
 
@@ -95,18 +123,18 @@ class PeerLink:
         fingerprint: of the key that the other node has shown; empty: no stream, or no TLS.
     """
 
-    def __init__(self, peers: Peers, node_id: int, address: str) -> None:
+    def __init__(self, owner: PeerLinkOwner, node_id: int, address: str) -> None:
         self.address = address
-        self.state = State.APART
+        self.state = PeerLinkState.APART
         self.connection_error = ""
         self.fingerprint = b""
         self._shown = b""
-        self._peers = peers
+        self._owner = owner
         self._node_id = node_id
         self._where = shown(address)
         self._queue: list[bytes] = []
         self._bytes = 0
-        self._stream: Outgoing | None = None
+        self._stream: PeerStream | None = None
         self._dropping = False
         self._refusal = ""
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -114,9 +142,9 @@ class PeerLink:
     @property
     def connected(self) -> bool:
         """Return whether there is a stream."""
-        return self.state is State.CONNECTED
+        return self.state is PeerLinkState.CONNECTED
 
-    def _to(self, event: Event) -> None:
+    def _to(self, event: PeerLinkEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
 
     def send(self, frame: bytes) -> None:
@@ -143,21 +171,21 @@ class PeerLink:
 
     async def _run(self) -> None:
         pause = PAUSE_SECONDS_MIN
-        while self.state is not State.CLOSED:
-            started = self._peers.monotonic()
-            self._to(Event.CALL)
+        while self.state is not PeerLinkState.CLOSED:
+            started = self._owner.monotonic()
+            self._to(PeerLinkEvent.CALL)
             try:
                 await self._talk()
-                self._to(Event.BROKEN)
+                self._to(PeerLinkEvent.BROKEN)
                 _log.info("lost the connection to node %d at %s", self._node_id, self._where)
             except NoAnswer as error:
                 self._report(error)
             except Exception as error:  # a link that ended for good would be missed by all
                 _log.exception("the stream to node %d at %s failed", self._node_id, self._where)
                 self.connection_error = shown(error)
-                self._to(Event.BROKEN)
+                self._to(PeerLinkEvent.BROKEN)
             except BaseException:
-                self._to(Event.CLOSE)
+                self._to(PeerLinkEvent.CLOSE)
                 raise
             finally:
                 self._stream, self.fingerprint = None, b""
@@ -165,54 +193,45 @@ class PeerLink:
                 self._bytes = 0
             # Otherwise the pause for a node that is restarted soon would be as long as for one that
             # is gone.
-            is_refused = self.state is State.REFUSED
-            if not is_refused and self._peers.monotonic() - started > LONGEST_PAUSE_SECONDS:
+            is_refused = self.state is PeerLinkState.REFUSED
+            if not is_refused and self._owner.monotonic() - started > LONGEST_PAUSE_SECONDS:
                 pause = PAUSE_SECONDS_MIN
             longest = LONGEST_REFUSED_PAUSE_SECONDS if is_refused else LONGEST_PAUSE_SECONDS
             pause = min(pause, longest)
-            await asyncio.sleep(pause * self._peers.random.uniform(0.5, 1.0))
+            await asyncio.sleep(pause * self._owner.random.uniform(0.5, 1.0))
             pause *= 2
 
     async def _talk(self) -> None:
         """Hold one stream, from its beginning to its end."""
-        dialer = self._peers.dialer
-        introduction = self._peers.introduction(self._node_id)
+        dialer = self._owner.dialer
+        introduction = self._owner.introduction(self._node_id)
         self._shown = b""
         try:
             stream = await dialer.open(self.address, introduction, self._send_queued, self._fault)
         except WrongKey:
-            if self._peers.may_prove():
+            if self._owner.may_prove():
                 with contextlib.suppress(NoAnswer):
                     await dialer.prove(self.address, introduction)
             raise
-        how = "" if stream.is_native else ", over gRPC"
-        _log.info("connected to node %d at %s%s", self._node_id, self._where, how)
-        self._to(Event.ANSWERED)
+        _log.info("connected to node %d at %s", self._node_id, self._where)
+        self._to(PeerLinkEvent.ANSWERED)
         self._stream, self.fingerprint = stream, self._shown
         self.connection_error = self._refusal = ""
         self._send_queued()
-        ended = asyncio.ensure_future(stream.until_ended())
-        better = asyncio.ensure_future(dialer.await_better(stream, self.address))
         try:
-            await asyncio.wait((ended, better), return_when=asyncio.FIRST_COMPLETED)
-            if ended.done():
-                ended.result()
+            await stream.until_ended()
         finally:
-            for task in (ended, better):
-                task.cancel()
-            await asyncio.wait((ended, better))
-            await stream.close()
-            dialer.ended(self.address)
+            stream.close()
 
     def _fault(self, fingerprint: bytes) -> str | None:
         """Return why the node that answered is not the one we called, or ``None``."""
         self._shown = fingerprint
-        return self._peers.fault_of_key(self._node_id, fingerprint)
+        return self._owner.fault_of_key(self._node_id, fingerprint)
 
     def _report(self, error: NoAnswer) -> None:
         self.connection_error = shown(error)
         was_connected, is_refused = self.connected, error.code != UNAVAILABLE
-        self._to(Event.REFUSED if is_refused else Event.BROKEN)
+        self._to(PeerLinkEvent.REFUSED if is_refused else PeerLinkEvent.BROKEN)
         if is_refused:
             is_other = isinstance(error, WrongKey)
             self._report_refusal("is not who it should be" if is_other else "refuses")
@@ -236,8 +255,5 @@ class PeerLink:
 
     def close(self) -> None:
         """Close the link for good."""
-        self._to(Event.CLOSE)
+        self._to(PeerLinkEvent.CLOSE)
         self._task.cancel()
-
-
-__all__ = ["TRANSITIONS", "Event", "PeerLink", "State"]

@@ -2,7 +2,7 @@
 
 ::
 
-    send(to, frame) ─▶ stream, at once ─▶ the other's Arrival ─▶ receive
+    send(to, frame) ─▶ stream, at once ─▶ the other's PeerArrival ─▶ receive
                          └ not taken: queued; full: dropped, consensus sends it again
 
 Each node opens a stream to each other one and only sends on it; the other one's frames come
@@ -15,11 +15,10 @@ Frames come in only from a node of this cluster (:mod:`.security`), on one strea
 node has proved its id by the key that the record binds to it. They go out only to a node that has
 shown its key.
 
-A record that is behind may have another key of a node. Such a node is let in with a proof that it
-has the state of the cluster, and only while no node leads. A node that the record does not name is
-let in on the same terms: it may have been admitted after the entries known here, and may be needed
-to elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries
-again.
+A record that is behind may have another key of a node. The node is let in with a proof that it has
+the state of the cluster, and only while no node leads. A node that the record does not name is let
+in on these terms, too: it may have been admitted after the entries known here, and may be needed to
+elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries again.
 
 A malformed message closes its stream, with a logged reason.
 """
@@ -29,7 +28,7 @@ from __future__ import annotations
 import hmac
 import logging
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -41,8 +40,8 @@ from postroom.ranges.nodes import NodeDescriptor, Nodes, short, wrong_key
 from postroom.server.cluster.dialing import Dialer
 from postroom.server.cluster.introductions import (
     PROTOCOL_VERSION,
+    CallerRefused,
     Introduction,
-    Refused,
     encode,
     introductions,
     proof_of,
@@ -56,7 +55,7 @@ LIVE_SECONDS: Final = 2.0
 _log = logging.getLogger(__name__)
 
 
-class Arrival:
+class PeerArrival:
     """A stream of another node to this one. :meth:`Peers.enter` makes it.
 
     Attributes:
@@ -79,14 +78,14 @@ class Arrival:
         self.heard_at = peers.monotonic()
         self._peers = peers
 
-    def received(self, frames: Sequence[bytes]) -> bool:
-        """Take frames, and return whether to read on; if not, ``read_on`` will be called.
+    def received(self, frame: bytes) -> bool:
+        """Take a frame, and return whether to read on; if not, ``read_on`` will be called.
 
         Raises:
-            Refused: an earlier frame was malformed.
+            CallerRefused: an earlier frame was malformed.
         """
         self.heard_at = self._peers.monotonic()
-        return self._peers.take(self, frames)
+        return self._peers.take(self, frame)
 
     def close(self) -> None:
         """Note that the stream has ended."""
@@ -130,7 +129,7 @@ class Peers:
         self._nodes: Nodes | None = None
         self._moved: dict[int, tuple[str, str]] = {}
         self._links: dict[NodeId, PeerLink] = {}
-        self._arrivals: dict[int, Arrival] = {}
+        self._arrivals: dict[int, PeerArrival] = {}
         self._distrusted: set[NodeId] = set()
         self.unread = UnreadFrames()
 
@@ -232,14 +231,14 @@ class Peers:
             fingerprint: the fingerprint of the key that it has shown; empty: there is no TLS.
 
         Raises:
-            Refused: it has another key.
+            CallerRefused: it has another key.
         """
         known = None if self._nodes is None else self._nodes.by_id(said.sender)
         if not fingerprint or self._nodes is None:
             return
         if known is None:
             if self.secret() and not self._is_proved(said, fingerprint):
-                raise Refused(f"node {said.sender} is not known here yet", UNAVAILABLE)
+                raise CallerRefused(f"node {said.sender} is not known here yet", UNAVAILABLE)
             return
         fault = self.fault_of_key(said.sender, fingerprint)
         if fault is None:
@@ -249,7 +248,7 @@ class Peers:
                 _log, (said.sender, fingerprint), self.monotonic(),
                 "a stream from %s is refused: %s", said.address, fault,
             )  # fmt: skip
-            raise Refused(fault, DENIED)
+            raise CallerRefused(fault, DENIED)
         _log.info(
             "node %d has the state of the cluster, and a key that is not known here yet: %s",
             said.sender, short(fingerprint),
@@ -303,20 +302,20 @@ class Peers:
         """Return the introduction of a stream's opener. Its address has still to be proved.
 
         Raises:
-            Refused: it is not a node of this cluster, or means another one.
+            CallerRefused: it is not a node of this cluster, or means another one.
         """
         try:
             said = introductions.decode(message)
         except (msgspec.DecodeError, ValueError) as error:
-            raise Refused(f"the first message is malformed ({error})") from error
+            raise CallerRefused(f"the first message is malformed ({error})") from error
         if said.version != PROTOCOL_VERSION:
-            raise Refused(f"version {said.version} of the protocol, not {PROTOCOL_VERSION}")
+            raise CallerRefused(f"version {said.version} of the protocol, not {PROTOCOL_VERSION}")
         if said.cluster_id != self._me.cluster_id:
-            raise Refused("a node of another cluster")
+            raise CallerRefused("a node of another cluster")
         if said.receiver != self._me.sender:
-            raise Refused(f"it means node {said.receiver}, this is node {self._me.sender}")
+            raise CallerRefused(f"it means node {said.receiver}, this is node {self._me.sender}")
         if said.sender == self._me.sender:
-            raise Refused(f"it says that it is node {said.sender}, which is this one")
+            raise CallerRefused(f"it says that it is node {said.sender}, which is this one")
         if self._nodes is not None:
             self._check_known(self._nodes, said)
         return said
@@ -325,11 +324,13 @@ class Peers:
         known = nodes.by_id(said.sender)
         if known is None:
             if said.sender < nodes.next_node_id:
-                raise Refused(f"node {said.sender} has been removed from the cluster for good")
+                raise CallerRefused(
+                    f"node {said.sender} has been removed from the cluster for good"
+                )
             if self.has_leader():
-                raise Refused(f"node {said.sender} is not known here yet", UNAVAILABLE)
+                raise CallerRefused(f"node {said.sender} is not known here yet", UNAVAILABLE)
         elif known.store_id != said.store_id:
-            raise Refused(f"node {said.sender} has another disk")
+            raise CallerRefused(f"node {said.sender} has another disk")
 
     def enter(
         self,
@@ -337,7 +338,7 @@ class Peers:
         end: Callable[[], None],
         read_on: Callable[[], None],
         fingerprint: bytes = b"",
-    ) -> Arrival:
+    ) -> PeerArrival:
         """Take a stream of a node that was found to be ``said``.
 
         Args:
@@ -347,20 +348,20 @@ class Peers:
             fingerprint: of the key that it has shown, which was checked; empty: there is no TLS.
 
         Raises:
-            Refused: the node has another stream, on which it is heard.
+            CallerRefused: the node has another stream, on which it is heard.
         """
         older = self._arrivals.get(said.sender)
         if older is not None:
             if self.monotonic() - older.heard_at < LIVE_SECONDS:
-                raise Refused(f"node {said.sender} has a stream already", UNAVAILABLE)
+                raise CallerRefused(f"node {said.sender} has a stream already", UNAVAILABLE)
             older.close()
             older.end()
-        arrival = Arrival(self, said.sender, end, read_on, fingerprint)
+        arrival = PeerArrival(self, said.sender, end, read_on, fingerprint)
         self._arrivals[said.sender] = arrival
         self.met(said.store_id, said.address, fingerprint)
         return arrival
 
-    def left(self, arrival: Arrival) -> None:
+    def left(self, arrival: PeerArrival) -> None:
         """Forget a stream that has ended."""
         if self._arrivals.get(arrival.sender) is arrival:
             del self._arrivals[arrival.sender]
@@ -369,18 +370,17 @@ class Peers:
         """Distrust ``sender``, which sent a malformed frame: its stream ends with the next one."""
         self._distrusted.add(sender)
 
-    def take(self, arrival: Arrival, frames: Sequence[bytes]) -> bool:
-        """Take frames, and return whether more may be read.
+    def take(self, arrival: PeerArrival, frame: bytes) -> bool:
+        """Take a frame, and return whether more may be read.
 
         Raises:
-            Refused: an earlier frame was malformed.
+            CallerRefused: an earlier frame was malformed.
         """
         sender = arrival.sender
         if sender in self._distrusted:
             self._distrusted.discard(sender)
-            raise Refused("a frame of it was malformed")
-        for frame in frames:
-            self.unread.add(sender, frame)
+            raise CallerRefused("a frame of it was malformed")
+        self.unread.add(sender, frame)
         self.on_frames()
         return self.unread.has_room(sender, arrival.read_on)
 

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Questions:
-    """A series of questions to other nodes. Close it when everything is known.
+    """A series of questions to other nodes.
 
     Attributes:
         connection_errors: why nodes did not answer the last question.
@@ -112,7 +112,3 @@ class Questions:
     def _note_key(self, address: str, fingerprint: bytes) -> str | None:
         self.fingerprints[address] = fingerprint
         return None if self._fault_of_key is None else self._fault_of_key(address, fingerprint)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._dialer.close()

@@ -16,8 +16,7 @@ none (a common name or an e-mail address is fine). With one that does, it could 
 a node there, which also takes an administrator's word (:meth:`Security.vouches`).
 ``insecure`` switches all of this off, by name only.
 
-Connections come in by two doors, native streams and gRPC (:mod:`.listener`). Each reads the proofs,
-and asks here whether they are enough: the answer is the same for both.
+:mod:`.native_server` reads the proofs, and asks here whether they are enough.
 """
 
 from __future__ import annotations
@@ -130,15 +129,8 @@ class Security:
         except AccessDenied:
             return False
 
-    def grpc_context(self) -> ssl.SSLContext | None:
-        """Return the TLS context for reading a gRPC server's certificate; ``None``: insecure."""
-        context = self._context(ssl.PROTOCOL_TLS_CLIENT)
-        if context is not None:
-            context.set_alpn_protocols(["h2"])
-        return context
-
     def _context(self, side: int) -> ssl.SSLContext | None:
-        """Return the TLS context of native streams; gRPC makes its own of the same files."""
+        """Return the TLS context of native streams; ``None``: insecure."""
         files = self._certificates
         if files is None:
             return None

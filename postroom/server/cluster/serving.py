@@ -6,8 +6,8 @@
                                                                        │
        close ◀─ finish what is under way ◀─ give lease and lead away ◀─┘
 
-Everything runs on one event loop: the doors (:mod:`.doors`), the node's turns, the streams to the
-others.
+Everything runs on one event loop: the server (:mod:`.native_server`), the node's turns, the streams
+to the others, and the services beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import Clock
@@ -29,15 +29,16 @@ from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.cluster import descriptors, formation
+from postroom.server.cluster import formation
+from postroom.server.cluster.connections import raise_descriptor_limit
 from postroom.server.cluster.dialing import Dialer
-from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.cluster.joining import Joining, store_at
 from postroom.server.cluster.key_binding import KeyBinding
 from postroom.server.cluster.leaderless import Leaderless
-from postroom.server.cluster.nodes_service import Caller, JoinRequest, NodesService, Verdict
+from postroom.server.cluster.native_server import NativeServer
+from postroom.server.cluster.nodes_service import JoinRequest, NodesService, StreamCaller, Verdict
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
@@ -56,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class NodeSettings:
     """The settings of a node's start.
 
     Attributes:
@@ -84,6 +85,23 @@ class Settings:
     memory_bytes: int = MEMORY_BYTES
 
 
+class CompanionService(Protocol):
+    """A service beside a node, on its event loop, such as a gateway for other programs."""
+
+    async def start(self) -> None:
+        """Begin to serve. The node listens, but may not have joined its cluster yet.
+
+        Raises:
+            Error: it cannot start; the node ends.
+        """
+
+    async def stop(self) -> None:
+        """End in a few seconds at most. Called in any case, also if ``start`` has failed.
+
+        A node that has joined its cluster still serves meanwhile.
+        """
+
+
 class ServedNode:
     """A node as a process; see the module.
 
@@ -91,14 +109,18 @@ class ServedNode:
         settings: the settings of its start.
         clock: the machine's.
         randomness: for ids, time-outs and pauses.
+
+    Attributes:
+        is_serving: whether it knows who leads, and does not stop: clients can be served.
+        companions: the services beside it, which it starts and stops; add them before ``run``.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, randomness: random.Random) -> None:
+    def __init__(self, settings: NodeSettings, clock: Clock, randomness: random.Random) -> None:
         self._settings = settings
         self._security = settings.security
         self._clock = clock
         self._random = randomness
-        descriptors.raise_limit()  # before the engine counts how many files it may have open
+        raise_descriptor_limit()  # before the engine counts how many files it may have open
         self._engine: Engine = open_storage(
             settings.folder,
             randomness,
@@ -110,7 +132,7 @@ class ServedNode:
             self._engine, settings.address, settings.first_addresses, self._security, randomness
         )
         self._nodes_service = NodesService(self._security, self._hello)
-        self._doors = Doors(settings.listen, self._security, self._nodes_service)
+        self._server = NativeServer(settings.listen, self._security, self._nodes_service)
         self._dialer = Dialer(self._security)
         self._said = LogOnce()
         self._driver: AsyncioDriver | None = None
@@ -120,6 +142,9 @@ class ServedNode:
         self._over = asyncio.Event()
         self._failure: Error | None = None
         self._has_served = False
+        self.is_serving = False
+        self.companions: list[CompanionService] = []
+        self._started: list[CompanionService] = []
 
     @property
     def node(self) -> Node:
@@ -139,8 +164,8 @@ class ServedNode:
         """
         try:
             await self._joining.open()
-            await self._doors.open()
-            await self._doors.set_health(serving=False)
+            await self._server.open()
+            await self._start_companions()
             if not await self._unless_over(self._joining.find()):
                 return
             self._start_node()
@@ -211,7 +236,7 @@ class ServedNode:
         self._driver.start()
         self._nodes_service.peers = peers
         self._nodes_service.admit = self._admit
-        self._doors.serve_clients(sessions)
+        self._server.sessions = sessions
         own = None if known is None else known.by_id(node.node_id)
         if own is not None and own.address != settings.address:
             self._spawn(joining.tell_address(self._known_nodes))
@@ -221,7 +246,7 @@ class ServedNode:
                 KeyBinding(self._driver, peers, joining, self._security, self._random).run()
             )
 
-    async def _admit(self, application: JoinRequest, caller: Caller) -> Verdict:
+    async def _admit(self, application: JoinRequest, caller: StreamCaller) -> Verdict:
         assert self._driver is not None
         request = AdmitNode(
             application.store_id,
@@ -251,7 +276,7 @@ class ServedNode:
             _log.info("cannot admit %s now: %s", shown(application.address), shown(error))
             return Verdict()
 
-    async def _not_there(self, application: JoinRequest, caller: Caller) -> Verdict | None:
+    async def _not_there(self, application: JoinRequest, caller: StreamCaller) -> Verdict | None:
         """Return a verdict unless the applicant is really at its address, or ``None`` if it is.
 
         Otherwise a wrong --advertise would take the place of the node that is really there.
@@ -287,9 +312,9 @@ class ServedNode:
             self._fail(Error(f"the node cannot go on: {error}"))
 
     async def _watch(self, on_ready: Callable[[], None]) -> None:
-        """Keep the node's health known, and notice when it cannot go on."""
+        """Keep ``is_serving`` true to the facts, and notice when the node cannot go on."""
         assert self._peers is not None
-        serving, leaderless = False, Leaderless(self._known_nodes, self._peers.connection_error)
+        leaderless = Leaderless(self._known_nodes, self._peers.connection_error)
         while True:
             if self.node.failed is not None:
                 self._fail(self.node.failed)
@@ -306,10 +331,8 @@ class ServedNode:
                 if self._security.has_changed():
                     self._sessions.look_at_access()
             can_serve = self.node.leader() is not None and self.node.nodes is not None
-            if can_serve != serving:
-                serving = can_serve
-                await self._doors.set_health(serving=serving)
-            if serving and not self._has_served and self._has_joined():
+            self.is_serving = can_serve and not self._over.is_set()
+            if self.is_serving and not self._has_served and self._has_joined():
                 self._has_served = True
                 on_ready()
             await asyncio.sleep(LOOK_SECONDS if self._has_served else LOOK_SECONDS / 10)
@@ -353,11 +376,23 @@ class ServedNode:
         self._failure = error
         self._over.set()
 
+    # --- the services beside it
+
+    async def _start_companions(self) -> None:
+        for service in self.companions:
+            self._started.append(service)
+            await service.start()
+
+    async def _stop_companions(self) -> None:
+        while self._started:
+            await self._started.pop().stop()
+
     # --- the end
 
     async def _drain(self) -> None:
         """Let others take over, and tell clients to go there."""
-        await self._doors.set_health(serving=False)
+        self.is_serving = False
+        await self._stop_companions()
         if self._failure is None:
             await _awaited(self.node.hand_over())
         if self._sessions is not None:
@@ -365,13 +400,18 @@ class ServedNode:
         await asyncio.sleep(0)  # the last output is sent
 
     async def _close(self) -> None:
+        try:
+            await self._stop_companions()
+        finally:
+            await self._close_node()
+
+    async def _close_node(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         if self._peers is not None:
             self._peers.close()
-        await self._doors.close()
-        await self._dialer.close()
+        await self._server.close()
         if self._driver is not None:
             await self._driver.close()
         else:

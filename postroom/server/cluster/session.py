@@ -59,11 +59,10 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
-from postroom.protocol.identities import is_of_client_with_secret, is_proven
+from postroom.protocol.identities import client_of
 from postroom.protocol.requests import DescribeNode
 from postroom.protocol.weights import weight_of
 from postroom.ranges.requests import (
-    CLIENT_ID_BYTES,
     CommitTransaction,
     GetForUpdate,
     Lock,
@@ -76,7 +75,7 @@ from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
 from postroom.server.cluster.asked import Asked, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
-from postroom.server.cluster.intake import Intake
+from postroom.server.cluster.intake import FrameIntake
 from postroom.server.cluster.session_failures import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
@@ -109,7 +108,6 @@ class Session:
     Attributes:
         client: the id of the client, once it has said it.
         stream: the number of the stream among that client's.
-        is_proven: whether it has proved the client's id.
         host: the address that it comes from.
         access, principal: the terms on which it was let in, and its principal (:mod:`.access`).
         heard_at: when it last gave a sign of life, on the node's monotonic clock.
@@ -144,11 +142,9 @@ class Session:
         self._own_bytes = 0
         self._waiting = 0
         self._protected = ClientProtections(sessions.node.replicas)
-        self._names_its_own = False
-        self.is_proven = False
         self._refusal: Failure | None = None
         self._permitted = permitted(access.role)
-        self._intake = Intake(self, self._permitted, sessions.large_frames)
+        self._intake = FrameIntake(self, self._permitted, sessions.large_frames)
 
     # --- calls of the shell
 
@@ -282,17 +278,8 @@ class Session:
         return bool(self._asked or self._intake or self._protected or held)
 
     def _is_own(self, name: bytes) -> bool:
-        """Return whether a transaction, or a consumer, of that id may be this session's.
-
-        A client of the first release draws its ids by itself. It may have any but those of
-        another client that is here, and those of clients with a secret (:mod:`.identities`).
-        """
-        if self.is_proven or self._names_its_own:
-            return name.startswith(self.client)
-        is_others = name[:CLIENT_ID_BYTES] != self.client and self._sessions.knows(
-            name[:CLIENT_ID_BYTES]
-        )
-        return not (is_others or is_of_client_with_secret(name))
+        """Return whether a transaction, or a consumer, of that id is one of this client's."""
+        return name.startswith(self.client)
 
     # --- input
 
@@ -300,9 +287,7 @@ class Session:
         if self.client:
             raise WireError("a second Hello")
         check_version(hello.version)
-        self.is_proven = is_proven(hello.client, hello.secret, names_its_own=hello.names_its_own)
-        self.client, self.stream = hello.client, hello.stream
-        self._names_its_own = hello.names_its_own
+        self.client, self.stream = client_of(hello.secret), hello.stream
         if self._sessions.admit(self):
             self.welcome()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
-from postroom.protocol.identities import has_secret
 from postroom.ranges.rounds import Rounds
 from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.admission import Admission, Limits
@@ -158,12 +157,7 @@ class Sessions:
             session.end(reason)
             return False
         older = self._open.get(session.client)
-        is_known = self._silence.awaits(session.client) or (older is not None and older.is_proven)
-        if is_known and has_secret(session.client) and not session.is_proven:
-            session.end(Invalid("this is the id of another client"))
-            return False
-        is_newer = older is None or session.stream > older.stream
-        if older is not None and not is_newer and session.is_proven == older.is_proven:
+        if older is not None and session.stream <= older.stream:
             session.end(Invalid("a newer stream of this client is open"))
             return False
         if older is not None:
@@ -178,10 +172,6 @@ class Sessions:
         self._silence.opened(session.client)
         self.admission.opened(session.principal)
         return True
-
-    def knows(self, client: bytes) -> bool:
-        """Return whether a client of this id is here, or may come back and find what it holds."""
-        return client in self._open or self._silence.awaits(client)
 
     def closed(self, session: Session) -> None:
         """Forget a session that has ended."""

@@ -8,10 +8,6 @@
 A client that waits for something, or holds something, says something every second; one that does
 neither looks up every ten seconds. One timer serves all streams of the node.
 
-If an id is made from a secret (:mod:`postroom.protocol.identities`), a stream
-that has not shown the secret does not speak for the client. The client is awaited as if that stream
-were not there.
-
 Leases of queue messages are stored, and outlive the leader. The next leader has not heard of their
 consumers, or not lately, since they held nothing there. They have as much time from then on as if
 they had said something just now.
@@ -23,7 +19,6 @@ from collections.abc import Callable, Collection
 from typing import Final, Protocol
 
 from postroom.errors import Error, Unavailable
-from postroom.protocol.identities import has_secret
 from postroom.server.replicas import Replicas
 
 SILENT_SECONDS: Final = 5.0
@@ -34,7 +29,7 @@ LOOK_SECONDS: Final = 0.5
 """The time between looks for silent clients."""
 
 
-class Node(Protocol):
+class SilenceNode(Protocol):
     """The parts of the node that this module uses."""
 
     monotonic: Callable[[], float]
@@ -44,12 +39,11 @@ class Node(Protocol):
         """Call ``act`` after a time."""
 
 
-class Stream(Protocol):
+class SilenceStream(Protocol):
     """The parts of a session that this module uses."""
 
     client: bytes
     heard_at: float
-    is_proven: bool
 
     def is_busy(self) -> bool:
         """Return whether its client waits for something, or holds something."""
@@ -66,7 +60,7 @@ class Silence:
         streams: returns the open streams.
     """
 
-    def __init__(self, node: Node, streams: Callable[[], Collection[Stream]]) -> None:
+    def __init__(self, node: SilenceNode, streams: Callable[[], Collection[SilenceStream]]) -> None:
         self._node = node
         self._streams = streams
         self._heard_at: dict[bytes, float] = {}
@@ -77,7 +71,7 @@ class Silence:
         """Await all clients that hold something in the stored state, since this node leads now."""
         now, absent = self._node.monotonic(), self._node.replicas.clients_that_hold()
         for stream in self._streams():
-            if stream.client in absent and _speaks_for_it(stream):
+            if stream.client in absent:
                 absent.discard(stream.client)
                 stream.heard_at = (
                     now  # it held nothing here until now, and could be silent for long
@@ -91,22 +85,15 @@ class Silence:
         self._heard_at.pop(client, None)
         self._look_soon()
 
-    def closed(self, stream: Stream) -> None:
+    def closed(self, stream: SilenceStream) -> None:
         """Await the client of a stream that has ended, if it holds something here.
 
         It finds that again if it comes back soon.
         """
         client = stream.client
         if self._node.replicas.holds_for(client):
-            if _speaks_for_it(stream):
-                self._heard_at[client] = stream.heard_at
-            else:
-                self._heard_at.setdefault(client, self._node.monotonic())
+            self._heard_at[client] = stream.heard_at
             self._look_soon()
-
-    def awaits(self, client: bytes) -> bool:
-        """Return whether a client has gone that holds something, and may come back."""
-        return client in self._heard_at
 
     def _look_soon(self) -> None:
         if self._looks_at is None:
@@ -135,8 +122,3 @@ class Silence:
             stream.heard_at = min(now, stream.heard_at + seconds)
         for client, heard_at in self._heard_at.items():
             self._heard_at[client] = min(now, heard_at + seconds)
-
-
-def _speaks_for_it(stream: Stream) -> bool:
-    """Return whether a stream is that of its client; otherwise any process may have opened it."""
-    return stream.is_proven or not has_secret(stream.client)

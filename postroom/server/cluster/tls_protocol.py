@@ -2,6 +2,8 @@
 
 asyncio gives each TLS connection 256 KiB to read into, for as long as it lasts. The bytes read into
 it are taken out before anything else happens: all connections of an event loop can share one.
+
+A caller without TLS is told in plain bytes that the node asks for it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,12 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Any, Final
 
+from postroom.protocol.streams import DENIED, Refusal, reply_bytes
+
 READ_BYTES: Final = 256 * 1024
+_HANDSHAKE_RECORD: Final = 22
+"""The first byte of each connection with TLS (RFC 8446, 5.1)."""
+_ASKS_FOR_TLS: Final = reply_bytes(Refusal(DENIED, "this node asks for TLS; nothing was done"))
 
 
 class SharedBuffer:
@@ -24,7 +31,10 @@ class SharedBuffer:
 
 
 class _TlsProtocol(SSLProtocol):
-    """A protocol of asyncio with a shared buffer. Its base allocates one of ``max_size``."""
+    """A protocol of asyncio with a shared buffer.
+
+    Its base allocates a buffer of ``max_size``.
+    """
 
     max_size = 1024
 
@@ -32,6 +42,17 @@ class _TlsProtocol(SSLProtocol):
         super().__init__(*arguments, **options)
         self._ssl_buffer, self._ssl_buffer_view = shared.bytes, shared.view
         self.max_size = READ_BYTES  # type: ignore[misc]  # asyncio's is a constant of the class
+        # An attribute of the instance: later reads do not pass through one more method.
+        setattr(self, "buffer_updated", self._check_first_bytes)  # noqa: B010 - a method elsewhere
+
+    def _check_first_bytes(self, count: int) -> None:
+        del self.buffer_updated
+        assert isinstance(self._transport, asyncio.Transport)
+        if self._ssl_buffer[0] == _HANDSHAKE_RECORD:
+            self.buffer_updated(count)
+            return
+        self._transport.write(_ASKS_FOR_TLS)
+        self._on_handshake_complete(ssl.SSLError(1, "the caller speaks no TLS"))
 
 
 async def accept_tls(

@@ -4,7 +4,7 @@ A frame may have 32 MiB and a node a thousand clients. Each of them could send a
 its last byte, and wait: that memory would never be freed. For this reason all of them together
 have a budget. Beyond it, the stream whose frame was begun first is ended: an honest frame comes
 within seconds, also over a slow network, and is never the oldest for long.
-That client connects again and repeats its unanswered requests.
+The client connects again and repeats its unanswered requests.
 """
 
 from __future__ import annotations

@@ -17,7 +17,14 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
 from postroom.server.cluster import formation
-from postroom.server.cluster.formation import Become, Found, Join, SelfDescription, Wait, decide
+from postroom.server.cluster.formation import (
+    Become,
+    FoundCluster,
+    Join,
+    SelfDescription,
+    WaitDecision,
+    decide,
+)
 from postroom.server.node import RANGE_ID
 from postroom.server.store import read_store
 
@@ -134,9 +141,9 @@ class Beginning:
         name = self.random.randbytes(16)
         decision = decide(machine.address, machine.store_id, machine.first, heard, name)
         match decision:
-            case Wait():
+            case WaitDecision():
                 pass
-            case Found():
+            case FoundCluster():
                 self.founded.add(decision.nodes.cluster_id)
                 self._write(machine, formation.found_writes(decision.nodes))
             case Become():

@@ -9,16 +9,13 @@ from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
-from grpc_health.v1 import health_pb2
-
 import postroom
 import postroom.aio
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import EngineName
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.serving import ServedNode, Settings
+from postroom.server.cluster.serving import NodeSettings, ServedNode
 
-HEALTH = health_pb2.HealthCheckResponse
 READY_SECONDS = 40.0
 
 
@@ -35,7 +32,7 @@ class Serving:
         engine: EngineName | None = None,
     ) -> None:
         self.address = address
-        settings = Settings(
+        settings = NodeSettings(
             folder, listen or address, address, first or (address,), Security(None),
             lease_seconds, disk_reserve_bytes=0, engine=engine,
         )  # fmt: skip

@@ -1,25 +1,18 @@
-"""Nodes that only have a transport: peers and the doors, on loopback, in one event loop.
-
-Each speaks native streams and gRPC, as nodes do, or gRPC alone, as those of the first release did.
-"""
+"""Nodes that only have a transport: peers and a server, on loopback, in one event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
-from grpc import aio
-
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.dialing import Dialer
-from postroom.server.cluster.doors import Doors
 from postroom.server.cluster.formation import SelfDescription
-from postroom.server.cluster.grpc_server import SERVER_OPTIONS
-from postroom.server.cluster.grpc_services import Doorkeeper, GrpcNodes, server_credentials
 from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
+from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
@@ -36,10 +29,7 @@ def store(node_id: int) -> bytes:
 class Talker:
     """A node of which there is only what talks to the others."""
 
-    def __init__(
-        self, node_id: int, security: Security | None = None, port: int = 0, *, old: bool = False
-    ) -> None:
-        self.old = old
+    def __init__(self, node_id: int, security: Security | None = None, port: int = 0) -> None:
         self.node_id = node_id
         self.security = security or Security(None)
         self.host = SHARED_HOST
@@ -62,19 +52,9 @@ class Talker:
         self.service = NodesService(
             self.security, lambda: SelfDescription(store(self.node_id), (), None)
         )
-        if self.old:
-            await self._listen_for_grpc()
-            return
-        self.doors = Doors(self.address, self.security, self.service)
-        await self.doors.open()
-        self.port = self.doors.port
-
-    async def _listen_for_grpc(self) -> None:
-        self.grpc_nodes = GrpcNodes(self.service, Doorkeeper())
-        self.server = aio.server(options=SERVER_OPTIONS)
-        self.server.add_generic_rpc_handlers((self.grpc_nodes.handler(),))
-        self.port = add_port(self.server, self.security, self.address)
-        await self.server.start()
+        self.server = NativeServer(self.address, self.security, self.service)
+        await self.server.open()
+        self.port = self.server.port
 
     def introduction(self) -> Introduction:
         return Introduction(
@@ -85,7 +65,7 @@ class Talker:
         monotonic = asyncio.get_running_loop().time
         self.peers = Peers(
             introduction or self.introduction(),
-            Dialer(self.security, speaks_native=not self.old),
+            Dialer(self.security),
             Random(self.node_id),
             monotonic,
         )
@@ -100,19 +80,7 @@ class Talker:
     async def close(self) -> None:
         if hasattr(self, "peers"):
             self.peers.close()
-        if self.old:
-            await self.grpc_nodes.close()
-            await self.server.stop(0.2)
-        else:
-            await self.doors.close()
-
-
-def add_port(server: aio.Server, security: Security, address: str) -> int:
-    """A port of gRPC's own."""
-    credentials = server_credentials(security)
-    if credentials is None:
-        return int(server.add_insecure_port(address))
-    return int(server.add_secure_port(address, credentials))
+        await self.server.close()
 
 
 def cluster(*talkers: Talker) -> Nodes:
@@ -120,9 +88,9 @@ def cluster(*talkers: Talker) -> Nodes:
 
 
 @asynccontextmanager
-async def talkers(*node_ids: int, old: Iterable[int] = ()) -> AsyncIterator[list[Talker]]:
-    """Nodes that are all connected; the ``old`` ones speak gRPC only."""
-    nodes = [Talker(node_id, old=node_id in set(old)) for node_id in node_ids]
+async def talkers(*node_ids: int) -> AsyncIterator[list[Talker]]:
+    """Nodes that are all connected."""
+    nodes = [Talker(node_id) for node_id in node_ids]
     for each in nodes:
         await each.listen()
     try:

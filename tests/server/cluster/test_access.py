@@ -18,6 +18,7 @@ from postroom.server.cluster.access import ALLOWED, NEEDED, Access, Role, Roles,
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
+from tests.remote.client_names import client_id, secret_of
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_only_reading_is_for_readers() -> None:
 def asked(store: Store, role: Role, *requests: Any) -> dict[int, str | None]:
     """How each request, by its number, fails for a client of that role; ``None``: it does not."""
     session = Sessions(store.node).open("somebody", lambda: None, Access(role))
-    session.received(frames.encode((0, frames.PROTOCOL_VERSION, bytes(8), 1)))
+    session.received(frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b""), 1)))
     clock = store.node.clock.reading()
     session.received(frames.encode((1, clock, list(enumerate(requests)), [], False)))
     store.node.turn()
@@ -65,7 +66,7 @@ def put(store: Store, number: int) -> CommitTransaction[Any]:
     began = store.node.clock.reading()
     write = Put(b"key", b"value")
     return CommitTransaction(
-        bytes(8) + bytes([number]) * 8, began, 60.0, 0, b"key", [], [], [write]
+        client_id(b"") + bytes([number]) * 8, began, 60.0, 0, b"key", [], [], [write]
     )
 
 
@@ -148,14 +149,14 @@ def test_a_stream_ends_when_its_access_does(store: Store) -> None:
     ]
     other = sessions.open("other", lambda: None)
     for number, stream in enumerate([*streams[:2], other]):
-        stream.received(frames.encode((0, frames.PROTOCOL_VERSION, bytes([number]) * 8, 1)))
+        stream.received(frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b"%d" % number), 1)))
     sessions.look_at_access()
     assert not any(each.ended for each in streams), "nothing has changed for them"
     role[0] = Role.READ
     sessions.look_at_access()
     assert last_words(streams[0])[0] == "Unavailable", "it may come back, and read"
     role.clear()
-    streams[2].received(frames.encode((0, frames.PROTOCOL_VERSION, b"c" * 8, 1)))
+    streams[2].received(frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b"c"), 1)))
     assert last_words(streams[2])[0] == "AccessDenied", "it had said nothing yet"
     assert not other.ended
 

@@ -74,9 +74,8 @@ def test_a_node_looks_at_its_own_certificate_and_its_authority(tmp_path: Path) -
     assert Security(None).expiry.look(far) == ""
 
 
-@pytest.mark.parametrize("old", [False, True], ids=["native", "grpc"])
 @pytest.mark.parametrize("whose", ["node", "client"])
-def test_a_client_says_whose_certificate_has_expired(tmp_path: Path, whose: str, old: bool) -> None:
+def test_a_client_says_whose_certificate_has_expired(tmp_path: Path, whose: str) -> None:
     authority = Authority(tmp_path)
     node = authority.node("127.0.0.1", expired=whose == "node")
     client = authority.node("alice", expired=True) if whose == "client" else authority.client()
@@ -85,7 +84,7 @@ def test_a_client_says_whose_certificate_has_expired(tmp_path: Path, whose: str,
         "client": rf"this client's certificate, {client.certificate}, expired on 2001-01-01",
     }
     with (
-        Server(Security(node), old=old) as server,
+        Server(Security(node)) as server,
         pytest.raises(AccessDenied, match=words[whose]),
     ):
         postroom.connect(server.address, tls=_tls(client), timeout=20)

@@ -16,10 +16,10 @@ from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (
     Become,
     Decision,
-    Found,
+    FoundCluster,
     Join,
     SelfDescription,
-    Wait,
+    WaitDecision,
     decide,
 )
 from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty, read_store
@@ -55,7 +55,7 @@ def decided(
 
 
 def waits(decision: Decision, *words: str) -> bool:
-    assert isinstance(decision, Wait)
+    assert isinstance(decision, WaitDecision)
     return all(word in decision.reason for word in words)
 
 
@@ -63,13 +63,13 @@ def waits(decision: Decision, *words: str) -> bool:
 
 
 def test_the_least_address_founds_when_all_are_there() -> None:
-    assert decided(A, {B: fresh(B), C: fresh(C)}) == Found(cluster(A, B, C, name=NEW))
+    assert decided(A, {B: fresh(B), C: fresh(C)}) == FoundCluster(cluster(A, B, C, name=NEW))
 
 
 def test_the_order_of_the_list_does_not_matter() -> None:
     first = (C, A, B, A)
     found = decide(A, store(A), first, {B: fresh(B), C: fresh(C)}, NEW)
-    assert found == Found(cluster(A, B, C, name=NEW))
+    assert found == FoundCluster(cluster(A, B, C, name=NEW))
 
 
 def test_nobody_else_founds() -> None:
@@ -81,7 +81,7 @@ def test_it_waits_for_who_does_not_answer() -> None:
 
 
 def test_one_node_founds_alone() -> None:
-    assert decided(A, {}, (A,)) == Found(cluster(A, name=NEW))
+    assert decided(A, {}, (A,)) == FoundCluster(cluster(A, name=NEW))
 
 
 def test_who_is_not_on_the_list_founds_nothing() -> None:
@@ -159,7 +159,7 @@ def test_addresses_of_two_clusters_are_refused() -> None:
 def test_a_founders_disk() -> None:
     engine, nodes = MemoryEngine(), cluster(A, B, C)
     engine.write(formation.identity_writes(store(A)), sync=True)
-    assert formation.read_identity(engine) == formation.Identity(store(A))
+    assert formation.read_identity(engine) == formation.DiskIdentity(store(A))
     assert formation.known_nodes(engine) is None
     engine.write(formation.found_writes(nodes), sync=True)
     assert formation.known_nodes(engine) == nodes

@@ -7,36 +7,36 @@ from typing import Any
 
 import pytest
 
-from postroom.server.cluster.peer_links import TRANSITIONS, Event, State
+from postroom.server.cluster.peer_links import TRANSITIONS, PeerLinkEvent, PeerLinkState
 from tests.server.cluster.streams import cluster, run, talkers, until
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
-    reached = {State.APART}
+    reached = {PeerLinkState.APART}
     while found := {s for each in reached for s in TRANSITIONS[each].values()} - reached:
         reached |= found
-    assert reached == set(State) == set(TRANSITIONS)
-    assert {event for each in TRANSITIONS.values() for event in each} == set(Event)
-    assert set(TRANSITIONS[State.CLOSED].values()) == {State.CLOSED}
+    assert reached == set(PeerLinkState) == set(TRANSITIONS)
+    assert {event for each in TRANSITIONS.values() for event in each} == set(PeerLinkEvent)
+    assert set(TRANSITIONS[PeerLinkState.CLOSED].values()) == {PeerLinkState.CLOSED}
 
 
 def test_a_stream_is_called_for_until_it_is_there_and_again_when_it_ends() -> None:
     async def story() -> None:
         async with talkers(1, 2) as (one, two):
             link, dialer, opened = one.peers._links[2], one.peers.dialer, one.peers.dialer.open
-            called: list[State] = []
+            called: list[PeerLinkState] = []
 
             async def call(*arguments: Any) -> Any:
                 called.append(link.state)
                 return await opened(*arguments)
 
             dialer.open = call  # type: ignore[method-assign]
-            await until(lambda: link.state is State.CONNECTED)
+            await until(lambda: link.state is PeerLinkState.CONNECTED)
             await two.close()
-            await until(lambda: link.state is State.APART)
+            await until(lambda: link.state is PeerLinkState.APART)
             assert link.fingerprint == b""
             await until(lambda: len(called) > 1)  # one of them after it was seen apart
-            assert set(called) == {State.CALLING}
+            assert set(called) == {PeerLinkState.CALLING}
 
     run(story())
 
@@ -45,14 +45,14 @@ def test_who_is_refused_is_so_until_it_is_called_again() -> None:
     async def story() -> None:
         async with talkers(1, 2) as (one, two):
             link = one.peers._links[2]
-            await until(lambda: link.state is State.CONNECTED)
+            await until(lambda: link.state is PeerLinkState.CONNECTED)
             await two.close()
             await two.listen()
             two.talk(cluster(two))  # node 1 is not of it
-            await until(lambda: link.state is State.REFUSED)
+            await until(lambda: link.state is PeerLinkState.REFUSED)
             assert "removed" in link.connection_error
             one.peers.follow(cluster(one))
-            assert link.state is State.CLOSED
+            assert link.state is PeerLinkState.CLOSED
 
     run(story())
 

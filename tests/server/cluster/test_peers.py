@@ -22,22 +22,12 @@ from tests.server.cluster.streams import (
     until,
 )
 
-NODES = {"native": (), "grpc": (1, 2, 3), "old to new": (1,), "new to old": (2,)}
-"""Which of the nodes are of the first release."""
-
-
-@pytest.fixture(params=NODES.values(), ids=NODES.keys())
-def old(request: pytest.FixtureRequest) -> tuple[int, ...]:
-    which: tuple[int, ...] = request.param
-    return which
-
-
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def test_frames_arrive_in_order(old: tuple[int, ...]) -> None:
+def test_frames_arrive_in_order() -> None:
     async def main() -> None:
-        async with talkers(1, 2, old=old) as (one, two):
+        async with talkers(1, 2) as (one, two):
             sent = [b"%d" % number for number in range(500)]
             for frame in sent[:250]:
                 one.peers.send(2, frame)
@@ -85,9 +75,9 @@ def test_frames_to_nobody_are_dropped() -> None:
     run(main())
 
 
-def test_it_connects_again_when_the_other_comes_back(old: tuple[int, ...]) -> None:
+def test_it_connects_again_when_the_other_comes_back() -> None:
     async def main() -> None:
-        async with talkers(1, 2, old=old) as (one, two):
+        async with talkers(1, 2) as (one, two):
             await two.close()
             await until(lambda: not one.peers.connected(2))
             one.peers.send(2, b"lost, or not")
@@ -225,7 +215,7 @@ def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.M
             monkeypatch.setattr(PeerLink, "_talk", talk)
             monkeypatch.setattr(peer_links.asyncio, "sleep", sleep)
             link.close()
-            link.state = peer_links.State.APART
+            link.state = peer_links.PeerLinkState.APART
             with pytest.raises(asyncio.CancelledError):
                 await link._run()
             monkeypatch.undo()

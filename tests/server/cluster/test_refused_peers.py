@@ -9,17 +9,14 @@ import math
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
-import grpc
 import msgspec
 import pytest
-from grpc import aio
 
 from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.protocol import streams
 from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
-from postroom.server.cluster import dialing, native_server, peer_links
+from postroom.server.cluster import native_server, peer_links
 from postroom.server.cluster import peers as module
-from postroom.server.cluster.grpc_dialing import STREAM
 from postroom.server.cluster.introductions import Introduction
 from tests.server.cluster.streams import (
     CLUSTER,
@@ -67,37 +64,6 @@ class Stranger:
         return said[-1].code if said and isinstance(said[-1], Refusal) else ""
 
 
-GRPC_CODES = {
-    grpc.StatusCode.FAILED_PRECONDITION: streams.REFUSED,
-    grpc.StatusCode.INTERNAL: streams.REFUSED,  # if it ends while something is being written
-    grpc.StatusCode.RESOURCE_EXHAUSTED: streams.MALFORMED,
-    grpc.StatusCode.UNAVAILABLE: streams.UNAVAILABLE,
-}
-
-
-class GrpcStranger:
-    """The same, at the other door."""
-
-    def __init__(self, address: str, options: tuple[tuple[str, Any], ...] = ()) -> None:
-        self.channel = aio.insecure_channel(address, options=options)
-        self.call = self.channel.stream_unary(STREAM)()
-
-    async def say(self, *messages: bytes) -> str:
-        """How the stream ends."""
-        try:
-            for message in messages:
-                await self.call.write(message)
-            await asyncio.wait_for(self.call, WAIT_SECONDS)
-        except (aio.AioRpcError, asyncio.InvalidStateError):
-            pass
-        finally:
-            await self.channel.close()
-        return GRPC_CODES[await self.call.code()]
-
-
-DOORS = pytest.mark.parametrize("stranger", [Stranger, GrpcStranger], ids=["native", "grpc"])
-
-
 def introduction(one: Talker, who: Talker, /, **changes: Any) -> bytes:
     said = Introduction(1, CLUSTER, who.node_id, store(who.node_id), who.address, one.node_id)
     return encode(msgspec.structs.replace(said, **changes))
@@ -113,15 +79,14 @@ REFUSED = [
 ]
 
 
-@DOORS
 @pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
 def test_who_is_not_a_node_of_this_cluster_is_refused(
-    stranger: Any, changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
+    changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             said = introduction(one, two, **changes)
-            assert await stranger(one.address).say(said, encode([b"frame"])) == streams.REFUSED
+            assert await Stranger(one.address).say(said, encode([b"frame"])) == streams.REFUSED
             assert one.frames == []
             assert one.peers.connected(2)
 
@@ -234,14 +199,13 @@ def test_a_frame_that_is_too_large_is_told_where_it_came_from(
         run(main())
 
 
-@DOORS
-def test_one_that_is_not_known_is_let_in_only_while_nobody_leads(stranger: Any) -> None:
+def test_one_that_is_not_known_is_let_in_only_while_nobody_leads() -> None:
     """It may have been admitted after what is known here, and may be needed to elect a leader."""
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             said = introduction(one, two, sender=100, store_id=store(7))
-            assert await stranger(one.address).say(said) == UNAVAILABLE
+            assert await Stranger(one.address).say(said) == UNAVAILABLE
             one.peers.has_leader = lambda: False
             new = Stranger(one.address)
             await new.open(said)
@@ -252,9 +216,8 @@ def test_one_that_is_not_known_is_let_in_only_while_nobody_leads(stranger: Any) 
     run(main())
 
 
-@DOORS
 def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
-    stranger: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "LIVE_SECONDS", 3600.0)  # whatever holds this machine up
 
@@ -263,7 +226,7 @@ def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
             said = introduction(one, two)
             two.peers.send(1, b"here")
             await until(lambda: one.frames)
-            assert await stranger(one.address).say(said, b"forged") == UNAVAILABLE
+            assert await Stranger(one.address).say(said, b"forged") == UNAVAILABLE
             assert one.frames == [(2, b"here")]
             # One that stands still is replaced: its node may have lost it without knowing here.
             monkeypatch.setattr(module, "LIVE_SECONDS", 0.0)
@@ -274,36 +237,6 @@ def test_a_second_stream_of_a_node_is_refused_while_the_first_one_lives(
             new.writer.close()
 
     run(main())
-
-
-MALFORMED = {
-    "nothing": b"",
-    "no list": encode("frames"),
-    "no bytes": encode([1, 2]),
-    "cut short": encode([bytes(100)])[:50],
-    "too many": encode([b""] * 65),
-    "more behind": encode([b"x"]) + b"\x01",
-}
-
-
-@pytest.mark.parametrize("message", MALFORMED.values(), ids=MALFORMED.keys())
-def test_malformed_messages_close_a_stream_of_grpc(
-    message: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with talkers(1, 3) as (one, three):
-            one.peers.follow(cluster(one, Talker(2), three))
-            code = await GrpcStranger(one.address).say(
-                introduction(one, Talker(2)), encode([b"good"]), message
-            )
-            assert code == streams.REFUSED
-            assert one.frames == [(2, b"good")]
-            one.peers.send(3, b"unharmed")
-            await until(lambda: three.frames == [(1, b"unharmed")])
-
-    with caplog.at_level(logging.WARNING):
-        run(main())
-    assert "the stream of node 2 is closed: malformed frames" in caplog.text
 
 
 def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCaptureFixture) -> None:
@@ -324,33 +257,12 @@ def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCapture
     assert "the stream of node 2 is closed: a frame of" in caplog.text
 
 
-def test_a_message_of_grpc_that_is_too_large_is_not_read(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def main() -> None:
-        async with talkers(1, 3) as (one, three):
-            one.peers.follow(cluster(one, Talker(2), three))
-            unlimited = (("grpc.max_send_message_length", -1),)
-            stranger = GrpcStranger(one.address, unlimited)
-            await stranger.say(
-                introduction(one, Talker(2)),
-                encode([bytes(PEER_MESSAGE_BYTES_MAX)]),
-                encode([b"x"]),
-            )
-            await until(lambda: "lost the connection from node 2" in caplog.text)
-            assert one.frames == []
-
-    with caplog.at_level(logging.INFO):
-        run(main())
-
-
-@DOORS
-def test_nobody_is_listened_to_before_there_is_a_node(stranger: Any) -> None:
+def test_nobody_is_listened_to_before_there_is_a_node() -> None:
     async def main() -> None:
         one = Talker(1)
         await one.listen()
         try:
-            assert await stranger(one.address).say(b"") == UNAVAILABLE
+            assert await Stranger(one.address).say(b"") == UNAVAILABLE
         finally:
             await one.close()
 
@@ -358,8 +270,7 @@ def test_nobody_is_listened_to_before_there_is_a_node(stranger: Any) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-@DOORS
-def test_noise(stranger: Any, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_noise(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     """Random first messages and frames, and good ones with a byte changed."""
     random = Random(seed)
 
@@ -374,7 +285,7 @@ def test_noise(stranger: Any, seed: int, caplog: pytest.LogCaptureFixture) -> No
             one.peers.follow(cluster(one, Talker(2), three))
             good = introduction(one, Talker(2))
             for _ in range(40):
-                code = await stranger(one.address).say(spoiled(good), encode([b"never"]), b"\xc1")
+                code = await Stranger(one.address).say(spoiled(good), encode([b"never"]), b"\xc1")
                 assert code in {streams.REFUSED, streams.MALFORMED}
             assert not one.frames
             one.peers.send(3, b"unharmed")
@@ -404,24 +315,5 @@ def test_noise_behind_a_good_introduction(seed: int) -> None:
                 await until(lambda: 2 not in one.peers._arrivals)
             one.peers.send(3, b"unharmed")
             await until(lambda: three.frames[-1:] == [(1, b"unharmed")])
-
-    run(main())
-
-
-def test_a_stream_over_grpc_is_given_up_when_native_ones_are_spoken(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A node that was upgraded while the stream to it was being opened stays on no old one."""
-    monkeypatch.setattr(dialing, "REMEMBERED_SECONDS", 0.05)
-
-    async def main() -> None:
-        async with talkers(1, 2) as (one, two):
-            link = one.peers._links[2]
-            await two.close()
-            await until(lambda: not one.peers.connected(2))
-            one.peers.dialer._doors.speaks_grpc_only(two.address, one.peers.monotonic())
-            await two.listen()
-            two.talk(cluster(one, two))
-            await until(lambda: one.peers.connected(2) and link._stream.is_native)  # type: ignore[union-attr]
 
     run(main())

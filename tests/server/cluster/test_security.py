@@ -1,4 +1,4 @@
-"""Who may talk to a node: certificates, tokens, and everybody else; by either door."""
+"""The proofs that a node asks for: certificates, tokens, and what happens without them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
@@ -21,7 +18,6 @@ from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
 from postroom.server.cluster.access import Role
 from postroom.server.cluster.access_files import Tokens, roles_of_certificates
 from postroom.server.cluster.dialing import Dialer, NoAnswer
-from postroom.server.cluster.grpc_dialing import open_channel
 from postroom.server.cluster.nodes_service import JoinRequest, encode
 from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Certificates, Security
@@ -45,20 +41,10 @@ def node(authority: Authority) -> Certificates:
     return authority.node("127.0.0.1", "node-1.example.com")
 
 
-DOORS = [(False, False), (True, False), (False, True)]
-
-
-@pytest.fixture(params=DOORS, ids=["native", "old client", "old node"])
-def old(request: pytest.FixtureRequest) -> tuple[bool, bool]:
-    """Whether who calls, and who is called, are of the first release."""
-    which: tuple[bool, bool] = request.param
-    return which
-
-
 @asynccontextmanager
-async def listening(security: Security, *, old: bool = False) -> AsyncIterator[str]:
+async def listening(security: Security) -> AsyncIterator[str]:
     """A node that is asked; its address."""
-    talker = Talker(1, security, old=old)
+    talker = Talker(1, security)
     await talker.listen()
     try:
         yield talker.address
@@ -66,18 +52,15 @@ async def listening(security: Security, *, old: bool = False) -> AsyncIterator[s
         await talker.close()
 
 
-async def ends(
-    server: Security, client: Security, old: tuple[bool, bool], *, node_at: str = ""
-) -> str:
+async def ends(server: Security, client: Security, *, node_at: str = "") -> str:
     """How a question ends: well, or with which code and words.
 
     Args:
         server, client: what the sides show.
-        old: which of them speak gRPC only.
         node_at: who asks wants to be let in as the node there.
     """
-    async with listening(server, old=old[1]) as address:
-        dialer = Dialer(client, speaks_native=not old[0])
+    async with listening(server) as address:
+        dialer = Dialer(client)
         try:
             if node_at:
                 await dialer.ask(address, ADMIT, encode(JoinRequest(bytes(16), node_at)), 10)
@@ -87,25 +70,21 @@ async def ends(
             if error.code == UNAVAILABLE and str(error) == "this node is in no cluster yet":
                 return OK  # it was let in, and nobody is there
             return f"{error.code}: {error}"
-        finally:
-            await dialer.close()
     return OK
 
 
 # --- the connection -------------------------------------------------------------------------------
 
 
-def test_both_sides_prove_who_they_are(
-    authority: Authority, node: Certificates, old: tuple[bool, bool]
-) -> None:
+def test_both_sides_prove_who_they_are(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
-        assert await ends(Security(node), Security(authority.client()), old) == OK
+        assert await ends(Security(node), Security(authority.client())) == OK
 
     run(main())
 
 
 def test_certificates_that_are_worth_nothing(
-    tmp_path: Path, authority: Authority, node: Certificates, old: tuple[bool, bool]
+    tmp_path: Path, authority: Authority, node: Certificates
 ) -> None:
     other = Authority(tmp_path, "other").client()
     strangers = {
@@ -118,14 +97,14 @@ def test_certificates_that_are_worth_nothing(
 
     async def main() -> None:
         for name, stranger in strangers.items():
-            ended = await ends(Security(node), Security(stranger), old)
+            ended = await ends(Security(node), Security(stranger))
             assert ended.startswith(UNAVAILABLE), name
 
     run(main())
 
 
 def test_a_node_that_cannot_prove_itself_is_not_talked_to(
-    tmp_path: Path, authority: Authority, old: tuple[bool, bool]
+    tmp_path: Path, authority: Authority
 ) -> None:
     client = Security(authority.client())
     unknown = "its certificate is none of this node's authority, or expired"
@@ -143,7 +122,7 @@ def test_a_node_that_cannot_prove_itself_is_not_talked_to(
 
     async def main() -> None:
         for name, (node, words) in false_nodes.items():
-            ended = await ends(Security(node), client, old)
+            ended = await ends(Security(node), client)
             assert ended == f"{UNAVAILABLE}: {words}", name
 
     run(main())
@@ -152,11 +131,6 @@ def test_a_node_that_cannot_prove_itself_is_not_talked_to(
 def test_without_a_certificate_nothing_is_read(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
         async with listening(Security(node)) as address:
-            credentials = grpc.ssl_channel_credentials(authority.pem.read_bytes())
-            async with aio.secure_channel(address, credentials) as channel:
-                with pytest.raises(aio.AioRpcError) as refused:
-                    await channel.unary_unary("/postroom.v1.Nodes/Hello")(b"", timeout=10)
-            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
             bare = Security(authority.client())
             bare.client_context = _without_certificate(authority)
             with pytest.raises(NoAnswer, match="certificate"):
@@ -171,44 +145,16 @@ def _without_certificate(authority: Authority) -> ssl.SSLContext:
     return offering_native(context)
 
 
-def test_health_is_told_over_tls_to_who_has_a_certificate(
-    authority: Authority, node: Certificates
-) -> None:
-    """By gRPC, which ends TLS behind the relay."""
-
-    async def main() -> None:
-        talker = Talker(1, Security(node))
-        await talker.listen()
-        try:
-            await talker.doors.set_health(serving=True)
-            channel = open_channel(Security(authority.client()), talker.address, ())
-            async with channel:
-                request = health_pb2.HealthCheckRequest(service="postroom.v1.Store")
-                said = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)
-            assert said.status == health_pb2.HealthCheckResponse.SERVING
-            async with aio.insecure_channel(talker.address) as stranger:
-                with pytest.raises(aio.AioRpcError):
-                    await health_pb2_grpc.HealthStub(stranger).Check(request, timeout=10)
-        finally:
-            await talker.close()
-
-    run(main())
-
-
-def test_tls_and_none_do_not_meet(
-    authority: Authority, node: Certificates, old: tuple[bool, bool]
-) -> None:
+def test_tls_and_none_do_not_meet(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
         secure, insecure = Security(node), Security(None)
         assert insecure.insecure
         assert not secure.insecure
-        ended = await ends(secure, insecure, old)
-        assert ended == f"{DENIED}: this node asks for TLS; nothing was done" or (
-            any(old) and ended.startswith(UNAVAILABLE)
-        )
-        ended = await ends(insecure, secure, old)
+        ended = await ends(secure, insecure)
+        assert ended == f"{DENIED}: this node asks for TLS; nothing was done"
+        ended = await ends(insecure, secure)
         assert ended == f"{UNAVAILABLE}: it speaks no TLS: it seems to be started with --insecure"
-        assert await ends(insecure, insecure, old) == OK
+        assert await ends(insecure, insecure) == OK
 
     run(main())
 
@@ -230,24 +176,21 @@ def test_tls_and_none_do_not_meet(
     ],
 )
 def test_whose_certificate_is_one_of_the_node_at(
-    authority: Authority, node: Certificates, hosts: list[str], address: str, may: bool,
-    old: tuple[bool, bool],
-) -> None:  # fmt: skip
+    authority: Authority, node: Certificates, hosts: list[str], address: str, may: bool
+) -> None:
     async def main() -> None:
         caller = Security(authority.node(*hosts))
-        ended = await ends(Security(node), caller, old, node_at=address)
+        ended = await ends(Security(node), caller, node_at=address)
         assert ended == OK if may else ended.startswith(f"{DENIED}: the certificate is not one of")
 
     run(main())
 
 
-def test_a_client_is_no_node_whatever_its_name(
-    authority: Authority, node: Certificates, old: tuple[bool, bool]
-) -> None:
+def test_a_client_is_no_node_whatever_its_name(authority: Authority, node: Certificates) -> None:
     async def main() -> None:
         client = Security(authority.client("node-1.example.com"))
         for host in ("node-1.example.com", "node-1.example.com@example.com"):
-            ended = await ends(Security(node), client, old, node_at=f"{host}:1")
+            ended = await ends(Security(node), client, node_at=f"{host}:1")
             assert ended.startswith(DENIED)
 
     run(main())
@@ -259,19 +202,16 @@ def test_a_client_is_not_let_in_as_a_node(authority: Authority, node: Certificat
             questions = Questions(Security(authority.client()))
             with pytest.raises(AccessDenied, match="subject alternative name"):
                 await questions.admit([address], JoinRequest(bytes(16), "alice:1"))
-            await questions.close()
 
     run(main())
 
 
-@pytest.mark.parametrize("speaks_grpc_only", [False, True])
 def test_nodes_talk_to_nodes_only(
-    authority: Authority, node: Certificates, caplog: pytest.LogCaptureFixture,
-    speaks_grpc_only: bool,
-) -> None:  # fmt: skip
+    authority: Authority, node: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> None:
-        one, two = (Talker(n, Security(node), old=speaks_grpc_only) for n in (1, 2))
-        false = Talker(3, Security(node), old=speaks_grpc_only)
+        one, two = (Talker(n, Security(node)) for n in (1, 2))
+        false = Talker(3, Security(node))
         for each in (one, two, false):
             await each.listen()
         false.security = Security(authority.client())  # it listens as a node, and calls as a client

@@ -13,7 +13,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.client.remote import link
-from postroom.client.remote.removal import remove_node
+from postroom.client.remote.node_changes import remove_node
 from postroom.client.remote.survey import survey
 from postroom.errors import Invalid
 from postroom.ranges.nodes import AdmitNode
@@ -180,7 +180,6 @@ def test_a_wrong_address_is_not_admitted(tmp_path: Path, addresses: list[str]) -
                 await questions.admit([first], JoinRequest(bytes(16), first))
             nobody = await questions.admit([first], JoinRequest(bytes(16), second))
             assert nobody is None
-            await questions.close()
             nodes = node.served.node.nodes
             assert nodes is not None
             assert [(each.node_id, each.retired) for each in nodes.nodes] == [(1, False)]
@@ -199,7 +198,6 @@ def test_a_wrong_address_is_not_admitted_by_an_idle_leader(
             await until(lambda: not node.served.node.replica.serves)
             questions = Questions(Security(None))
             assert await questions.admit([first], JoinRequest(bytes(16), third)) is None
-            await questions.close()
             async with serving(tmp_path / "b", second, first) as other:
                 await until(lambda: other.served.node.nodes is not None)
                 await until(lambda: not node.served.node.replica.serves)

@@ -1,17 +1,14 @@
-"""A node as it is served: what keeps it from starting, its health, and its end."""
+"""A node as it is served: what keeps it from starting, the services beside it, and its end."""
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from grpc import aio
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import postroom
 import postroom.aio
@@ -21,8 +18,30 @@ from postroom.kv.engine_file import engine_of
 from postroom.kv.keys import head_key
 from postroom.kv.opening import open_engine
 from tests.kv.on_disk import INSTALLED
-from tests.server.cluster.served import HEALTH, READY_SECONDS, Serving, serving
+from tests.server.cluster.served import Serving, serving
 from tests.server.cluster.streams import run, until
+
+
+async def _do_nothing() -> None:
+    pass
+
+
+class Companion:
+    """A service beside a node that notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.at_start: Callable[[], Awaitable[None]] = _do_nothing
+        self.at_stop: Callable[[], Awaitable[None]] = _do_nothing
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        await self.at_start()
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+        await self.at_stop()
+
 
 # --- folders and ports ----------------------------------------------------------------------------
 
@@ -81,10 +100,10 @@ def test_a_port_in_use(tmp_path: Path, addresses: list[str]) -> None:
 
 def test_a_fresh_node_can_be_stopped_while_it_waits(tmp_path: Path, addresses: list[str]) -> None:
     async def main() -> None:
-        node = Serving(tmp_path / "a", *addresses)
-        async with aio.insecure_channel(addresses[0]) as channel:
-            await channel.channel_ready()
-        assert await health(addresses[0]) == HEALTH.NOT_SERVING
+        node, companion = Serving(tmp_path / "a", *addresses), Companion()
+        node.served.companions.append(companion)
+        await until(lambda: companion.calls)
+        assert not node.served.is_serving
         await node.stop()
         assert not node.ready.is_set()
 
@@ -93,33 +112,84 @@ def test_a_fresh_node_can_be_stopped_while_it_waits(tmp_path: Path, addresses: l
         postroom.open(tmp_path / "a")
 
 
-# --- health, and the end --------------------------------------------------------------------------
+# --- the services beside a node, and the end ------------------------------------------------------
 
 
-async def health(address: str, service: str = "") -> Any:
-    async with aio.insecure_channel(address) as channel:
-        request = health_pb2.HealthCheckRequest(service=service)
-        return (await health_pb2_grpc.HealthStub(channel).Check(request)).status
-
-
-def test_health(tmp_path: Path, addresses: list[str]) -> None:
+def test_a_node_serves_as_long_as_it_knows_who_leads(tmp_path: Path, addresses: list[str]) -> None:
     first, second, _ = addresses
 
     async def main() -> None:
-        async with serving(tmp_path / "a", first):
-            assert await health(first) == HEALTH.SERVING
-            assert await health(first, "postroom.v1.Store") == HEALTH.SERVING
+        async with serving(tmp_path / "a", first) as node:
+            assert node.served.is_serving
             async with serving(tmp_path / "b", second, first) as joined:
                 group = joined.served.node.replica.group
                 await until(lambda: len(group.members) == 2)
             # One of two is no majority.
-            status = HEALTH.SERVING
-            async with asyncio.timeout(READY_SECONDS):
-                while status == HEALTH.SERVING:
-                    status = await health(first)
-            assert status == HEALTH.NOT_SERVING
+            await until(lambda: not node.served.is_serving)
 
     run(main())
+
+
+def test_a_companion_starts_before_the_node_joins_and_stops_while_it_serves(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    async def main() -> None:
+        node, companion = Serving(tmp_path / "a", addresses[0]), Companion()
+        node.served.companions.append(companion)
+
+        async def is_early() -> None:
+            assert not node.ready.is_set()
+            assert not node.served.is_serving
+
+        async def put() -> None:
+            async with await postroom.aio.connect(addresses[0], insecure=True) as db:
+                await db.put(b"key", b"last")
+
+        companion.at_start, companion.at_stop = is_early, put
+        await node.wait_ready()
+        await node.stop()
+        assert companion.calls == ["start", "stop"]
+
+    run(main())
+    with postroom.open(tmp_path / "a") as db:
+        assert db.get(b"key") == b"last"
+
+
+def test_a_companion_that_cannot_start_ends_the_node_and_is_stopped(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    async def main() -> None:
+        node, companion = Serving(tmp_path / "a", addresses[0]), Companion()
+
+        async def fail() -> None:
+            raise Invalid("its port is in use")
+
+        companion.at_start = fail
+        node.served.companions.append(companion)
+        with pytest.raises(Invalid, match="its port is in use"):
+            await node.task
+        assert companion.calls == ["start", "stop"]
+
+    run(main())
+
+
+def test_a_companion_that_cannot_stop_does_not_keep_the_folder_locked(
+    tmp_path: Path, addresses: list[str]
+) -> None:
+    async def main() -> None:
+        node, companion = Serving(tmp_path / "a", addresses[0]), Companion()
+        node.served.companions.append(companion)
+        await node.wait_ready()
+
+        async def fail() -> None:
+            raise Unavailable("it hangs")
+
+        companion.at_stop = fail
+        with pytest.raises(Unavailable, match="it hangs"):
+            await node.stop()
+
+    run(main())
+    postroom.open(tmp_path / "a").close()
 
 
 def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> None:

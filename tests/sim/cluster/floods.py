@@ -25,14 +25,14 @@ from unittest.mock import patch
 
 from postroom import limits
 from postroom.client.database import Database
-from postroom.protocol import frames
+from postroom.protocol import frames, identities
 from postroom.protocol.requests import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Get, Put
 from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 
-SESSIONS: Final = 40
+SESSIONS: Final = 20
 TURNS_MAX: Final = 40
 """Of the leader, while a polite request travels, waits, is replicated and is answered."""
 ROUNDS: Final = 2
@@ -99,7 +99,8 @@ class _Stream:
         self, cluster: Cluster, machine: Machine, flood: Flood, randomness: Random
     ) -> None:
         self.machine = machine
-        self.client = randomness.randbytes(8)
+        identity = identities.draw(randomness)
+        self.client = identity.client
         self.transactions = self.answered = 0
         self._flood = flood
         self._numbers = 0
@@ -107,7 +108,7 @@ class _Stream:
         self._end, theirs = cluster.network.open_stream("flood", machine.name)
         self._end.on_bytes = self._received
         machine.accept(theirs)
-        hello = frames.Hello(frames.PROTOCOL_VERSION, self.client, 1, True)
+        hello = frames.Hello(frames.PROTOCOL_VERSION, identity.secret, 1)
         self._end.send(frames.encode(hello))
 
     def _received(self, data: bytes) -> None:

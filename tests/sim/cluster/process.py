@@ -23,7 +23,6 @@ from postroom.client.remote.router import Router
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.errors import Unavailable
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.protocol.identities import FIRST_NUMBER
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
@@ -91,7 +90,7 @@ class Process:
         self._rate = randomness.uniform(0.99, 1.01)
         addresses = randomness.sample(cluster.addresses, len(cluster.addresses))
         self.router = Router(addresses, self, self.monotonic, randomness)
-        self.next_id = TransactionIds(self.router.client, FIRST_NUMBER)
+        self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
     @property

@@ -1,4 +1,4 @@
-"""The removal of a node from its cluster for good, with a wait until it is out."""
+"""The changes of a cluster's nodes by an administrator: the removal of one, a new key for one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Sequence
 from typing import Final
 
-from postroom.client.remote.connection import TLS
 from postroom.client.remote.sender import AsyncioSender
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import Retryable, Unavailable
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.nodes import Nodes, ReadNodes, RetireNode
+from postroom.ranges.nodes import Nodes, ReadNodes, RebindNode, RetireNode
 
 LOOK_SECONDS: Final = 0.1
 
@@ -24,7 +24,7 @@ async def remove_node(
     randomness: random.Random,
     timeout_seconds: float,
 ) -> Nodes:
-    """Retire a node; return the nodes that are left when it is out of the consensus group.
+    """Retire a node for good; return the nodes that are left when it is out of the consensus group.
 
     Args:
         addresses: those of some nodes.
@@ -53,6 +53,35 @@ async def remove_node(
                 nodes = await sender.send(ReadNodes(), max(give_up_at - sender.monotonic(), 0.1))
             except (Retryable, DeadlineExceeded):  # an election: the time is not over yet
                 continue
+        return nodes
+    finally:
+        await sender.close()
+
+
+async def rebind_node(
+    addresses: Sequence[str],
+    request: RebindNode,
+    tls: TLS | None,
+    token: str | None,
+    randomness: random.Random,
+    timeout_seconds: float,
+) -> Nodes:
+    """Give a node a new key: it is now the node with this key; streams with the old one end.
+
+    Args:
+        addresses: those of some nodes.
+        request: which node, and the fingerprint of its new key.
+        tls, token: see :func:`postroom.connect`; those of an administrator.
+        randomness: for the client's id.
+        timeout_seconds: how long it may take.
+
+    Raises:
+        Invalid: there is no such node.
+        AccessDenied: the caller is no administrator.
+    """
+    sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
+    try:
+        nodes: Nodes = await sender.send(request)
         return nodes
     finally:
         await sender.close()
