@@ -4,8 +4,8 @@ It is durable before the engine makes its first file, and never changes. LevelDB
 files of RocksDB, its descendant, as far as it understands them, and the other way round, and each
 deletes what it does not know. So a folder is opened by the engine that wrote it, or not at all.
 
-A folder from before there was this file is told by its files: RocksDB writes ``OPTIONS-*`` and
-``IDENTITY``, LevelDB neither.
+A database without this file is not opened. If the other files contradict it, the folder is damaged:
+RocksDB writes ``OPTIONS-*`` and ``IDENTITY``, LevelDB neither.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def engine_of(folder: Path) -> EngineName | None:
     """The engine that wrote ``folder``; ``None``: there is no store in it.
 
     Raises:
-        VersionMismatch: one that this version does not know.
+        VersionMismatch: this version does not know that engine, or nothing tells it.
         StoreCorrupted: the file is damaged, or the others are those of another engine.
         OSError: it cannot be read.
     """
@@ -56,7 +56,12 @@ def engine_of(folder: Path) -> EngineName | None:
         if engine == name:
             return _not_contradicted(folder, engine)
     if name is None:
-        return _told_by_files(folder) or "leveldb"
+        raise VersionMismatch(
+            f"The folder {folder} holds a database without the file {ENGINE_FILE!r}, which tells "
+            "its engine: a version of Postroom before 0.2 wrote it, or another program, or the "
+            "file was lost. Nothing was changed: open it with the version that wrote it, or give "
+            f"another folder. A lost file is one line, {' or '.join(ENGINES)}."
+        )
     raise VersionMismatch(
         f"The store in {folder} was written by the engine {name!r}, and this version of Postroom "
         f"knows {' and '.join(ENGINES)}. Nothing was changed: open it with a version that knows it."
@@ -75,7 +80,7 @@ def claim(folder: Path, engine: EngineName) -> None:
     if written not in {None, engine}:
         assert written is not None
         raise mismatch(folder, written, engine)
-    if written is None or _read(folder) is None:
+    if written is None:
         _write(folder, engine)
 
 

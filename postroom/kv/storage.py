@@ -67,8 +67,8 @@ from postroom.kv.marker import (
     decode_marker,
     encode_marker,
     is_logged,
+    is_outdated,
     split,
-    version_of,
 )
 from postroom.kv.room import Room
 from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
@@ -130,7 +130,7 @@ class Storage:
         beside: Beside | None = None,
         gathered_keys_max: int = GATHERED_KEYS_MAX,
     ) -> Storage:
-        """The storage on ``state`` and ``device``; a new one, or one of format 1, gets a log first.
+        """Open the storage on ``state`` and ``device``; a new one gets a log first.
 
         Args:
             state: an open engine; it is closed along with the storage.
@@ -142,12 +142,12 @@ class Storage:
 
         Raises:
             StoreCorrupted: something that was durable is missing, of the log or of the state.
-            VersionMismatch: a later version wrote it.
+            VersionMismatch: this version does not read its format.
             EngineFailed, OSError: the device refuses. Whatever it is, no segment stays open; state
                 and device are left to the caller.
         """
         stored = state.get(MARKER_KEY)
-        if stored is None or version_of(stored) == 1:
+        if stored is None:
             log_id, marker = create(state, device, new_id, segment_bytes)
         else:
             log_id, marker = decode_marker(stored)
@@ -167,12 +167,12 @@ class Storage:
                 gathered_keys_max=gathered_keys_max,
             )  # fmt: skip
             storage._last_marker = marker
-            storage._check_state(marker)
+            storage._check_state(marker, is_outdated=stored is not None and is_outdated(stored))
             opened.pop_all()
         return storage
 
-    def _check_state(self, marker: int) -> None:
-        """The log tells how far the state was durable; what is there now shall stay."""
+    def _check_state(self, marker: int, *, is_outdated: bool) -> None:
+        """Check that the state has all that was durable, and make durable what is there now."""
         if marker < self._state_marker:
             raise StoreCorrupted(
                 f"The state of the store is damaged: it knows of record {marker} of the log, and "
@@ -183,7 +183,7 @@ class Storage:
         # What a process that was killed has written may lie in the system's cache only; so may the
         # record with which it closed the log, if that failed.
         self._log.sync_end()
-        if not self._was_closed:
+        if not self._was_closed or is_outdated:
             with contextlib.suppress(EngineFull):  # then the log is read again next time
                 self.applied.write({}, sync=True)
 

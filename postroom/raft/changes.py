@@ -10,8 +10,13 @@ appends the second one, without a request, as soon as it has applied the first.
 
 from __future__ import annotations
 
-from postroom.raft.journal import ENTRIES_VERSION, membership_payload
-from postroom.raft.membership import Change, FinishReplacement, Members, Replace, changed
+from postroom.raft.journal import (
+    ENTRIES_VERSION_MIN,
+    KIND_VERSIONS,
+    MEMBERSHIP,
+    membership_payload,
+)
+from postroom.raft.membership import Change, FinishReplacement, Members, changed
 from postroom.raft.outcome import Outcome
 from postroom.raft.proposals import Done, Proposals
 from postroom.raft.replication import Feeding
@@ -55,18 +60,21 @@ class MemberChanges:
         self.queued = []
 
     def _changed(self, change: Change) -> Members | None:
-        if not self._may_change() or (isinstance(change, Replace) and not self.may_replace()):
+        if not self._may_change() or not self.is_readable(MEMBERSHIP):
             return None
         return changed(self._core.members, change)
 
-    def may_replace(self) -> bool:
-        """Return whether every member that is heard can read joint members.
+    def is_readable(self, kind: bytes) -> bool:
+        """Return whether every member that is heard can read entries of ``kind``.
 
-        A member that cannot read them would refuse the entry and all that follow. A silent member
+        A member that cannot read an entry refuses it and all entries that follow. A silent member
         of an earlier version has to wait until it is upgraded.
         """
+        since = KIND_VERSIONS[kind]
+        if since <= ENTRIES_VERSION_MIN:
+            return True
         heard = [each for each in self._feeding.report().values() if each.is_heard]
-        return all(each.entries_version >= ENTRIES_VERSION for each in heard)
+        return all(each.entries_version >= since for each in heard)
 
     def _append_members(self, members: Members, done: Done) -> None:
         core = self._core

@@ -158,8 +158,7 @@ class Consensus:
     def settle(self) -> WriteSet:
         """Return the records that some states lack, to be made durable before ``replay``.
 
-        States of an earlier format, and states that this node was given whole, do not tell the term
-        of their last entry.
+        A state that this node was given whole does not tell the term of its last entry.
         """
         writes: WriteSet = {}
         for group in self._groups.values():

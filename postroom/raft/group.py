@@ -155,14 +155,6 @@ class Group:
         return self._transfer.is_under_way or self._transfer_to is not None
 
     @property
-    def may_replace(self) -> bool:
-        """Return whether this leader's group can replace a voter in one change.
-
-        Every member that is heard must be able to read joint members.
-        """
-        return self.is_leader and self._changes.may_replace()
-
-    @property
     def is_installing(self) -> bool:
         """Return whether a snapshot is being put in place.
 
@@ -203,6 +195,7 @@ class Group:
         campaign. ``done`` is told ``SUPERSEDED`` in these cases:
 
         * This member does not lead, is handing over, or has not applied an entry of its term yet.
+        * A member that is heard cannot read such an entry yet, because its version is older.
         * An earlier change is under way.
         * The change is impossible: a learner that is a member already, a last voter removed.
         """

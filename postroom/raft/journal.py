@@ -34,13 +34,12 @@ from postroom.raft.state_machine import NodeId
 from postroom.raft.stored_log import (
     COMMAND,
     ENTRIES_VERSION,
-    FORMAT_VERSION,
-    FORMAT_VERSION_JOINT,
-    JOINT,
+    ENTRIES_VERSION_MIN,
+    KIND_VERSIONS,
     MEMBERSHIP,
     NOOP,
-    VOTERS,
     Applied,
+    HardState,
     LogEntry,
     StoredLog,
     encode,
@@ -179,9 +178,9 @@ class Journal:
 
     def _hard_state(self, base_index: int, base_term: int) -> bytes:
         members = self._members[0][1]
-        place = (self.term, self.vote, base_index, base_term, members.voters, members.learners)
-        version = FORMAT_VERSION_JOINT if members.is_joint else FORMAT_VERSION
-        return encode((version, *place, members.outgoing, self.won_alone))
+        return encode(
+            HardState(self.term, self.vote, base_index, base_term, members, self.won_alone)
+        )
 
     def set_term(self, term: int, vote: NodeId | None) -> None:
         """Enter ``term``, having voted for ``vote``."""
@@ -336,7 +335,6 @@ class Journal:
 
         Raises:
             StoreCorrupted: entries are missing, misplaced or unreadable.
-            VersionMismatch: the log has a later version of this format.
         """
         if isinstance(applied, int):
             applied = Applied(applied)
@@ -359,6 +357,6 @@ class Journal:
 
 
 __all__ = [
-    "COMMAND", "ENTRIES_VERSION", "JOINT", "MEMBERSHIP", "NOOP", "VOTERS", "Applied", "Journal",
-    "LogEntry", "is_payload", "members_in", "membership_payload",
+    "COMMAND", "ENTRIES_VERSION", "ENTRIES_VERSION_MIN", "KIND_VERSIONS", "MEMBERSHIP", "NOOP",
+    "Applied", "Journal", "LogEntry", "is_payload", "members_in", "membership_payload",
 ]  # fmt: skip

@@ -15,15 +15,12 @@ way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
-from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader, WriteSet
 from postroom.raft.membership import Members
-
-FORMAT_VERSION: Final = 1
 
 
 class Arriving(msgspec.Struct, frozen=True, array_like=True):
@@ -38,7 +35,6 @@ class Arriving(msgspec.Struct, frozen=True, array_like=True):
         chunks: how many there are, once it is complete; 0 until then.
     """
 
-    version: int
     number: tuple[int, int]
     index: int
     index_term: int
@@ -58,7 +54,6 @@ class Spool:
 
         Raises:
             StoreCorrupted: the record is unreadable, or chunks of a complete snapshot are missing.
-            VersionMismatch: the record has a later version of this format.
         """
         self._stored = stored
         self._key = prefix + b"s"
@@ -116,14 +111,9 @@ class Spool:
         if stored is None:
             return None
         try:
-            record = _decode(stored)
+            return _decode(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"its record is unreadable ({error})") from error
-        if record.version != FORMAT_VERSION:
-            raise VersionMismatch(
-                f"snapshot spool format {record.version}, this program knows {FORMAT_VERSION}"
-            )
-        return record
 
     def _corrupted(self, what: str) -> StoreCorrupted:
         return StoreCorrupted(

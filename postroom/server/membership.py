@@ -15,8 +15,6 @@ No node leaves if those that keep up would be no majority then: the group could 
 more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to
 leave hands over first, to a node that is to stay, and its successor does the rest.
 
-While a member of the group is of a version that cannot read joint members, joining nodes are
-counted first, and leaving ones removed afterwards; a leaving node that is silent is removed first.
 The service runs on the leaseholder only, and sleeps while there is nothing to change.
 """
 
@@ -123,8 +121,7 @@ class MembershipService:
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
         # Three of four voters must live, two of three: without a silent one that is easier.
-        is_easier = len(voters) % 2 == 0 or not group.may_replace
-        if is_easier and (removal := self._removal(self._silent(leaving))):
+        if len(voters) % 2 == 0 and (removal := self._removal(self._silent(leaving))):
             return removal
         for member in wanted:
             is_new = member not in voters and member not in learners
@@ -138,7 +135,7 @@ class MembershipService:
     def _count(self, joining: NodeId, leaving: set[NodeId], nodes: Nodes) -> Change | None:
         """Return the change that makes ``joining`` a voter, perhaps in a leaving one's place."""
         others = leaving - {self._node.node_id}
-        if others and self._group.may_replace:
+        if others:
             silent = self._silent(others)
             return self._replacement(min(silent or others), joining)
         if leaving - others and self._successor(nodes) is not None:

@@ -54,7 +54,7 @@ from postroom.server.handing_over import HandingOver
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
-from postroom.server.store import FORMAT_VERSION, StoreRecord, interrupted, open_store, stopped_by
+from postroom.server.store import StoreRecord, interrupted, open_store, stopped_by
 from postroom.server.tasks import Pending, Tasks
 from postroom.server.turn_writer import TurnWriter
 
@@ -451,4 +451,4 @@ class Node:
         return self.failed is None and self._writer.store_ceiling(ceiling)
 
 
-__all__ = ["FORMAT_VERSION", "RANGE_ID", "Node", "NodeOptions", "StoreRecord"]
+__all__ = ["RANGE_ID", "Node", "NodeOptions", "StoreRecord"]

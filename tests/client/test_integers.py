@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import msgspec
@@ -12,7 +11,6 @@ import postroom
 from postroom.client.codec import resolve
 from postroom.client.transaction import Transaction
 from postroom.errors import ConditionFailed, WrongType
-from postroom.kv.memory import MemoryEngine
 from postroom.protocol.requests import ANSWERS, WriteRequest
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.requests import (
@@ -25,7 +23,6 @@ from postroom.ranges.requests import (
     Scan,
     ScanChanges,
 )
-from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, open_store, read_store
 from tests.client.stores import Store
 
 SIX = INTEGER.pack(6)
@@ -260,11 +257,3 @@ def test_an_increment_in_a_transaction_travels_as_a_number(store: Store) -> None
     core: Transaction = tx._core
     assert core._requests() == [Put(b"n", SIX, integer=True)]
     tx.rollback()
-
-
-def test_a_store_of_the_format_before_is_opened_and_marked() -> None:
-    """Who only knows that format would take numbers for deletions."""
-    engine = MemoryEngine()
-    engine.write({STORE_KEY: msgspec.msgpack.encode(StoreRecord(1, b"c" * 16, 1))}, sync=True)
-    opened = open_store(engine, Random(1), 1)
-    assert opened == read_store(engine) == StoreRecord(FORMAT_VERSION, b"c" * 16, 1)

@@ -6,6 +6,7 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import MEMBERS_MAX
+from postroom.raft.journal import membership_payload
 from postroom.raft.membership import (
     AddLearner,
     Change,
@@ -108,7 +109,14 @@ def test_a_follower_does_not_change_members() -> None:
 def test_members_count_as_soon_as_they_are_in_the_log_and_go_with_the_entry() -> None:
     """Section 6: "a server always uses the latest configuration in its log"."""
     peers = ScriptedPeers()
-    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04"))))
+    peers.turn(
+        (
+            2,
+            peers.append(
+                1, (0, 0), (1, NOOP_PAYLOAD), (1, membership_payload(Members((1, 2, 3, 4))))
+            ),
+        )
+    )
     assert peers.group.members == (1, 2, 3, 4)
     assert peers.core.voter_sets == [{1, 2, 3, 4}]
     peers.turn((3, peers.append(2, (1, 1), (2, NOOP_PAYLOAD))))
@@ -188,7 +196,7 @@ def test_a_learner_does_not_keep_a_leader_that_hears_no_majority() -> None:
 
 def test_a_learner_does_not_campaign() -> None:
     peers = ScriptedPeers((2, 3), MemoryEngine())
-    members = b"\x03\x92\x92\x02\x03\x91\x01"
+    members = membership_payload(Members((2, 3), (1,)))
     peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, members), commit=2)))
     assert peers.group.learners == (1,)
     assert peers.wait(10.0) == []

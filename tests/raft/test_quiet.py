@@ -8,7 +8,7 @@ import pytest
 
 from postroom.raft.membership import AddLearner
 from postroom.raft.memory_transport import Faults
-from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
+from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
@@ -129,7 +129,7 @@ def test_a_quiet_follower_does_not_vote_while_its_leaders_node_is_heard() -> Non
     peers = quiet_follower()
     for _ in range(20):
         peers.now += 0.1
-        peers.inbound.append((2, b"\x93\x01\x00\x90"))
+        peers.inbound.append((2, encode_frame([])))
         peers.turn()
     assert peers.group.is_quiet
     assert peers.ask(3, Vote(9, 9, 9)) == []

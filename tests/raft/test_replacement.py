@@ -7,8 +7,15 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.raft import messages
-from postroom.raft.journal import JOINT, is_payload, members_in, membership_payload
-from postroom.raft.membership import AddLearner, Members, Promote, Replace
+from postroom.raft.journal import (
+    ENTRIES_VERSION,
+    KIND_VERSIONS,
+    MEMBERSHIP,
+    is_payload,
+    members_in,
+    membership_payload,
+)
+from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
 from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
 from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import Outcome
@@ -120,35 +127,51 @@ def test_joint_members_outlast_a_restart_and_the_end_of_their_entry() -> None:
     assert again.core.voter_sets == [{1, 2, 4}, {1, 2, 3}]
 
 
-def test_a_program_that_does_not_know_joint_members_refuses_their_entry() -> None:
+def test_joint_members_are_read_as_they_were_written() -> None:
     payload = membership_payload(JOINT_MEMBERS)
-    assert payload[:1] == JOINT, "it has a kind that was not used before"
     assert members_in(payload) == JOINT_MEMBERS
-    assert membership_payload(Members((1, 2), (3,))) == b"\x03\x92\x92\x01\x02\x91\x03"
-    twice = JOINT + msgspec.msgpack.encode(((1, 2), (), (2, 2)))
-    learns = JOINT + msgspec.msgpack.encode(((1, 2), (3,), (1, 3)))
+    twice = MEMBERSHIP + msgspec.msgpack.encode(((1, 2), (), (2, 2)))
+    learns = MEMBERSHIP + msgspec.msgpack.encode(((1, 2), (3,), (1, 3)))
     assert not is_payload(twice)
-    assert not is_payload(learns), "who votes in one set is no learner"
+    assert not is_payload(learns), "a voter of one set is no learner"
 
 
-def test_beside_a_member_that_cannot_read_it_nobody_is_replaced(
+def test_an_entry_of_a_newer_kind_waits_for_members_that_cannot_read_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peers = with_learner()
-    encoded = messages.encode_frame
+    monkeypatch.setitem(KIND_VERSIONS, MEMBERSHIP, ENTRIES_VERSION + 1)
 
-    def of_an_earlier_version(*said: object) -> bytes:
-        return msgspec.msgpack.encode(msgspec.msgpack.decode(encoded(*said))[:3])  # type: ignore[arg-type]
+    def is_refused() -> bool:
+        peers.outcomes.clear()
+        peers.group.change_members(Remove(4), peers.outcomes.append)
+        peers.turn()
+        return peers.outcomes == [Outcome.SUPERSEDED]
 
-    monkeypatch.setattr("tests.raft.scripted.encode_frame", of_an_earlier_version)
+    assert is_refused()
+    monkeypatch.setattr(messages, "ENTRIES_VERSION", ENTRIES_VERSION + 1)
+    for node in (2, 3):
+        assert is_refused(), "not all members are upgraded"
+        peers.acknowledge(node)
+    peers.acknowledge(4)
+    assert not is_refused()
     peers.acknowledge(2)
-    monkeypatch.undo()
-    assert not peers.group.may_replace
+    assert peers.outcomes == [Outcome.APPLIED]
+
+
+def test_a_silent_member_of_an_earlier_version_does_not_stop_an_entry_of_a_newer_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = with_learner()
+    monkeypatch.setitem(KIND_VERSIONS, MEMBERSHIP, ENTRIES_VERSION + 1)
+    monkeypatch.setattr(messages, "ENTRIES_VERSION", ENTRIES_VERSION + 1)
+    for _ in range(20):
+        peers.now += 0.1
+        for node in (2, 4):
+            peers.acknowledge(node)
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
-    peers.acknowledge(2)
-    assert peers.group.may_replace, "it was upgraded"
+    assert peers.group.is_joint
 
 
 # In a cluster.

@@ -36,7 +36,6 @@ class Group:
         self.both = Members(voters, learners)
         self.last_index = LAST_INDEX
         self.behind: dict[int, Progress] = {}
-        self.may_replace = True
 
     @property
     def members(self) -> tuple[Any, ...]:
@@ -211,17 +210,6 @@ def test_a_replacement_under_way_is_waited_for() -> None:
     node = Node(group, member(1), member(2), member(3, retired=True), member(4))
     assert not finished(node.service.step())
     assert node.done == []
-
-
-def test_beside_an_earlier_version_one_joins_and_then_one_leaves() -> None:
-    """It cannot read joint members. Who is gone leaves first."""
-    nodes = (member(1), member(2), member(3, retired=True), member(4))
-    node = Node(silent(3), *nodes)
-    node.group.may_replace = False
-    assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
-    node = Node(Group((1, 2, 3)), *nodes)
-    node.group.may_replace = False
-    assert node.steps() == [AddLearner(4), Promote(4), Remove(3), ForgetNode(3)]
 
 
 def test_a_leader_that_is_replaced_leads_until_then() -> None:

@@ -19,7 +19,7 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.log.memory import MemoryDevice, MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, read_log
-from postroom.kv.marker import MARKER_KEY
+from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import SortedMap
 from postroom.kv.storage import Storage
@@ -151,7 +151,7 @@ def logged(disk: MemoryDisk) -> WriteSet:
     if stored is None or not frozen.names():
         return {}
     content: WriteSet = {}
-    for records in read_log(frozen, stored[4 : 4 + LOG_ID_BYTES], 0).records:
+    for records in read_log(frozen, decode_marker(stored)[0], 0).records:
         for record in records:
             content.update(record.writes)
     return {key: value for key, value in content.items() if value is not None}

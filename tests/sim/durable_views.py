@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from postroom.kv.engine import WriteSet
 from postroom.kv.log import reader
-from postroom.kv.log.format import BLOCK_BYTES, LOG_ID_BYTES, Record, decode_header
+from postroom.kv.log.format import BLOCK_BYTES, Record, decode_header
 from postroom.kv.log.memory import MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, Segment
-from postroom.kv.marker import MARKER_KEY
+from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk
 from postroom.kv.sorted_map import SortedMap
 
@@ -127,7 +127,7 @@ class _View:
             Segment(name, file, decode_header(file.read(0, BLOCK_BYTES)))
             for name, file in self._files.items()
         ]
-        found = _Reading(segments, stored[4 : 4 + LOG_ID_BYTES], 0).found
+        found = _Reading(segments, decode_marker(stored)[0], 0).found
         content: WriteSet = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             file = segment.file

@@ -321,9 +321,9 @@ def _short(segment_bytes: int) -> int:
     return blocks(min(segment_bytes, max(segment_bytes // SHORT_SHARE, SHORT_BYTES_MIN)))
 
 
-def create_log(device: Device, log_id: bytes, segment_bytes: int, notes: WriteSet) -> None:
-    """The first segment of a new log, under the name that tells that it is not in force yet."""
-    payload = encode_payload({**notes, OLDEST_NOTE: (1).to_bytes(8, "big")})
+def create_log(device: Device, log_id: bytes, segment_bytes: int) -> None:
+    """Make the first segment of a new log, under a name that does not count yet."""
+    payload = encode_payload({OLDEST_NOTE: (1).to_bytes(8, "big")})
     needed = FIRST_RECORD_AT + blocks(RECORD_HEADER_BYTES + len(payload))
     size = max(_short(segment_bytes), needed + FIRST_RECORD_AT)
     device.create(FIRST_NEW, size)
