@@ -26,8 +26,7 @@ What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that
 * **A failed write** may leave half a record in the log, behind which nothing must be written.
 * **Blocks** of a mapped file that are not compressed are read where they are, without a copy or a
   place in the cache. Measured with a million pairs, that makes a read at a random key an eighth
-  faster, and filling by a third. So tables are not compressed; those of earlier versions are read
-  as ever.
+  faster, and filling by a third. So tables are not compressed.
 
 Left out: repair.
 """

@@ -258,7 +258,7 @@ def _messages_in(rest: bytes, stored: bytes) -> int:
         return 1
     if records.is_mark(rest[5:]):
         return -len(records.marks.decode(stored))
-    return len(records.read_holding(stored).entries)
+    return len(records.holdings.decode(stored).entries)
 
 
 __all__ = ["Images", "spans", "walk"]

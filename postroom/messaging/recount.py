@@ -46,7 +46,7 @@ from postroom.messaging.recount_requests import (
     ScanPlaces,
 )
 from postroom.messaging.requests import Mail
-from postroom.ranges.accounting import first_prefix, read_metrics
+from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -190,7 +190,6 @@ class Recount:
         lower: bytes | None = max(span.lower, keys.DATA + request.after)
         found: list[Beside] = []
         room = _Room(view, request.bytes_max)
-        noted: dict[bytes, bool] = {}
         while lower is not None:
             reader = self._reader(view, request.timestamp)
             first, lower = keys.Span(lower, span.upper), None
@@ -200,8 +199,6 @@ class Recount:
                 view.steps += 1
                 record = None if stored is None else _beside(raw, end, stored)
                 if record is not None:
-                    if record.what == "sum":
-                        record = _as_noted(reader, record, noted)
                     found.append(record)
                     room.take(len(raw) + 32 + 16 * len(record.sums))
                 elif view.is_used_up():
@@ -276,14 +273,3 @@ def _beside(raw: bytes, end: int, stored: bytes) -> Beside | None:
         return Beside("body", key, queue, name, id_, records.bodies.decode(stored).seq)
     state = records.states.decode(stored)
     return Beside("state", key, queue, name, id_, state.seq, state.status)
-
-
-def _as_noted(reader: Reader, record: Beside, noted: dict[bytes, bool]) -> Beside:
-    """Return sums with the status whether they follow from what was posted.
-
-    ``noted`` remembers that by first prefix.
-    """
-    first = first_prefix(record.key)
-    if first not in noted:
-        noted[first] = reader.get(keys.posted_key(first)) is not None
-    return msgspec.structs.replace(record, status=int(noted[first]))

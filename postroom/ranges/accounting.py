@@ -7,8 +7,7 @@
 
 Whoever reads sums reads one record. What was *posted* is noted once more, at the key itself: so the
 sum of a prefix is what was posted to it and to all keys below it, and can be recounted (an audit
-does). A tree whose sums were begun by an earlier version, which noted nothing, goes on without
-notes: whether there are any is told by those of its first prefix.
+does).
 """
 
 from __future__ import annotations
@@ -81,15 +80,10 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
 
 def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Notes that ``deltas`` are added to ``prefix`` itself; before :func:`add_metrics` does.
+    """Note that ``deltas`` are added to ``prefix`` itself.
 
     The notes of a prefix may leave 64 bits where its sum does not: they count modulo 2 ** 64.
     """
-    first = keys.posted_key(first_prefix(prefix))
-    if ctx.get(first) is None:
-        if ctx.get(keys.accounting_key(first_prefix(prefix))) is not None:
-            return
-        ctx.writes[first] = _encode({})
     key = keys.posted_key(prefix)
     posted = read_metrics(ctx.get(key))
     ctx.steps += 1 + len(deltas) // 4 + len(posted) // 16
@@ -98,13 +92,6 @@ def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
         posted[metric] = total % (1 << 64) + _INTEGER_MIN
     ctx.writes[key] = stored = _encode(posted)
     ctx.grow(len(key) + len(stored))
-
-
-def first_prefix(prefix: bytes) -> bytes:
-    """The shortest of the prefixes that ``prefix``, which is one, falls into."""
-    begins = len(prefix) - len(prefix.lstrip(SEPARATOR))
-    end = prefix.find(SEPARATOR, begins)
-    return prefix if end == -1 else prefix[:end]
 
 
 def read_metrics(stored: bytes | None) -> dict[str, int]:

@@ -79,6 +79,7 @@ class MembershipService:
         self._group = group
         self._changed = changed
         self._told: set[NodeId] = set()
+        self._logged: tuple[Change, Outcome] | None = None
 
     async def run(self) -> None:
         """Make changes, for ever."""
@@ -96,7 +97,9 @@ class MembershipService:
         change = self._next_change(nodes)
         if change is not None:
             outcome = await self._node.change_members(change)
-            _log.info("%s: %s", change, outcome.value)
+            if (change, outcome) != self._logged:
+                self._logged = (change, outcome)
+                _log.info("%s: %s", change, outcome.value)
             return False
         if self._retires_itself(nodes) and not self._is_feeding(nodes):
             successor = self._successor(nodes)
