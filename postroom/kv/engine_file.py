@@ -1,8 +1,9 @@
-"""Which engine wrote a folder: the file ``engine``, one line with its name.
+"""The engine of a folder: the file ``engine``, one line with its name.
 
 It is durable before the engine makes its first file, and never changes. LevelDB would read the
-files of RocksDB, its descendant, as far as it understands them, and the other way round, and each
-deletes what it does not know. So a folder is opened by the engine that wrote it, or not at all.
+files of RocksDB, its descendant, as far as it understands them, and RocksDB those of LevelDB. Each
+deletes the files that it does not know. A folder is therefore opened by the engine that wrote it,
+or not at all.
 
 A database without this file is not opened. If the other files contradict it, the folder is damaged:
 RocksDB writes ``OPTIONS-*`` and ``IDENTITY``, LevelDB neither.
@@ -37,12 +38,12 @@ _HOW_TO_INSTALL: Final[dict[EngineName, str]] = {
 
 
 def is_installed(engine: EngineName) -> bool:
-    """Whether the package that ``engine`` needs can be imported."""
+    """Return whether the package that ``engine`` needs can be imported."""
     return find_spec(PACKAGES[engine]) is not None
 
 
 def engine_of(folder: Path) -> EngineName | None:
-    """The engine that wrote ``folder``; ``None``: there is no store in it.
+    """Return the engine that wrote ``folder``; ``None``: there is no store in it.
 
     Raises:
         VersionMismatch: this version does not know that engine, or nothing tells it.
@@ -85,7 +86,7 @@ def claim(folder: Path, engine: EngineName) -> None:
 
 
 def mismatch(folder: Path, written: EngineName, asked: EngineName) -> VersionMismatch:
-    """The error for a folder of another engine than the one that was asked for."""
+    """Return the error for a folder of another engine than the one that was asked for."""
     return VersionMismatch(
         f"The store in {folder} was written by the engine {written}, and cannot be opened by "
         f"{asked}. Nothing was changed: ask for the engine {written}, or for none in particular, "
@@ -94,7 +95,10 @@ def mismatch(folder: Path, written: EngineName, asked: EngineName) -> VersionMis
 
 
 def not_installed(folder: Path, engine: EngineName, *, written: bool) -> Error:
-    """The error for want of a package: the folder was written by ``engine``, or shall be."""
+    """Return the error for an engine whose package is not installed.
+
+    The folder was written by ``engine``, or is to be written by it.
+    """
     if written:
         return VersionMismatch(
             f"The store in {folder} was written by the engine {engine}. Nothing was changed."
@@ -138,7 +142,7 @@ def _read(folder: Path) -> str | None:
 
 
 def _write(folder: Path, engine: EngineName) -> None:
-    """A loss of power leaves no file, or a whole one."""
+    """Write the file. A loss of power leaves no file, or a whole one."""
     new = folder / _NEW_ENGINE_FILE
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

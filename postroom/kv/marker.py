@@ -142,7 +142,7 @@ def _formats_read() -> str:
 def is_of_state(key: bytes) -> bool:
     """Return whether a key of consensus lies with the state.
 
-    Such keys tell which entry the state includes, and hold a snapshot that has arrived.
+    These keys tell which entry the state includes, and hold a snapshot that has arrived.
     """
     return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
 

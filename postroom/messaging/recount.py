@@ -165,18 +165,18 @@ class Recount:
 
     def _parts(
         self, reader: Reader, number: int
-    ) -> tuple[keys.Span, Callable[[bytes, bytes], Iterator[Place]]]:
+    ) -> tuple[keys.KeySpan, Callable[[bytes, bytes], Iterator[Place]]]:
         """Return the span to read, and a function that turns its entries into places."""
         if not number:
             first = keys.outbox_prefix(self._range_id, keys.DELIVERABLE)
-            return keys.Span(first, keys.garbage_prefix(self._range_id)), _outside_queues
+            return keys.KeySpan(first, keys.garbage_prefix(self._range_id)), _outside_queues
         layout = Layout(self._range_id, number)
         whole = len(layout.whole)
 
         def of_queue(raw: bytes, stored: bytes) -> Iterator[Place]:
             return _of_queue(reader, raw, whole, stored)
 
-        return keys.Span(layout.scheduled, layout.ticks), of_queue
+        return keys.KeySpan(layout.scheduled, layout.ticks), of_queue
 
     # --- records beside keys
 
@@ -192,7 +192,7 @@ class Recount:
         room = _Room(view, request.bytes_max)
         while lower is not None:
             reader = self._reader(view, request.timestamp)
-            first, lower = keys.Span(lower, span.upper), None
+            first, lower = keys.KeySpan(lower, span.upper), None
             for raw, end, stored in columns.beside(reader, first, keys.INBOX, _LAST):
                 if room.is_full(found):
                     return BesidePage(self._range_id, found, raw[1:])

@@ -17,7 +17,7 @@ from postroom.raft.journal import (
     membership_payload,
 )
 from postroom.raft.membership import Change, FinishReplacement, Members, changed
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Done, Proposals
 from postroom.raft.replication import Feeding
 from postroom.raft.syncobj_core import LEADER, Core
@@ -43,7 +43,7 @@ class MemberChanges:
         for change, done in queued:
             members = self._changed(change)
             if members is None:
-                self._proposals.ended.append((done, Outcome.SUPERSEDED))
+                self._proposals.ended.append((done, ProposalOutcome.SUPERSEDED))
             else:
                 self._append_members(members, done)
 
@@ -56,7 +56,7 @@ class MemberChanges:
 
     def refuse(self) -> None:
         """Refuse all queued changes, because this replica has stopped."""
-        self._proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self.queued]
+        self._proposals.ended += [(done, ProposalOutcome.SUPERSEDED) for _, done in self.queued]
         self.queued = []
 
     def _changed(self, change: Change) -> Members | None:
@@ -96,5 +96,5 @@ class MemberChanges:
         return own is not None and core.applied_index >= max(own, core.journal.members_index)
 
 
-def _nobody_waits(_: Outcome) -> None:
+def _nobody_waits(_: ProposalOutcome) -> None:
     pass

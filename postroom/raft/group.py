@@ -28,15 +28,15 @@ from collections.abc import Callable, Iterator
 from postroom.kv.engine import WriteSet
 from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
-from postroom.raft.incoming import IncomingMessages
+from postroom.raft.incoming_messages import IncomingMessages
 from postroom.raft.liveness import Liveness
 from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
 from postroom.raft.messages import Append, Appended, Message, PreVote
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Command, Done, Proposals
 from postroom.raft.reach import beyond_reach
-from postroom.raft.replication import Feeding, Following, Progress
+from postroom.raft.replication import Feeding, Following, PeerProgress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
@@ -46,7 +46,7 @@ from postroom.raft.transfer import Transfer
 logger = logging.getLogger(__name__)
 
 
-class Group:
+class RaftGroup:
     """A member of a group; see the module.
 
     It is made by :meth:`postroom.raft.consensus.Consensus.create`.
@@ -65,7 +65,7 @@ class Group:
         group_id: int,
         core: Core,
         state_machine: StateMachine,
-        wake: Callable[[Group], None],
+        wake: Callable[[RaftGroup], None],
         liveness: Liveness,
         spool: Spool,
     ) -> None:
@@ -167,7 +167,7 @@ class Group:
         """Return whether this member has nothing to do, and its timers stand still."""
         return self.core.quiet
 
-    def progress(self) -> dict[NodeId, Progress]:
+    def progress(self) -> dict[NodeId, PeerProgress]:
         """Return what this leader knows of each peer, or nothing if it does not lead."""
         return self._feeding.report() if self.is_leader else {}
 
@@ -180,7 +180,7 @@ class Group:
             done: told the outcome from ``release``; at once if the group is closed.
         """
         if self._closed:
-            done(Outcome.SUPERSEDED)
+            done(ProposalOutcome.SUPERSEDED)
             return
         self.proposals.queued.append((command, context, done))
         self._wake(self)
@@ -200,7 +200,7 @@ class Group:
         * The change is impossible: a learner that is a member already, a last voter removed.
         """
         if self._closed:
-            done(Outcome.SUPERSEDED)
+            done(ProposalOutcome.SUPERSEDED)
             return
         self._changes.queued.append((change, done))
         self._wake(self)

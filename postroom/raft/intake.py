@@ -24,7 +24,7 @@ from postroom.raft.transport import Transport
 _BYTES_PER_STEP: Final = 512
 
 
-class Intake:
+class FrameIntake:
     """The frames that a node takes in, turn by turn; see the module.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Final
 from postroom.kv.engine import WriteSet
 from postroom.limits import COMMAND_BYTES_MAX
 from postroom.raft.journal import COMMAND, NOOP
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Proposals, encoded
 from postroom.raft.replication import Feeding, Following
 from postroom.raft.state_machine import StateMachine
@@ -76,7 +76,7 @@ class LogApplication:
                 core.journal.write_only(payload, index, term)
             apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
-            proposals.ended.append((done, Outcome.APPLIED))
+            proposals.ended.append((done, ProposalOutcome.APPLIED))
         core.applied_alone(index)
         core.journal.pass_over(index, term)
 
@@ -95,7 +95,7 @@ class LogApplication:
         self._state_machine.apply(index, term, applied, context, writes)
         core.journal.note(payload, index, term, writes)
         queued.popleft()
-        proposals.ended.append((done, Outcome.APPLIED))
+        proposals.ended.append((done, ProposalOutcome.APPLIED))
         core.applied_alone(index)
 
     def append_queued(self) -> None:

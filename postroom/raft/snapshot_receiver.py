@@ -14,7 +14,7 @@ Invariants:
 
 * The log begins at the snapshot's index in the very write that completes the spool (figure 13,
   steps 6 to 8). The promises that this member made with its log are therefore never in doubt.
-* While a snapshot is being installed the member votes, stores entries and acknowledges them, but
+* While a snapshot is being installed the member votes, stores entries and acknowledges them. It
   applies nothing, and does not lead: its state is a mixture of the old one and the new one.
 * Chunks that the state machine does not recognise change nothing.
 """

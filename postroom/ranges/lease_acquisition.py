@@ -25,7 +25,7 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.ranges import lease as leases
 from postroom.ranges.host import Host
 from postroom.ranges.lease_holder import LeaseHolder
@@ -79,7 +79,7 @@ TRANSITIONS: Final = MappingProxyType({
 class Owner(Protocol):
     """What this asks of its replica."""
 
-    group: Group
+    group: RaftGroup
 
     def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
         """Have the group agree on ``lease``; call ``after`` when it is applied."""

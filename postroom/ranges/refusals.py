@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from postroom.errors import CommitUnknown
 from postroom.kv.engine import BlockDamaged
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder, Proposal
 from postroom.ranges.host import Host
@@ -32,9 +32,9 @@ class Refusals:
             return self.not_leaseholder()
         return error
 
-    def fail(self, proposal: Proposal, outcome: Outcome) -> None:
+    def fail(self, proposal: Proposal, outcome: ProposalOutcome) -> None:
         """``proposal`` has no effect, or nobody knows: answers its calls."""
-        unknown = outcome is Outcome.UNKNOWN
+        unknown = outcome is ProposalOutcome.UNKNOWN
         for call, _, error in proposal.results:
             if error is not None or not unknown:
                 call.complete(None, self.not_leaseholder())

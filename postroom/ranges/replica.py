@@ -39,8 +39,8 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine, WriteSet
-from postroom.raft.group import Group
-from postroom.raft.outcome import Outcome
+from postroom.raft.group import RaftGroup
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges import lease as leases
 from postroom.ranges.batch import Batcher, Refusal
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
@@ -149,7 +149,7 @@ class Replica:
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         self.on_room: Callable[[], None] = lambda: None
         registry.observers[self._lease_key] = self._observe_lease
-        self.group: Group
+        self.group: RaftGroup
 
     # --- what others ask
 
@@ -416,10 +416,10 @@ class Replica:
 
     # --- after a turn: what was proposed has ended
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: ProposalOutcome) -> None:
         proposal = self._proposal
         assert proposal is not None
-        applied = outcome is Outcome.APPLIED and not proposal.rejected
+        applied = outcome is ProposalOutcome.APPLIED and not proposal.rejected
         if applied:
             # First of all: who reads beside us takes cached values once nothing is in flight.
             for hear in (self._cache.wrote, *self.registry.on_written):

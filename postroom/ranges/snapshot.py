@@ -20,7 +20,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineSnapshot, Reader, WriteSet
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.snapshot import StateSnapshot
 
 CHUNK_BYTES: Final = 256 * 1024
 PIECE_BYTES: Final = 1024 * 1024
@@ -29,20 +29,20 @@ _encode = msgspec.msgpack.encode
 _pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
 
-def spans(range_id: int) -> list[keys.Span]:
+def spans(range_id: int) -> list[keys.KeySpan]:
     """Where the engine keys of the range that covers everything are."""
     metadata = keys.RANGE + keys.u64(range_id)
     return [
-        keys.Span(metadata, keys.after_prefix(metadata)),
-        keys.Span(keys.TRANSACTION, keys.DATA_END),
+        keys.KeySpan(metadata, keys.after_prefix(metadata)),
+        keys.KeySpan(keys.TRANSACTION, keys.DATA_END),
     ]
 
 
-def open_snapshot(engine: Engine, range_id: int, applied_key: bytes) -> Snapshot:
+def open_snapshot(engine: Engine, range_id: int, applied_key: bytes) -> StateSnapshot:
     """The range as the engine holds it, with the index that it itself says is applied."""
     frozen = engine.snapshot()
     applied_index = int.from_bytes(frozen.get(applied_key) or b"", "big")
-    return Snapshot(applied_index, _Chunks(frozen, range_id))
+    return StateSnapshot(applied_index, _Chunks(frozen, range_id))
 
 
 class _Chunks:
@@ -96,8 +96,8 @@ def is_chunk(range_id: int, data: bytes) -> bool:
 def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
     """What replaces the range by that of ``chunks``; each piece is written before the next."""
     metadata, content = spans(range_id)
-    records = keys.Span(keys.record_key(range_id, ""), metadata.upper)
-    for span in (keys.Span(metadata.lower, records.lower), content):
+    records = keys.KeySpan(keys.record_key(range_id, ""), metadata.upper)
+    for span in (keys.KeySpan(metadata.lower, records.lower), content):
         yield from _removals(stored, span)
     outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
@@ -115,7 +115,7 @@ def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[
         yield piece
 
 
-def _removals(stored: Reader, span: keys.Span) -> Iterator[WriteSet]:
+def _removals(stored: Reader, span: keys.KeySpan) -> Iterator[WriteSet]:
     """The keys of ``span``, a piece at a time; what is gone is not stepped over again."""
     lower = span.lower
     while True:

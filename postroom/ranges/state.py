@@ -16,7 +16,7 @@ from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, WriteSet, join
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.snapshot import StateSnapshot
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.registry import Registry
@@ -123,7 +123,7 @@ class RangeState:
             return decoding.decoded
         return decode_command(command)
 
-    def open_snapshot(self) -> Snapshot:
+    def open_snapshot(self) -> StateSnapshot:
         """The range as it is applied, for a member that lags."""
         return open_snapshot(self._stored, self._range_id, self._applied_key)
 

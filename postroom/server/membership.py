@@ -26,9 +26,9 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import MEMBERS_MAX, VOTERS_MAX
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
 
@@ -55,7 +55,7 @@ class MembershipHost(Protocol):
     def node_id(self) -> int:
         """Return this node's id."""
 
-    def change_members(self, change: Change) -> Awaitable[Outcome]:
+    def change_members(self, change: Change) -> Awaitable[ProposalOutcome]:
         """Have the range's group change, and answer how that ended."""
 
     def upkeep(self, request: Any) -> Awaitable[Any]:
@@ -74,12 +74,12 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: Group, changed: Signal) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: Signal) -> None:
         self._node = node
         self._group = group
         self._changed = changed
         self._told: set[NodeId] = set()
-        self._logged: tuple[Change, Outcome] | None = None
+        self._logged: tuple[Change, ProposalOutcome] | None = None
 
     async def run(self) -> None:
         """Make changes, for ever."""
@@ -220,7 +220,7 @@ class MembershipService:
         return not any(node.retired for node in nodes.nodes if node not in gone)
 
 
-def has_joined(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
+def has_joined(node_id: NodeId, group: RaftGroup, nodes: Nodes) -> bool:
     """Return whether a node has its intended place in the group, as far as it knows.
 
     That is the place of a voter, when no replacement is under way; or of a learner, if enough

@@ -31,14 +31,14 @@ import msgspec
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
 from postroom.kv.budget import Budget
-from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.raft.consensus import Consensus
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.raft.membership import Change
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
@@ -125,7 +125,7 @@ class Node:
     def __init__(
         self,
         engine: Engine,
-        clock: Clock,
+        clock: TimeSource,
         randomness: random.Random,
         transport: Transport,
         options: NodeOptions,
@@ -181,7 +181,7 @@ class Node:
         return self.replicas.by_id(RANGE_ID)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> RaftGroup:
         """Return the consensus group that this node is, or is to be, a member of."""
         return self.replicas.by_id(RANGE_ID).group
 
@@ -258,12 +258,12 @@ class Node:
         """Return the node's description of itself, without asking others."""
         return describe(self)
 
-    async def change_members(self, change: Change) -> Outcome:
+    async def change_members(self, change: Change) -> ProposalOutcome:
         """Change the range's group by one member, and answer how that ended."""
         ended = Pending()
         self.group.change_members(change, ended.complete)
         self.wake(urgent=True)
-        outcome: Outcome = await ended
+        outcome: ProposalOutcome = await ended
         return outcome
 
     def hand_over(self, to: NodeId | None = None) -> Pending:

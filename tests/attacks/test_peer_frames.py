@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from postroom import limits
 from postroom.raft.frame_shape import Shape
-from postroom.raft.intake import Intake
+from postroom.raft.intake import FrameIntake
 from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -100,7 +100,7 @@ def test_a_frame_of_too_many_items_takes_no_memory_and_no_turn(cluster: Cluster,
 def test_a_short_frame_takes_little_memory(kind: str, size: int) -> None:
     frame = HOSTILE[kind](size)
     with memory_below(max(8 * len(frame), 4 * MIB)):
-        taken = list(Intake(_Arrived([(1, frame)])).take())
+        taken = list(FrameIntake(_Arrived([(1, frame)])).take())
     assert len(taken) <= 1
 
 
@@ -125,7 +125,7 @@ def test_what_a_turn_takes_in_is_bounded_and_nothing_is_lost() -> None:
     few = encode_frame([(RANGE_ID, TimeoutNow(1))])
     long = encode_frame([(RANGE_ID, Append(1, 0, 0, 0, 0, ((1, NOOP),) * 16_000))] * 1)
     arrived = [(1, few)] * 1000 + [(2, long)] * 4 + [(1, few)] * 1000
-    intake, taken, turns = Intake(_Arrived(arrived[:])), [], 0
+    intake, taken, turns = FrameIntake(_Arrived(arrived[:])), [], 0
     while len(taken) < len(arrived):
         before = len(taken)
         taken += [(sender, frame) for sender, frame, _ in intake.take()]
@@ -161,7 +161,7 @@ def is_taken(envelopes: list[Envelope]) -> bool:
     """Whether a node takes each frame that another one makes of ``envelopes``."""
     said: list[Envelope] = []
     for part in frames_of(envelopes):
-        intake = Intake(_Arrived([(1, encode_frame(part))]))
+        intake = FrameIntake(_Arrived([(1, encode_frame(part))]))
         found: list[Any] = []
         while not found or intake.waits:
             found += intake.take()

@@ -18,7 +18,7 @@ from postroom.raft.journal import (
 from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
 from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
@@ -33,7 +33,7 @@ def with_learner(*, caught_up: bool = True) -> ScriptedPeers:
     peers.group.change_members(AddLearner(4), peers.outcomes.append)
     peers.turn()
     peers.acknowledge(2)
-    assert peers.outcomes.pop() is Outcome.APPLIED
+    assert peers.outcomes.pop() is ProposalOutcome.APPLIED
     if caught_up:
         peers.acknowledge(4)
     peers.acknowledge(3)
@@ -56,13 +56,15 @@ def test_what_is_decided_needs_a_majority_before_and_one_after(alone: int) -> No
     peers.acknowledge(alone)
     assert peers.outcomes == [], "a majority of one set of voters only"
     peers.acknowledge(7 - alone)
-    assert peers.outcomes == [Outcome.APPLIED], "1 and 3 of the former, 1 and 4 of the new ones"
+    assert peers.outcomes == [ProposalOutcome.APPLIED], (
+        "1 and 3 of the former, 1 and 4 of the new ones"
+    )
 
 
 def test_one_that_is_of_both_sets_is_enough_for_both() -> None:
     peers = replacing()
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_the_leader_ends_it_by_itself() -> None:
@@ -86,7 +88,7 @@ def test_no_other_change_meanwhile() -> None:
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.group.change_members(AddLearner(5), peers.outcomes.append)
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
 
 def test_a_candidate_needs_both_majorities() -> None:
@@ -146,7 +148,7 @@ def test_an_entry_of_a_newer_kind_waits_for_members_that_cannot_read_it(
         peers.outcomes.clear()
         peers.group.change_members(Remove(4), peers.outcomes.append)
         peers.turn()
-        return peers.outcomes == [Outcome.SUPERSEDED]
+        return peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
     assert is_refused()
     monkeypatch.setattr(messages, "ENTRIES_VERSION", ENTRIES_VERSION + 1)
@@ -156,7 +158,7 @@ def test_an_entry_of_a_newer_kind_waits_for_members_that_cannot_read_it(
     peers.acknowledge(4)
     assert not is_refused()
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_a_silent_member_of_an_earlier_version_does_not_stop_an_entry_of_a_newer_kind(
@@ -179,7 +181,7 @@ def test_a_silent_member_of_an_earlier_version_does_not_stop_an_entry_of_a_newer
 
 def joined(cluster: Cluster, node: int) -> Member:
     member = cluster.members[node] = Member(cluster, node)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     cluster.replicate()
     cluster.elect().group.change_members(AddLearner(node), told.append)
     cluster.run_until(lambda: told)
@@ -203,13 +205,13 @@ def test_a_voter_is_replaced_under_load() -> None:
     cluster = Cluster(3)
     joined(cluster, 4)
     leader = leader_for(cluster, 3, 4)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     leader.group.change_members(Replace(3, 4), told.append)
     proposed = [cluster.propose(leader) for _ in range(3)]
     cluster.run_until(lambda: told and not leader.group.is_joint)
     cluster.settle()
-    assert told == [Outcome.APPLIED]
-    assert [each.outcome for each in proposed] == [Outcome.APPLIED] * 3
+    assert told == [ProposalOutcome.APPLIED]
+    assert [each.outcome for each in proposed] == [ProposalOutcome.APPLIED] * 3
     assert set(leader.group.members) == {1, 2, 4}
     cluster.check_state_machine_safety()
     cluster.check_outcomes()
@@ -255,10 +257,10 @@ def test_a_leader_that_replaces_itself_hands_over() -> None:
     cluster = Cluster(3)
     joined(cluster, 4)
     leader = cluster.elect()
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     leader.group.change_members(Replace(leader.node, 4), told.append)
     cluster.run_until(lambda: cluster.leader not in (None, leader))
-    assert told == [Outcome.APPLIED]
+    assert told == [ProposalOutcome.APPLIED]
     assert leader.node not in cluster.elect().group.members
     cluster.replicate(3)
     cluster.settle()
@@ -274,7 +276,7 @@ def test_a_group_of_one_moves_to_another_node() -> None:
     cluster.crash(1)
     cluster.replicate(3)
     assert cluster.elect().group.members == (2,)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     cluster.elect().group.change_members(Promote(1), told.append)
     cluster.run_until(lambda: told)
-    assert told == [Outcome.SUPERSEDED]
+    assert told == [ProposalOutcome.SUPERSEDED]

@@ -9,7 +9,7 @@ from postroom.errors import ConditionFailed
 from postroom.kv import keys
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
 from postroom.ranges.together import evaluate_together
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
@@ -53,7 +53,7 @@ def test_who_is_answered_at_once_reads_another_range_as_it_will_be() -> None:
     assert isinstance(failing.answers[0][1], ConditionFailed)
     assert not write.answers
     assert not read.answers
-    second.end(Outcome.APPLIED)
+    second.end(ProposalOutcome.APPLIED)
     assert write.answers
     assert read.answers[0][0].value == b"new"
 
@@ -86,7 +86,7 @@ def test_what_stops_one_proposal_stops_no_other() -> None:
     for one_range, each in zip((first, second), asked, strict=True):
         one_range.replica.submit(each)
     evaluate_together((first.replica, second.replica))
-    second.end(Outcome.APPLIED)
+    second.end(ProposalOutcome.APPLIED)
     assert isinstance(asked[0].answers[0][1], ArithmeticError)
     assert asked[1].answers[0][1] is None
     assert first.engine.get(keys.head_key(b"k")) != second.engine.get(keys.head_key(b"k"))
@@ -94,5 +94,5 @@ def test_what_stops_one_proposal_stops_no_other() -> None:
     again = Asked(_commit(Put(b"k", b"new")))
     first.replica.submit(again)
     evaluate_together((first.replica, second.replica))
-    first.end(Outcome.APPLIED)
+    first.end(ProposalOutcome.APPLIED)
     assert again.answers[0][1] is None

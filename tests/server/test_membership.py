@@ -21,7 +21,7 @@ from postroom.raft.membership import (
     Replace,
     changed,
 )
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
 from postroom.server.membership import MembershipService, has_joined
 
@@ -63,16 +63,16 @@ class Node:
         self.group = group
         self.nodes: Nodes | None = Nodes(b"c" * 16, 100, nodes)
         self.done: list[object] = []
-        self.outcome = Outcome.APPLIED
+        self.outcome = ProposalOutcome.APPLIED
         self.refuses = False
         self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
 
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
 
-    async def change_members(self, change: Change) -> Outcome:
+    async def change_members(self, change: Change) -> ProposalOutcome:
         self.done.append(change)
-        if self.outcome is Outcome.APPLIED:
+        if self.outcome is ProposalOutcome.APPLIED:
             after = changed(self.group.both, change)
             assert after is not None, change
             self.group.both = changed(after, FinishReplacement()) or after
@@ -293,9 +293,9 @@ def test_a_learner_that_is_retired_goes_too() -> None:
 
 def test_what_was_refused_is_tried_again() -> None:
     node = Node(Group((1, 2)), member(1), member(2), member(3))
-    node.outcome = Outcome.SUPERSEDED
+    node.outcome = ProposalOutcome.SUPERSEDED
     assert node.steps(2) == [AddLearner(3), AddLearner(3)]
-    node.outcome = Outcome.APPLIED
+    node.outcome = ProposalOutcome.APPLIED
     assert node.steps() == [AddLearner(3), Promote(3)]
 
 

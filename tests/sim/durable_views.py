@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from postroom.kv.engine import WriteSet
 from postroom.kv.log import reader
-from postroom.kv.log.format import BLOCK_BYTES, Record, decode_header
+from postroom.kv.log.format import BLOCK_BYTES, LogRecord, decode_header
 from postroom.kv.log.memory import MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, Segment
 from postroom.kv.marker import MARKER_KEY, decode_marker
@@ -44,10 +44,10 @@ class _DurableFile:
         """It has to be read as a whole."""
         self.read_at = -1
         self.prefix = bytearray()
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self.writes: WriteSet = {}
 
-    def add(self, records: list[Record]) -> None:
+    def add(self, records: list[LogRecord]) -> None:
         """These were read, after the others."""
         self.read_at = self.of.settled
         for record in records:
@@ -72,7 +72,7 @@ class _DurableFile:
 class _Reading(reader._Reading):
     """A reading of a log that knows what the one before it has decoded."""
 
-    def _records(self, segment: Segment) -> Iterator[Record]:
+    def _records(self, segment: Segment) -> Iterator[LogRecord]:
         file = segment.file
         assert isinstance(file, _DurableFile)
         if file.read_at != file.of.settled:
@@ -83,7 +83,7 @@ class _Reading(reader._Reading):
                 file.add(list(super()._records(segment)))
         return iter(file.records)
 
-    def _added(self, segment: Segment, last: Record) -> Iterator[Record]:
+    def _added(self, segment: Segment, last: LogRecord) -> Iterator[LogRecord]:
         after = reader.read_records(segment.file, last.end, self._seed, last.sequence + 1)
         for record in after:
             if record.epoch < last.epoch:

@@ -98,11 +98,11 @@ def votes_for_anybody() -> Patch:
 def sends_everything_early() -> Patch:
     """Votes, and answers to votes and appends, leave before they are durable."""
 
-    def early(self: raft_group.Group) -> list[Any]:
+    def early(self: raft_group.RaftGroup) -> list[Any]:
         taken, self.core.outbox = self.core.outbox, []
         return taken
 
-    return raft_group.Group, "take_early_messages", early
+    return raft_group.RaftGroup, "take_early_messages", early
 
 
 def cuts_blindly() -> Patch:

@@ -49,7 +49,7 @@ class IncomingMessages:
         self._proposals = proposals
         self.waiting: list[tuple[NodeId, Message]] = []
         self.has_entries = False
-        """Whether the messages dealt with last had entries, or a part of a snapshot."""
+        """True if the messages dealt with last had entries, or a part of a snapshot."""
 
     def work_off(self, writes: WriteSet) -> None:
         """Deal with all messages that have arrived, in order."""
