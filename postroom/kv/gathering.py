@@ -104,8 +104,8 @@ class Gathering:
         self._under_way: WriteSet = {}
         self._bytes = 0
         self._turns = 0
-        self._index = _Index()
-        self._index_under_way = _Index()
+        self._index = _KeyIndex()
+        self._index_under_way = _KeyIndex()
         self._failure: EngineFailed | None = None
         self.full = EngineFull(engine.full) if engine.full else None
         self._written: bytes | None = None
@@ -134,7 +134,7 @@ class Gathering:
             # everybody from the interpreter for as long.
             with contextlib.suppress(EngineFull):
                 self.flush()
-            index = _Index()
+            index = _KeyIndex()
             index.add(writes)
             index.sort()
         with self._changing:
@@ -247,12 +247,12 @@ class Gathering:
         with self._changing:
             if self._under_way:  # it was refused, or somebody was interrupted: it goes along
                 self._gathered = {**self._under_way, **self._gathered}
-                self._index = _Index()
+                self._index = _KeyIndex()
                 self._index.add(self._gathered)
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes, self._turns = {}, 0, 0
-            self._index, self._index_under_way = _Index(), self._index
+            self._index, self._index_under_way = _KeyIndex(), self._index
         self.tombstones.wrote(writes)
         self._unflushed.wrote(writes)
         return writes
@@ -262,7 +262,7 @@ class Gathering:
             write()
         with self._changing:
             self._written = self._under_way.get(MARKER_KEY)
-            self._under_way, self._index_under_way = {}, _Index()
+            self._under_way, self._index_under_way = {}, _KeyIndex()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
@@ -294,7 +294,7 @@ class Gathering:
             try:
                 self.flush() if is_gathered else self._finish()
             except EngineFailed:  # the next turn is told
-                return Overlaid(self._engine, self._unwritten()).iterate(
+                return OverlaidReader(self._engine, self._unwritten()).iterate(
                     lower, upper, reverse=reverse
                 )
         return self._engine.iterate(lower, upper, reverse=reverse)
@@ -314,7 +314,7 @@ class Gathering:
         try:
             self.flush()
         except EngineFailed:  # the next turn is told
-            return Overlaid(self._engine.snapshot(), self._unwritten())
+            return OverlaidReader(self._engine.snapshot(), self._unwritten())
         return self._engine.snapshot()
 
     def _unwritten(self) -> WriteSet:
@@ -362,7 +362,7 @@ class Gathering:
         """Do nothing: the engine is closed by its opener."""
 
 
-class _Index:
+class _KeyIndex:
     """Which keys were added, in order once somebody asks: most turns are asked nothing."""
 
     def __init__(self) -> None:
@@ -397,7 +397,7 @@ def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:
     return first < len(sorted_keys) and sorted_keys[first] < upper
 
 
-class Overlaid:
+class OverlaidReader:
     """The content of an engine, or of a snapshot, with the writes that it could not take."""
 
     def __init__(self, stored: Engine | EngineSnapshot, gathered: WriteSet) -> None:

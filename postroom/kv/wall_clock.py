@@ -30,7 +30,7 @@ JITTER_MILLISECONDS: Final = 2
 """A smaller difference is none at all."""
 
 
-class Judge(Protocol):
+class WallClockJudge(Protocol):
     """Tells whether a wall clock is to be believed."""
 
     def __call__(self, before: float, own: float, since: float | None) -> float:
@@ -61,7 +61,7 @@ class TrustedWall:
     """
 
     def __init__(self, wall: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        self.judge: Judge = believe
+        self.judge: WallClockJudge = believe
         self._wall = wall
         self._monotonic = monotonic
         self._looking = threading.Lock()

@@ -19,16 +19,20 @@ from postroom.raft.journal import (
 from postroom.raft.membership import Change, FinishReplacement, Members, changed
 from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Done, Proposals
-from postroom.raft.replication import Feeding
+from postroom.raft.replication import LeaderReplication
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 
 class MemberChanges:
     """The changes that were asked of one member of a group."""
 
     def __init__(
-        self, core: Core, proposals: Proposals, transfer: Transfer, feeding: Feeding
+        self,
+        core: Core,
+        proposals: Proposals,
+        transfer: LeadershipTransfer,
+        feeding: LeaderReplication,
     ) -> None:
         """Create an empty queue of changes."""
         self._core = core

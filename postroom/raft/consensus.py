@@ -31,7 +31,7 @@ from postroom.kv.log_retention import RetainedLog
 from postroom.log_once import LogOnce
 from postroom.raft.group import RaftGroup
 from postroom.raft.intake import FrameIntake
-from postroom.raft.journal import Applied, Journal
+from postroom.raft.journal import AppliedState, Journal
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -139,11 +139,11 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
-        applied = Applied(state_machine.applied_index())
+        applied = AppliedState(state_machine.applied_index())
         if (arrived := spool.complete) is not None:
             # The applied state is a mixture of the old and the new one. The log is that of the new
             # one.
-            applied = Applied(arrived.index, arrived.index_term, arrived.members)
+            applied = AppliedState(arrived.index, arrived.index_term, arrived.members)
         journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied)
         core = Core(self._node_id, journal, applied.index, self._options, self._random)
         core.now = self._monotonic()

@@ -36,12 +36,12 @@ from postroom.raft.messages import Append, Appended, Message, PreVote
 from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Command, Done, Proposals
 from postroom.raft.reach import beyond_reach
-from postroom.raft.replication import Feeding, Following, PeerProgress
+from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 logger = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ class RaftGroup:
         self._transfer_to: tuple[NodeId | None] | None = None
         self._liveness = liveness
         self._elections = Elections(core, liveness)
-        self._feeding = Feeding(core, state_machine, liveness)
-        self._transfer = Transfer(core, self._feeding)
+        self._feeding = LeaderReplication(core, state_machine, liveness)
+        self._transfer = LeadershipTransfer(core, self._feeding)
         self._changes = MemberChanges(core, self.proposals, self._transfer, self._feeding)
-        self._following = Following(core, self._elections)
+        self._following = FollowerReplication(core, self._elections)
         self._application = LogApplication(
             core, self.proposals, state_machine, self._feeding, self._following, self._transfer
         )

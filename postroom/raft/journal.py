@@ -38,7 +38,7 @@ from postroom.raft.stored_log import (
     KIND_VERSIONS,
     MEMBERSHIP,
     NOOP,
-    Applied,
+    AppliedState,
     HardState,
     LogEntry,
     StoredLog,
@@ -323,7 +323,7 @@ class Journal:
 
     @classmethod
     def open(
-        cls, engine: Engine, prefix: bytes, members: Members, applied: Applied | int
+        cls, engine: Engine, prefix: bytes, members: Members, applied: AppliedState | int
     ) -> Journal:
         """Open the log that ``engine`` holds.
 
@@ -337,7 +337,7 @@ class Journal:
             StoreCorrupted: entries are missing, misplaced or unreadable.
         """
         if isinstance(applied, int):
-            applied = Applied(applied)
+            applied = AppliedState(applied)
         stored = StoredLog(prefix, (0, members))
         stored.read(engine, applied)
         journal = cls(prefix, members, replays=replays(engine))
@@ -358,5 +358,5 @@ class Journal:
 
 __all__ = [
     "COMMAND", "ENTRIES_VERSION", "ENTRIES_VERSION_MIN", "KIND_VERSIONS", "MEMBERSHIP", "NOOP",
-    "Applied", "Journal", "LogEntry", "is_payload", "members_in", "membership_payload",
+    "AppliedState", "Journal", "LogEntry", "is_payload", "members_in", "membership_payload",
 ]  # fmt: skip

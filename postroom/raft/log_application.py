@@ -17,10 +17,10 @@ from postroom.limits import COMMAND_BYTES_MAX
 from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Proposals, encoded
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.raft.state_machine import StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 _COMMAND_KIND: Final = COMMAND[0]
 _NOOP_KIND: Final = NOOP[0]
@@ -42,9 +42,9 @@ class LogApplication:
         core: Core,
         proposals: Proposals,
         state_machine: StateMachine,
-        feeding: Feeding,
-        following: Following,
-        transfer: Transfer,
+        feeding: LeaderReplication,
+        following: FollowerReplication,
+        transfer: LeadershipTransfer,
     ) -> None:
         """Create it over the log of ``core``."""
         self._core = core

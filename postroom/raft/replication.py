@@ -102,7 +102,7 @@ class _PeerState:
         self.bytes_in_flight = 0
 
 
-class Feeding:
+class LeaderReplication:
     """The leader's side: it feeds peers, counts answers and advances the commit index."""
 
     def __init__(self, core: Core, state_machine: StateMachine, liveness: Liveness) -> None:
@@ -352,7 +352,7 @@ class Feeding:
             self._snapshots.end(peer)
 
 
-class Following:
+class FollowerReplication:
     """The follower's side: it takes entries, and answers."""
 
     def __init__(self, core: Core, elections: Elections) -> None:

@@ -28,7 +28,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
 from postroom.raft.messages import Appended, Chunk, ChunkTaken
-from postroom.raft.spool import Arriving, Spool
+from postroom.raft.spool import ArrivingSnapshot, Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 
@@ -115,7 +115,7 @@ class SnapshotReceiver:
         if message.ordinal == 0:
             number = (message.term, message.transfer)
             place = (message.index, message.index_term)
-            self._spool.begin(Arriving(number, *place, message.members), staged)
+            self._spool.begin(ArrivingSnapshot(number, *place, message.members), staged)
         self._spool.add(message.data, staged)
         return message.final
 

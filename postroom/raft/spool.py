@@ -23,7 +23,7 @@ from postroom.kv.engine import Reader, WriteSet
 from postroom.raft.membership import Members
 
 
-class Arriving(msgspec.Struct, frozen=True, array_like=True):
+class ArrivingSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """The record of a snapshot that is arriving.
 
     Attributes:
@@ -43,7 +43,7 @@ class Arriving(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Arriving).decode
+_decode = msgspec.msgpack.Decoder(ArrivingSnapshot).decode
 
 
 class Spool:
@@ -66,11 +66,11 @@ class Spool:
                 raise self._corrupted(f"chunk {self.next_ordinal} is missing")
 
     @property
-    def complete(self) -> Arriving | None:
+    def complete(self) -> ArrivingSnapshot | None:
         """Return the complete snapshot that waits to be installed, or ``None``."""
         return self.arriving if self.arriving is not None and self.arriving.chunks else None
 
-    def begin(self, arriving: Arriving, staged: WriteSet) -> None:
+    def begin(self, arriving: ArrivingSnapshot, staged: WriteSet) -> None:
         """Begin another snapshot."""
         self.clear(staged)
         self.arriving = arriving
@@ -106,7 +106,7 @@ class Spool:
     def _chunk_key(self, ordinal: int) -> bytes:
         return self._key + ordinal.to_bytes(4, "big")
 
-    def _read_record(self) -> Arriving | None:
+    def _read_record(self) -> ArrivingSnapshot | None:
         stored = self._stored.get(self._key)
         if stored is None:
             return None

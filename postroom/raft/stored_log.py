@@ -107,7 +107,7 @@ def replays(engine: Engine) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedState:
     """The progress of the state.
 
     Attributes:
@@ -153,7 +153,7 @@ class StoredLog:
         """Return the index and the term of the newest entry."""
         return self.entries[-1][1:] if self.entries else self.base
 
-    def read(self, engine: Engine, applied: Applied) -> None:
+    def read(self, engine: Engine, applied: AppliedState) -> None:
         """Read the log that ``engine`` holds, and reconcile it with the state."""
         self._read_hard_state(engine.get(self.prefix + b"h"))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
@@ -222,11 +222,11 @@ class StoredLog:
 
     # Reading where entries are replayed.
 
-    def _with_term(self, applied: Applied, stored: bytes | None) -> Applied:
+    def _with_term(self, applied: AppliedState, stored: bytes | None) -> AppliedState:
         """Add the term from the record, unless another entry was applied without a record."""
         if stored is None or applied.term is not None or unpack_u64(stored)[0] != applied.index:
             return applied
-        return Applied(applied.index, unpack_u64(stored, 8)[0])
+        return AppliedState(applied.index, unpack_u64(stored, 8)[0])
 
     def _read_base(self, stored: bytes | None) -> None:
         """Take the later one of the two bases. Members were noted whenever one passed theirs."""
@@ -237,7 +237,7 @@ class StoredLog:
             self.base = max(self.base, (index, term))
         self.committed = self.base[0]
 
-    def _read_replayed(self, entries: list[LogEntry], applied: Applied) -> None:
+    def _read_replayed(self, entries: list[LogEntry], applied: AppliedState) -> None:
         """Take the entries after the base, or after the state's last one if that is earlier.
 
         Older ones may be there as well, with gaps: remains of segments that are not needed.
@@ -254,7 +254,7 @@ class StoredLog:
             self.base = applied.index, term or 0
         self._append(entry for entry in entries if entry[1] > self.base[0])
 
-    def _meet_replayed(self, applied: Applied, engine: Engine) -> None:
+    def _meet_replayed(self, applied: AppliedState, engine: Engine) -> None:
         """Let the log go on after the state, if the state is ahead."""
         index, term = applied.index, applied.term
         own = self._term_at(index)

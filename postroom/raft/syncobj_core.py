@@ -94,7 +94,7 @@ UNMANGLED: Final = {
 """The single-underscore names that are barred."""
 
 
-class _Silent(Transport):  # type: ignore[misc]  # pysyncobj has no types
+class _SilentTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
     """A transport that drops pysyncobj's messages: this package makes its own."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.now = 0.0
         self._rng = rng
         members = [Node(voter) for voter in journal.members.counted]
-        super().__init__(Node(node_id), members, _configuration(), transport=_Silent())
+        super().__init__(Node(node_id), members, _configuration(), transport=_SilentTransport())
         self.node_id = node_id
         self.journal = journal
         self.outbox: list[tuple[NodeId, Message]] = []

@@ -43,7 +43,7 @@ def open_storage(
 ) -> Storage:
     """Open the storage in ``folder``, or make it if there is none.
 
-    A storage of an earlier format is converted.
+    A storage of an older format that is read gets the newest one.
 
     Args:
         folder: the folder of the node.

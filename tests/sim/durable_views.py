@@ -69,7 +69,7 @@ class _DurableFile:
     def close(self) -> None: ...
 
 
-class _Reading(reader._Reading):
+class _Reading(reader._LogReading):
     """A reading of a log that knows what the one before it has decoded."""
 
     def _records(self, segment: Segment) -> Iterator[LogRecord]:

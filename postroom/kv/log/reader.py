@@ -104,7 +104,7 @@ def read_log(device: Device, log_id: bytes, durable: int) -> LogContents:
     """
     with contextlib.ExitStack() as opened:
         segments = _open_segments(device, opened)
-        found = _Reading(segments, log_id, max(durable, device.marked())).found
+        found = _LogReading(segments, log_id, max(durable, device.marked())).found
         opened.pop_all()
         return found
 
@@ -121,7 +121,7 @@ def _open_segments(device: Device, opened: contextlib.ExitStack) -> list[Segment
     return segments
 
 
-class _Reading:
+class _LogReading:
     """One reading of a log."""
 
     def __init__(self, segments: list[Segment], log_id: bytes, durable: int) -> None:

@@ -36,7 +36,7 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.raft.spool import Arriving
+from postroom.raft.spool import ArrivingSnapshot
 from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
@@ -69,7 +69,7 @@ class Log:
         self.vote: int | None = hard[2]
         applied = int.from_bytes(state.get(_APPLIED) or b"", "big")
         spool = state.get(_LOG + b"s")
-        arrived = None if spool is None else msgspec.msgpack.decode(spool, type=Arriving)
+        arrived = None if spool is None else msgspec.msgpack.decode(spool, type=ArrivingSnapshot)
         installs = arrived is not None and arrived.chunks > 0
         self.begins_after = arrived.index if installs and arrived else applied
 

@@ -13,7 +13,7 @@ from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
 from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import Lease
 from postroom.ranges.lease_holder import LeaseHolder
@@ -108,7 +108,7 @@ def sends_everything_early() -> Patch:
 def cuts_blindly() -> Patch:
     """A follower cuts its log after the entry before the new ones, also where they agree."""
 
-    def take(self: Following, message: Append) -> None:
+    def take(self: FollowerReplication, message: Append) -> None:
         core, log = self._core, self._core.journal
         first = max(message.prev_index, core.commit_index, log.base_index) + 1
         if first <= log.last_index:
@@ -118,29 +118,29 @@ def cuts_blindly() -> Patch:
                 log.add(payload, index, term)
         core.adopt_members()
 
-    return Following, "_take", take
+    return FollowerReplication, "_take", take
 
 
 def commits_earlier_terms() -> Patch:
     """A leader commits by counting also what an earlier leader had appended (section 5.4.2)."""
 
-    def advance_commit(self: Feeding) -> None:
+    def advance_commit(self: LeaderReplication) -> None:
         core = self._core
         have = {peer.id: core.match_index[peer] for peer in core.voters}
         have[core.node_id] = core.journal.last_index
         core.commit_index = max(core.commit_index, core.majority_value(have))
 
-    return Feeding, "advance_commit", advance_commit
+    return LeaderReplication, "advance_commit", advance_commit
 
 
 def commits_without_majority() -> Patch:
     """One member less than a majority is enough."""
 
-    def advance_commit(self: Feeding) -> None:
+    def advance_commit(self: LeaderReplication) -> None:
         core = self._core
         core.commit_index = max(core.commit_index, core.journal.last_index)
 
-    return Feeding, "advance_commit", advance_commit
+    return LeaderReplication, "advance_commit", advance_commit
 
 
 def never_syncs() -> Patch:
