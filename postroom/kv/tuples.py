@@ -91,7 +91,7 @@ def unpack(key: bytes) -> tuple[Part, ...]:
 
     Raises:
         TypeError: ``key`` is not bytes.
-        ValueError: it is not what :func:`key` would make, or has made, of any parts.
+        ValueError: it is not what :func:`key` would make of any parts.
 
     Examples:
         >>> postroom.unpack(postroom.key("user", 42))

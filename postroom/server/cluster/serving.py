@@ -115,7 +115,9 @@ class ServedNode:
         companions: the services beside it, which it starts and stops; add them before ``run``.
     """
 
-    def __init__(self, settings: NodeSettings, clock: TimeSource, randomness: random.Random) -> None:
+    def __init__(
+        self, settings: NodeSettings, clock: TimeSource, randomness: random.Random
+    ) -> None:
         self._settings = settings
         self._security = settings.security
         self._clock = clock
