@@ -28,6 +28,7 @@ from postroom.client.queues.messages import (
     QueueSchedule,
     info_of,
     schedule_of,
+    stored_of_receipt,
 )
 from postroom.client.sender import Sender
 from postroom.client.staging import repeat
@@ -215,6 +216,20 @@ class Queue:
         if not self._batch:
             self._batch = (await definition(self._sender, self.name)).settings.batch_size
         return self._batch
+
+    def by_receipt(self, receipt: bytes) -> QueueMessage:
+        """Return a claimed message by its ``receipt``, to be settled or extended.
+
+        The store is not asked. The result has the names of the message (``id``, ``kind``, ``key``,
+        ``epoch``, ``fired_at``), and not its content.
+
+        Args:
+            receipt: the ``receipt`` of a message that any client has received or claimed.
+
+        Raises:
+            TypeError, Invalid: it is no receipt.
+        """
+        return QueueMessage(self.name, stored_of_receipt(receipt), self._codec, self)
 
     # --- settling, each call a transaction (1000 messages at a time)
 
