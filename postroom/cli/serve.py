@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from postroom.cli import gateway
 from postroom.cli.sizes import as_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
@@ -104,6 +105,12 @@ Memory = Annotated[
         help="The budget for what the node keeps of the store in memory.",
     ),
 ]
+Grpc = Annotated[
+    str | None,
+    typer.Option(
+        "--grpc", metavar="HOST:PORT", help="Also listen here for gRPC, for other languages."
+    ),
+]
 StopAtEndOfInput = Annotated[
     bool,
     typer.Option(
@@ -127,6 +134,7 @@ def serve(
     role_file: RoleFile = None,
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
+    grpc: Grpc = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
@@ -156,7 +164,11 @@ def serve(
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
         )
-        asyncio.run(_run(settings, early, stop_at_end_of_input=stop_at_end_of_input))
+        if grpc is not None:
+            gateway.prepare()
+            gateway.checked_address(grpc, "--grpc")
+        beside = gateway.NodeGateway(grpc, settings, (tls_ca, tls_certificate, tls_key))
+        asyncio.run(_run(settings, early, beside, stop_at_end_of_input=stop_at_end_of_input))
 
 
 def _engine(name: str | None) -> EngineName | None:
@@ -196,7 +208,13 @@ def _signals_kept() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-async def _run(settings: NodeSettings, early: list[int], *, stop_at_end_of_input: bool) -> None:
+async def _run(
+    settings: NodeSettings,
+    early: list[int],
+    beside: gateway.NodeGateway,
+    *,
+    stop_at_end_of_input: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     started: list[ServedNode] = []
     # Before the node is built, which takes a while: a signal would otherwise cancel what it awaits
@@ -214,7 +232,15 @@ async def _run(settings: NodeSettings, early: list[int], *, stop_at_end_of_input
     if stop_at_end_of_input:
         os.set_blocking(STANDARD_INPUT, False)  # several nodes may read the same pipe
         loop.add_reader(STANDARD_INPUT, _on_input, loop, started)
-    await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
+
+    def ready() -> None:
+        print(f"ready {address}", file=sys.stderr, flush=True)  # noqa: T201
+        beside.start(node.stop)
+
+    try:
+        await node.run(ready)
+    finally:
+        await beside.stop()
 
 
 def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
