@@ -7,7 +7,6 @@ import gc
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -211,39 +210,28 @@ async def _run(make: Any, listen: str) -> None:
 
 
 class NodeGateway:
-    """The gateway of a node, in its process; it begins when the node serves.
+    """The gateway of a node, in its process: a companion service of the node.
 
     Args:
-        listen: the address to listen at; ``None``: there is no gateway.
+        listen: the address to listen at.
         node: the settings of the node, whose files of TLS, tokens and roles count here too.
         tls: the files of TLS: of the authority, the certificate and its key.
     """
 
     def __init__(
-        self,
-        listen: str | None,
-        node: NodeSettings,
-        tls: tuple[Path | None, Path | None, Path | None],
+        self, listen: str, node: NodeSettings, tls: tuple[Path | None, Path | None, Path | None]
     ) -> None:
         self._listen = listen
         self._node = node
         self._files = tls
         self._gateway: Gateway | None = None
-        self._starting: asyncio.Task[None] | None = None
 
-    def start(self, on_failure: Callable[[], None]) -> None:
-        """Start it beside the node.
+    async def start(self) -> None:
+        """Take calls. They are answered once the node serves.
 
-        Args:
-            on_failure: called if it cannot start.
+        Raises:
+            Error: it cannot listen.
         """
-        if self._listen is not None:
-            self._starting = asyncio.create_task(self._start(self._listen))
-            self._starting.add_done_callback(
-                lambda starting: on_failure() if _error_of(starting) is not None else None
-            )
-
-    async def _start(self, listen: str) -> None:
         from postroom.gateway.listener import (  # noqa: PLC0415 - slow to load
             Gateway,
             Settings,
@@ -251,10 +239,10 @@ class NodeGateway:
 
         security = self._node.security
         roles = None if security.insecure else lambda token, name: role_in(security, token, name)
-        settings = Settings(listen, self._tls(), roles, is_open=security.insecure)
+        settings = Settings(self._listen, self._tls(), roles, is_open=security.insecure)
         self._gateway = Gateway(settings, self._connect)
         await self._gateway.start()
-        _log.info("gRPC for other languages at %s", listen)
+        _log.info("gRPC for other languages at %s", self._listen)
 
     def _tls(self) -> ListenerTLS | None:
         from postroom.gateway.listener import ListenerTLS  # noqa: PLC0415 - slow to load
@@ -275,26 +263,14 @@ class NodeGateway:
         )
 
     async def stop(self) -> None:
-        """End it.
-
-        Raises:
-            Error: it could not start.
-        """
-        if self._starting is None:
-            return
-        await asyncio.wait((self._starting,))
+        """End the gateway."""
         if self._gateway is not None:
             await self._gateway.stop()
-        await self._starting
 
 
 def role_in(security: Any, token: str | None, name: str) -> str:
     """Return the role of a caller at a node, by name."""
     return str(security.role_of_client(token, name).value)
-
-
-def _error_of(starting: asyncio.Task[None]) -> BaseException | None:
-    return None if starting.cancelled() else starting.exception()
 
 
 # --- what both check

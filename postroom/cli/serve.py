@@ -164,11 +164,13 @@ def serve(
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
         )
+        companions = []
         if grpc is not None:
             gateway.prepare()
-            gateway.checked_address(grpc, "--grpc")
-        beside = gateway.NodeGateway(grpc, settings, (tls_ca, tls_certificate, tls_key))
-        asyncio.run(_run(settings, early, beside, stop_at_end_of_input=stop_at_end_of_input))
+            address = gateway.checked_address(grpc, "--grpc")
+            files = (tls_ca, tls_certificate, tls_key)
+            companions.append(gateway.NodeGateway(address, settings, files))
+        asyncio.run(_run(settings, early, companions, stop_at_end_of_input=stop_at_end_of_input))
 
 
 def _engine(name: str | None) -> EngineName | None:
@@ -211,7 +213,7 @@ def _signals_kept() -> Iterator[list[int]]:
 async def _run(
     settings: NodeSettings,
     early: list[int],
-    beside: gateway.NodeGateway,
+    companions: list[gateway.NodeGateway],
     *,
     stop_at_end_of_input: bool,
 ) -> None:
@@ -226,21 +228,14 @@ async def _run(
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
     node = ServedNode(settings, SystemClock(), randomness)  # on the loop, which its server needs
+    node.companions += companions
     started.append(node)
     if early:
         _stop(loop, started)
     if stop_at_end_of_input:
         os.set_blocking(STANDARD_INPUT, False)  # several nodes may read the same pipe
         loop.add_reader(STANDARD_INPUT, _on_input, loop, started)
-
-    def ready() -> None:
-        print(f"ready {address}", file=sys.stderr, flush=True)  # noqa: T201
-        beside.start(node.stop)
-
-    try:
-        await node.run(ready)
-    finally:
-        await beside.stop()
+    await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
 
 
 def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
