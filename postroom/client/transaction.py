@@ -107,9 +107,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     def again(cls, sender: Sender, codec: Packing, retry_id: bytes, timeout: float) -> Transaction:
         """Return another attempt at the transaction with a ``retry_id``.
 
-        It has the id and the beginning of that transaction. Without the beginning, a leaseholder
-        that was elected since would take it for a new transaction, and would not look for a COMMIT
-        record.
+        For layers on top. It has the id and the beginning of that transaction. Without the
+        beginning, a leaseholder that was elected since would take it for a new transaction, and
+        would not look for a COMMIT record.
 
         Raises:
             Invalid: ``retry_id`` is none.
