@@ -133,7 +133,7 @@ def given_back(
     ]
     write = Reject(request.queue, attempts, delay=0.0, uncounted=True)
     return CommitTransaction(
-        transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.key, [], [], [write]
+        transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.anchor(), [], [], [write]
     )
 
 

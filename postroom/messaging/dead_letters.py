@@ -60,8 +60,6 @@ class DeadLetters:
         registry.reads[ListDeadLetters] = self.list_dead_letters
         registry.writes[ReplayDeadLetters] = self.replay
         registry.writes[DiscardDeadLetters] = self.discard
-        registry.may_be_long[ReplayDeadLetters] = lambda _: True
-        registry.may_be_long[DiscardDeadLetters] = lambda _: True
         registry.commands[BuryDue] = self.bury_due
 
     def bury(self, ctx: Evaluation, id_: bytes, entry: Executable, reason: str) -> None:

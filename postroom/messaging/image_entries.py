@@ -58,6 +58,7 @@ from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.queues.summing_up import ENDED_LIST_LENGTH
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
+    Counters,
     DeadLetterRecord,
     Deliverable,
     Delivered,
@@ -358,7 +359,7 @@ _sums: Final = msgspec.msgpack.Decoder(
 _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
-_counted: Final = msgspec.msgpack.Decoder(counters.Counters)
+_counted: Final = msgspec.msgpack.Decoder(Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {

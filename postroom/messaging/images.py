@@ -19,11 +19,11 @@ import msgspec
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import COUNTERS_RECORD
 from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import Counters, Mail
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry

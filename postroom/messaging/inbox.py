@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -52,7 +52,6 @@ from postroom.ranges.registry import Registry
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """The messages that arrive, by recipient: their ids and stored forms."""
 
-_FEW: Final = 256
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(Mail)
 _mail_decode = _mail.decode
@@ -113,9 +112,7 @@ class Inboxes:
             ListInboxes: InboxLists(self._order).list_inboxes,
         }
         self._order.register(registry)
-        registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
-        registry.may_be_long[ReapMessages] = lambda write: len(write.ids) > _FEW
         registry.on_lease.append(lambda _: self._claims.clear())
         registry.on_lease_end.append(self._claims.clear)
         registry.on_release.append(self._claims.release)

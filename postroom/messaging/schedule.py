@@ -44,7 +44,6 @@ LOOKED_AT_ONCE: Final = 1000
 LOOKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """The size of the entries in the outboxes that one answer looks at, whether they match or not."""
 
-_FEW: Final = 256
 
 _decoders: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.DELIVERABLE: msgspec.msgpack.Decoder(Deliverable).decode,
@@ -72,7 +71,6 @@ class Schedule:
         """Register the requests."""
         registry.reads[ListScheduled] = self.list_scheduled
         registry.writes[CancelScheduled] = self.cancel
-        registry.may_be_long[CancelScheduled] = lambda write: len(write.ids) > _FEW
 
     def list_scheduled(self, view: View, request: ListScheduled) -> SchedulePage:
         """Evaluate ``ListScheduled``."""

@@ -114,8 +114,6 @@ class StagedBatches(Leftovers):
             ForgetQuery: self.forget,
         }
         registry.writes.update(evaluators)
-        for kind in (PublishStaged, ApplyStaged, AbortStaged, SweepStaged):
-            registry.may_be_long[kind] = lambda _: True
         registry.reads[ReadStaging] = lambda view, request: read(view, self._at, request)
 
     # --- staging

@@ -52,7 +52,7 @@ from postroom.protocol.permitted import (
     array_header,
     decode_number,
 )
-from postroom.protocol.requests import ClientRequest, WriteRequest
+from postroom.protocol.requests import REQUESTS, name_of
 from postroom.protocol.room import NoRoom, Room
 from postroom.protocol.walk import ARRAYS, MAPS, Walk
 from postroom.protocol.weights import weight_of, weight_of_element
@@ -404,7 +404,7 @@ def _fields(packed: memoryview) -> Generator[None, None, None]:
 
 def _element_of(type_: Any) -> _Element:
     decode, weight = msgspec.msgpack.Decoder(list[type_]).decode, weight_of_element(type_)
-    if type_ is WriteRequest:
+    if type_ == REQUESTS.write:
         return _Element(decode, _STRUCTS_RUN, divide=_write, weight=weight, is_open=True)
     plain, length_max = _bounded(type_, limits.KEY_BYTES_MAX)
     if plain is not bytes:
@@ -414,9 +414,7 @@ def _element_of(type_: Any) -> _Element:
 
 
 def _kinds(union: Any) -> dict[str, _Kind]:
-    return {
-        (get_origin(each) or each).__struct_config__.tag: _kind_of(each) for each in get_args(union)
-    }
+    return {name_of(get_origin(each) or each): _kind_of(each) for each in get_args(union)}
 
 
 def _kind_of(request: Any) -> _Kind:
@@ -438,7 +436,7 @@ def _bounded(type_: Any, length_max: int) -> tuple[Any, int]:
 
 
 _decode_tag: Final = msgspec.msgpack.Decoder(str).decode
-_decode_request: Final = msgspec.msgpack.Decoder(ClientRequest).decode
-_decode_write: Final = msgspec.msgpack.Decoder(WriteRequest).decode
-_REQUESTS: Final = _kinds(ClientRequest)
-_WRITES: Final = _kinds(WriteRequest)
+_decode_request: Final = msgspec.msgpack.Decoder(REQUESTS.request).decode
+_decode_write: Final = msgspec.msgpack.Decoder(REQUESTS.write).decode
+_REQUESTS: Final = _kinds(REQUESTS.request)
+_WRITES: Final = _kinds(REQUESTS.write)

@@ -6,52 +6,12 @@ where an answer is full, or a turn used up: one may be empty and yet not the las
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from postroom.ranges.requests import Bound, Count, Moment, Request
-
-
-class ReadPartitions(Request, frozen=True, array_like=True, tag="read_partitions", gc=False):
-    """How ``[start, end)`` falls into parts of about ``part_bytes``, each within one range."""
-
-    start: Bound
-    end: Bound | None
-    part_bytes: Count
-
-
-class ScanColumns(Request, frozen=True, array_like=True, tag="scan_columns", gc=False):
-    """A page of the versions of the keys in ``[start, end)``, as columns.
-
-    Attributes:
-        timestamp: as of when; of changes, the last that count.
-        after: versions of this time and before do not count.
-        changes: every version counts, deletions too; else the one of each key that was the newest
-            at ``timestamp``.
-        first_after: of changes of the key ``start``: those of this time and before are known.
-        values: whether values are wanted.
-        bytes_max: of a page, about.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    after: Moment = 0
-    changes: bool = False
-    first_after: Moment = 0
-    values: bool = True
-    bytes_max: Count = 0
-
-
-class ScanAccounting(Request, frozen=True, array_like=True, tag="scan_accounting", gc=False):
-    """A page of the sums of all prefixes in ``[start, end)``, as of a timestamp that is protected
-    as a whole (``Protect``); 0: now.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    bytes_max: Count = 0
-
+from postroom.ranges.contract import ConcernsSpan, Read
+from postroom.ranges.requests import Bound, Count, Moment
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -107,3 +67,57 @@ class AccountingPage(msgspec.Struct, frozen=True, array_like=True):
 
     sums: list[tuple[bytes, dict[str, int]]]
     resume: bytes | None
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ReadPartitions(ConcernsSpan, Read, frozen=True, tag="read_partitions"):
+    """How ``[start, end)`` falls into parts of about ``part_bytes``, each within one range."""
+
+    answer: ClassVar = list[Partition]
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    part_bytes: Count
+
+
+class ScanColumns(ConcernsSpan, Read, frozen=True, tag="scan_columns"):
+    """A page of the versions of the keys in ``[start, end)``, as columns.
+
+    Attributes:
+        timestamp: as of when; of changes, the last that count.
+        after: versions of this time and before do not count.
+        changes: every version counts, deletions too; else the one of each key that was the newest
+            at ``timestamp``.
+        first_after: of changes of the key ``start``: those of this time and before are known.
+        values: whether values are wanted.
+        bytes_max: of a page, about.
+    """
+
+    answer: ClassVar = Columns
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    after: Moment = 0
+    changes: bool = False
+    first_after: Moment = 0
+    values: bool = True
+    bytes_max: Count = 0
+
+
+class ScanAccounting(ConcernsSpan, Read, frozen=True, tag="scan_accounting"):
+    """A page of the sums of all prefixes in ``[start, end)``, as of a timestamp that is protected
+    as a whole (``Protect``); 0: now.
+    """
+
+    answer: ClassVar = AccountingPage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    bytes_max: Count = 0

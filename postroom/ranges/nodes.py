@@ -31,8 +31,8 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.limits import ADDRESS_CHARACTERS_MAX
-from postroom.ranges.requests import Request
+from postroom.limits import ADDRESS_CHARACTERS_MAX, DESCRIPTION_STEPS
+from postroom.ranges.contract import Command, ConcernsNode, ConcernsRoot, Maintenance, Read, Role
 
 NODES_RECORD: Final = "nodes"
 SECRET_RECORD: Final = "nodes secret"
@@ -90,11 +90,22 @@ Fingerprint = Annotated[
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX)]
 
 
-class ReadNodes(Request, frozen=True, array_like=True, tag="read_nodes", gc=False):
+class Admitted(msgspec.Struct, frozen=True, array_like=True):
+    """Answers ``AdmitNode``: who the store is from now on, and who the others are."""
+
+    node_id: int
+    nodes: Nodes
+
+
+class ReadNodes(ConcernsRoot, Read, frozen=True, tag="read_nodes"):
     """The nodes of the cluster; answers ``Nodes``."""
 
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
 
-class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=False):
+
+class AdmitNode(ConcernsRoot, Maintenance, frozen=True, tag="admit_node"):
     """Makes a store a node of the cluster; answers ``Admitted``. Repeating it changes nothing.
 
     Attributes:
@@ -104,7 +115,9 @@ class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=Fals
         vouched: an administrator wants it to be a node.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Admitted
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     store_id: StoreId
     address: Address
@@ -114,30 +127,38 @@ class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=Fals
     vouched: bool = False
 
 
-class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=False):
+class RetireNode(ConcernsRoot, Command, frozen=True, tag="retire_node"):
     """Has a node leave for good; answers ``Nodes``. Repeating it changes nothing, also when the
     node has left.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    may_end_unknown: ClassVar = True
+    frees_room: ClassVar = True
 
     node_id: int
 
 
-class RebindNode(Request, frozen=True, array_like=True, tag="rebind_node", gc=False):
+class RebindNode(ConcernsRoot, Command, frozen=True, tag="rebind_node"):
     """Gives a node another key; answers ``Nodes``.
 
     Attributes:
         fingerprint: SHA-256 of the new public key.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    may_end_unknown: ClassVar = True
+    frees_room: ClassVar = True
 
     node_id: int
     fingerprint: Fingerprint
 
 
-class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
+class BindKey(ConcernsRoot, Maintenance, frozen=True, tag="bind_key"):
     """A node has shown a key; answers ``Nodes``. For the leaseholder's node.
 
     It is bound if the node has none, or has announced it as its next one; else nothing changes.
@@ -146,26 +167,23 @@ class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
         secret: becomes the cluster's, if it has none yet.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     node_id: int
     fingerprint: Fingerprint
     secret: bytes = b""
 
 
-class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
+class ForgetNode(ConcernsRoot, Maintenance, frozen=True, tag="forget_node"):
     """A retired node has left the group: its descriptor goes. For the membership service."""
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     node_id: int
-
-
-class Admitted(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``AdmitNode``: who the store is from now on, and who the others are."""
-
-    node_id: int
-    nodes: Nodes
 
 
 # --- the record ---------------------------------------------------------------------------------
@@ -306,10 +324,19 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     refused: str = ""
 
 
+class DescribeNode(ConcernsNode, Read, frozen=True, tag="describe_node"):
+    """A request for a node's description of itself, by any node."""
+
+    answer: ClassVar = NodeStatus
+    since: ClassVar = 1
+    steps: ClassVar = DESCRIPTION_STEPS
+
+
 __all__: list[Any] = [
     "AdmitNode",
     "Admitted",
     "BindKey",
+    "DescribeNode",
     "ForgetNode",
     "NodeDescriptor",
     "NodeStatus",

@@ -19,31 +19,13 @@ from typing import Annotated, ClassVar, TypeAlias
 import msgspec
 
 from postroom.limits import POSITION_NAME_CHARACTERS_MAX, POSITION_SECONDS_MAX
-from postroom.ranges.requests import Moment, Request
+from postroom.ranges.contract import ConcernsRoot, Read, Write
+from postroom.ranges.requests import Moment
 
 PositionName: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=POSITION_NAME_CHARACTERS_MAX)
 ]
 PositionSeconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=POSITION_SECONDS_MAX)]
-
-
-class KeepPosition(Request, frozen=True, array_like=True, tag="keep_position", gc=False):
-    """Keeps what has changed after ``timestamp`` readable. Answers whether the name was known.
-
-    Attributes:
-        name: of the position; another timestamp of the same name takes its place.
-        seconds: for how long; 0: the position is forgotten.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    name: PositionName
-    timestamp: Moment
-    seconds: PositionSeconds
-
-
-class ReadPositions(Request, frozen=True, array_like=True, tag="read_positions", gc=False):
-    """All positions, in the order of their names."""
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -52,6 +34,31 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
     name: str
     timestamp: int
     until: int
+
+
+class KeepPosition(ConcernsRoot, Write, frozen=True, tag="keep_position"):
+    """Keeps what has changed after ``timestamp`` readable. Answers whether the name was known.
+
+    Attributes:
+        name: of the position; another timestamp of the same name takes its place.
+        seconds: for how long; 0: the position is forgotten.
+    """
+
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    name: PositionName
+    timestamp: Moment
+    seconds: PositionSeconds
+
+
+class ReadPositions(ConcernsRoot, Read, frozen=True, tag="read_positions"):
+    """All positions, in the order of their names."""
+
+    answer: ClassVar = list[Position]
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
 
 
 __all__ = ["KeepPosition", "Position", "PositionName", "PositionSeconds", "ReadPositions"]

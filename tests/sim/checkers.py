@@ -27,8 +27,8 @@ import msgspec
 
 from postroom.kv import keys, versions
 from postroom.kv.sorted_map import SortedMap
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
-from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, Mail
+from postroom.messaging.counters import COUNTERS_RECORD
+from postroom.messaging.requests import Counters, DeadLetterRecord, Deliverable, Delivered, Mail
 from postroom.server.node import RANGE_ID
 from tests.sim import queue_rules
 

@@ -191,7 +191,7 @@ class Consumer:
         """
         try:
             request = Reject(self._queue, [message.attempt()], delay, dead, reason)
-            await commit_one(self._sender, request.key, request)
+            await commit_one(self._sender, request.anchor(), request)
         finally:
             message.settled()
 
@@ -204,10 +204,10 @@ class Consumer:
         for done, request in enumerate(requests):
             try:
                 with suppress(Error):
-                    await commit_one(self._sender, request.key, request)
+                    await commit_one(self._sender, request.anchor(), request)
             except BaseException:  # no caller waits, but the rest has to be sent
                 for each in requests[done:]:
-                    post(self._sender, alone(self._sender, each.key, each))
+                    post(self._sender, alone(self._sender, each.anchor(), each))
                 raise
 
     def extended(self, message: QueueMessage, seconds: float) -> None:

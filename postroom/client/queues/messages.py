@@ -467,7 +467,7 @@ class QueueSchedule(NamedTuple):
 
 def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
     """Return a stored schedule in the form for applications."""
-    payload = codec.decode(stored.payload, stored.key)
+    payload = codec.decode(stored.payload, stored.anchor())
     return QueueSchedule(
         stored.name, stored.cron or "", stored.timezone, stored.kind, payload,
         unpacked(stored.headers), stored.priority, stored.group,

@@ -357,7 +357,7 @@ class Queue:
         return found
 
     async def _do(self, request: Any) -> Any:
-        return await commit_one(self._sender, request.key, request)
+        return await commit_one(self._sender, request.anchor(), request)
 
     # --- looking
 

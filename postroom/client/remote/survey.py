@@ -20,13 +20,12 @@ from postroom.client.remote.addresses import in_words
 from postroom.client.remote.connection import Streams
 from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Error
-from postroom.messaging.counters import Counters
-from postroom.messaging.requests import ReadCounters
+from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError, error_from
 from postroom.protocol.identities import SECRET_BYTES
-from postroom.protocol.requests import DescribeNode, decode_result
-from postroom.ranges.nodes import NodeStatus
+from postroom.protocol.requests import decode_result
+from postroom.ranges.nodes import DescribeNode, NodeStatus
 
 SURVEY_SECONDS: Final = 3.0
 _DESCRIBE, _COUNT = 1, 2

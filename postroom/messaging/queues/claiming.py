@@ -55,7 +55,6 @@ class Claiming:
     def register(self, registry: Registry) -> None:
         """Register the claims and their hooks."""
         registry.reads[ClaimQueue] = self.claim
-        registry.locking.add(ClaimQueue)
         registry.on_release.append(self.release)
         registry.on_vanished.append(self.vanished)
         registry.on_given_up.append(self.given_up)

@@ -6,8 +6,6 @@ join another queue. Settling, schedules and dead letters therefore enqueue here 
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from postroom.messaging import due as times
@@ -33,10 +31,7 @@ from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.queues.trimming import Trimming
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.headers import has_large_headers
 from postroom.ranges.registry import Registry
-
-_FEW: Final = 256
 
 
 class Writes:
@@ -71,9 +66,6 @@ class Writes:
             WhenDone: self._when_done,
             SetSchedule: self._set_schedule,
         }
-        for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
-            registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
-        registry.may_be_long[Enqueue] = has_large_headers
 
     def enqueue(self, ctx: Evaluation, request: Enqueue) -> str | None:
         """Evaluate ``Enqueue``."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.requests import GetForUpdate, Lock, Protect, ScanChanges, Unprotect
-
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
+from postroom.ranges.contract import UNTIL_IT_HAPPENS
+from postroom.ranges.requests import Protect, Unprotect
 
 
 class CallOwner(Protocol):
@@ -46,7 +43,7 @@ class Asked(Call):
         self.principal = owner.principal
         self.number = number
         self.size = size
-        self.waits = type(request) in _MAY_WAIT and getattr(request, "wait", True)
+        self.waits = request.wait_seconds_max == UNTIL_IT_HAPPENS and request.waits()
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the session."""

@@ -47,7 +47,6 @@ from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import (
     DECODED_BYTES_PER_STEP,
-    DESCRIPTION_STEPS,
     FRAME_AT_ONCE_BYTES,
     FRAME_BYTES_PER_STEP,
     FRAME_STEPS,
@@ -55,21 +54,14 @@ from postroom.limits import (
     REQUEST_STEPS,
     WELCOME_STEPS,
 )
-from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.identities import client_of
-from postroom.protocol.requests import DescribeNode
 from postroom.protocol.weights import weight_of
-from postroom.ranges.requests import (
-    CommitTransaction,
-    GetForUpdate,
-    Lock,
-    Protect,
-    ReleaseLocks,
-    Unprotect,
-)
+from postroom.ranges.contract import Request
+from postroom.ranges.nodes import DescribeNode
+from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
@@ -97,9 +89,6 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
-_OF_TRANSACTIONS: Final = frozenset(
-    {CommitTransaction, GetForUpdate, Lock, ReapQueue, ReleaseLocks}
-)
 
 
 class Session:
@@ -375,12 +364,13 @@ class Session:
         self._admission.bytes -= size
         self._own_bytes -= size
 
-    def _may_claim(self, request: ClaimQueue) -> bool:
-        """Return whether consumer and transaction are this client's own."""
-        if not self._is_own(request.consumer):
-            return False
-        transaction_id = request.transaction_id
-        return transaction_id is None or self._is_own(transaction_id)
+    def _may_send(self, request: Request) -> bool:
+        """Return whether the transactions and consumers that it names are this client's own."""
+        for name in request.own_ids:
+            own_id = getattr(request, name)
+            if own_id is not None and not self._is_own(own_id):
+                return False
+        return True
 
     def take_on(self, number: int, request: Any, size: int) -> None:
         """Take a request, which has its turn."""
@@ -396,13 +386,11 @@ class Session:
         no = self._refusal or overload(admission, self.principal, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = request.failure  # a ``NotDecoded``
-        if no is None and kind in _OF_TRANSACTIONS:
-            if not self._is_own(request.transaction_id):
+        if no is None and kind.own_ids:
+            if not self._may_send(request):
                 no = NOT_YOURS
             elif kind is CommitTransaction and request.began > self._node.clock.last():
                 no = CLOCK_IS_AHEAD
-        elif no is None and kind is ClaimQueue and not self._may_claim(request):
-            no = NOT_YOURS
         if no is not None:
             self._fail(number, no)
         elif kind in _UNLIKE_OTHERS:
@@ -418,7 +406,7 @@ class Session:
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
-            self._node.replicas.charge(DESCRIPTION_STEPS)
+            self._node.replicas.charge(request.steps)
             self._say((number, self._node.describe()), 1024)
             return
         if type(request) is Protect and self._protected.count >= (

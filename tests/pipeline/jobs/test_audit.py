@@ -16,12 +16,12 @@ import postroom
 from postroom.errors import LeaseLost, SnapshotTooOld
 from postroom.kv import keys
 from postroom.kv.storage import Storage
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import COUNTERS_RECORD
 from postroom.messaging.queues import records
 from postroom.messaging.queues.counters import Counted
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import Counters, Mail
 from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import findings, running
 from postroom.pipeline.jobs.audit.findings import Difference
