@@ -4,8 +4,8 @@ Requests are added over time, and clients and nodes are upgraded one after the o
 is asked an unknown request can only end the stream: it cannot even read the frame. A client
 therefore sends no node a request from after the node's revision, and tells its caller that.
 
-A new request has the next revision as its ``since`` (:mod:`postroom.ranges.contract`), and
-``REVISION`` becomes that one with the first request of a version.
+A new request has the next revision as its ``since`` (:mod:`postroom.ranges.contract`). All that are
+added before a release have the same one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 from postroom.errors import VersionMismatch
 from postroom.protocol.failures import Failure
-from postroom.protocol.requests import name_of
+from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.contract import Request
 
-REVISION: Final = 1
-"""The revision of this version."""
+REVISION: Final = max(kind.since for kind in REQUESTS.all)
+"""The revision of this version: that of its newest request."""
 
 
 def refusal(request: Request, revision: int) -> Failure | None:

@@ -552,8 +552,9 @@ class ClaimQueue(MayWait, Read, frozen=True, tag="claim_queue"):
     in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
 
     def concerns(self) -> Concern:
-        """Return the span from which it takes messages."""
-        return KeySet(spans=((self.selection.start, self.selection.end),))
+        """Return the span from which it takes messages, and the keys of those in hand."""
+        in_hand = tuple(each.key for each in self.in_hand or ())
+        return KeySet(in_hand, ((self.selection.start, self.selection.end),))
 
 
 # --- maintenance ----------------------------------------------------------------------------------
