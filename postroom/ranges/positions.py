@@ -1,15 +1,14 @@
-"""Named positions: after each of them everything that has changed can be read.
+"""The named positions of readers: all changes after each of them can be read.
 
 A reader that comes back later names the timestamp up to which it has read. Garbage collection does
-not pass that, whoever leads, until the reader names a later one, or the time of the position is
-over. A protection (``Protect``) ends with its connection; a position outlives it::
+not pass that timestamp until the reader names a later one, or the time of the position is over. A protection (``Protect``) ends with its connection; a position outlives it::
 
     KeepPosition ─▶ kept ── KeepPosition, a later timestamp ─▶ kept, for its time anew
                      ├───── KeepPosition, the same one ──────▶ kept, for its time from the first on
                      └───── its time is over, or seconds=0 ──▶ gone
 
-So a reader that does not get on, but tries again for ever, does not hold back collection for ever.
-Its time is counted in timestamps, as all lengths of time (:mod:`postroom.kv.clock`).
+A reader that makes no progress, and tries again for ever, therefore does not hold back collection
+for ever. Its time is counted in timestamps (:mod:`postroom.kv.clock`).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ PositionSeconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=POSITION_SEC
 
 
 class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``ReadPositions``: a position, and until when it is kept."""
+    """A position in the answer of ``ReadPositions``, and until when it is kept."""
 
     name: str
     timestamp: int
@@ -37,11 +36,13 @@ class Position(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeepPosition(ConcernsRoot, Write, frozen=True, tag="keep_position"):
-    """Keeps what has changed after ``timestamp`` readable. Answers whether the name was known.
+    """A request to keep all changes after ``timestamp`` readable.
+
+    The answer is whether the name was known.
 
     Attributes:
-        name: of the position; another timestamp of the same name takes its place.
-        seconds: for how long; 0: the position is forgotten.
+        name: the name of the position; a later timestamp of this name takes its place.
+        seconds: the time for which it is kept; 0: the position is forgotten.
     """
 
     answer: ClassVar = bool
@@ -54,7 +55,7 @@ class KeepPosition(ConcernsRoot, Write, frozen=True, tag="keep_position"):
 
 
 class ReadPositions(ConcernsRoot, Read, frozen=True, tag="read_positions"):
-    """All positions, in the order of their names."""
+    """A request for all positions, in the order of their names."""
 
     answer: ClassVar = list[Position]
     since: ClassVar = 1

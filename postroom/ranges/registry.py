@@ -122,7 +122,7 @@ class Registry:
             table.update({kind: refuse for kind in known if not kind.is_served_in_restore})
 
     def open(self) -> None:
-        """Serves everybody again."""
+        """Serve all requests again."""
         self.refusal = None
         while self._withheld:
             table, known = self._withheld.pop()

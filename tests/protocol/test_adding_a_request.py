@@ -17,6 +17,7 @@ STEP: Final = re.compile(
     r".*?```python\n(?P<code>.*?)```",
     re.DOTALL,
 )
+TESTS: Final = ("-k", "exists", "tests/client/test_exists.py", "tests/protocol/test_contract.py")
 REQUEST: Final = "Exists"
 IMPORT: Final = f"from postroom.ranges.requests import {REQUEST}\n"
 
@@ -27,8 +28,7 @@ def steps() -> list[tuple[str, str | None, str]]:
     found, path = [], ""
     for step in STEP.finditer(section):
         path = step["path"] or path
-        code = "".join(line[3:] or "\n" for line in step["code"].splitlines(keepends=True))
-        found.append((path, step["line"], code.removesuffix("\n   ")))
+        found.append((path, step["line"], textwrap.dedent(step["code"]).rstrip() + "\n"))
     return found
 
 
@@ -39,9 +39,10 @@ def take(tree: Path, path: str, line: str | None, code: str) -> None:
     if line is None:
         file.write_text(f"{text}\n\n{code}" if text else code)
         return
-    indentation = code[: len(code) - len(code.lstrip())]
-    match = re.search(rf"(?m)^{indentation}{re.escape(line)}", text)
+    match = re.search(rf"(?m)^( *){re.escape(line)}", text)
     assert match is not None, f"{line!r} is not in {path}"
+    blank = "" if not code.startswith(("def ", "async def ")) else "\n" if match[1] else "\n\n"
+    code = textwrap.indent(code, match[1]) + blank
     text = f"{text[: match.start()]}{code}{text[match.start() :]}"
     if REQUEST in code and IMPORT not in text:
         text = text.replace(
@@ -64,8 +65,7 @@ def test_the_steps_of_the_page_add_a_request_in_four_files(tmp_path: Path) -> No
     for path, line, code in taken:
         take(tree, path, line, code)
     assert len({path for path, _, _ in taken}) == 4
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "0",
-               "tests/client/test_exists.py", "tests/protocol/test_contract.py", "-k", "exists"]  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *TESTS]
     environment = {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "PATH": "/usr/bin:/bin"}
     ended = subprocess.run(
         command, cwd=tree, env=environment, capture_output=True, text=True, timeout=120, check=False
