@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from postroom.messaging.requests import DeadLetter, MessageId, Scheduled
+from postroom.messaging.requests import MessageId, ScheduledEntry, StoredDeadLetter
 from postroom.ranges.contract import ConcernsSpan, ConcernsStore, Read
 from postroom.ranges.requests import Bound, Count, Moment
 
@@ -47,7 +47,7 @@ class OutboxPage(msgspec.Struct, frozen=True, array_like=True):
     ``resume``: the name to go on after, or ``None``.
     """
 
-    entries: list[Scheduled]
+    entries: list[ScheduledEntry]
     resume: bytes | None
 
 
@@ -57,7 +57,7 @@ class LettersPage(msgspec.Struct, frozen=True, array_like=True):
     ``resume``: the id to go on after (``None``: that was all).
     """
 
-    letters: list[DeadLetter]
+    letters: list[StoredDeadLetter]
     resume: bytes | None
 
 

@@ -63,7 +63,7 @@ from postroom.messaging.requests import (
     Deliverable,
     Delivered,
     Executable,
-    Mail,
+    InboxIndexEntry,
 )
 from postroom.messaging.staging_requests import Winner
 
@@ -254,7 +254,7 @@ def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> 
     return check_one
 
 
-_mail = _decoded(Mail, 0)
+_mail = _decoded(InboxIndexEntry, 0)
 
 
 def _hold(rest: bytes, stored: bytes, until: bytes) -> None:

@@ -114,7 +114,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trial: Trial | None = None
 
 
-class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InboxIndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An entry in the index of inboxes: the number of messages, and the id of the first.
 
     Attributes:
@@ -138,7 +138,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
 # --- answers --------------------------------------------------------------------------------------
 
 
-class Reaped(msgspec.Struct, frozen=True, array_like=True):
+class ReapedMessages(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``ReapQueue``.
 
     Attributes:
@@ -174,7 +174,7 @@ class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held_up: bool = False
 
 
-class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter in the answer of ``ListDeadLetters``.
 
     ``more``: others follow on the next page.
@@ -185,7 +185,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
     more: bool = False
 
 
-class Scheduled(msgspec.Struct, frozen=True, array_like=True):
+class ScheduledEntry(msgspec.Struct, frozen=True, array_like=True):
     """A message or an update that waits until it is due."""
 
     id: bytes
@@ -201,7 +201,7 @@ class SchedulePage(msgspec.Struct, frozen=True, array_like=True):
     A page may be empty although there are more after it.
     """
 
-    entries: list[Scheduled]
+    entries: list[ScheduledEntry]
     resume: bytes | None
 
 
@@ -411,7 +411,7 @@ class ReapQueue(MayWait, ConcernsKey, Read, frozen=True, tag="reap_queue"):
     comes alone.
     """
 
-    answer: ClassVar = Reaped
+    answer: ClassVar = ReapedMessages
     since: ClassVar = 1
     role: ClassVar = Role.WRITE
     locks: ClassVar = True
@@ -465,7 +465,7 @@ class ListInboxes(ConcernsSpan, Read, frozen=True, tag="list_inboxes"):
 class ListDeadLetters(ConcernsStore, Read, frozen=True, tag="list_dead_letters"):
     """A request for a page of dead letters, oldest first: those whose ids come after ``after``."""
 
-    answer: ClassVar = list[DeadLetter]
+    answer: ClassVar = list[StoredDeadLetter]
     since: ClassVar = 1
 
     letters_max: Count

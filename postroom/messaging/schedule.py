@@ -32,7 +32,7 @@ from postroom.messaging.requests import (
     Deliverable,
     Executable,
     ListScheduled,
-    Scheduled,
+    ScheduledEntry,
     SchedulePage,
 )
 from postroom.messaging.tokens import QUIET
@@ -74,7 +74,7 @@ class Schedule:
 
     def list_scheduled(self, view: View, request: ListScheduled) -> SchedulePage:
         """Evaluate ``ListScheduled``."""
-        found: list[Scheduled] = []
+        found: list[ScheduledEntry] = []
         size = 0
         last = b""
         for looked_at, (name, stored) in enumerate(self._from(view, request.after)):
@@ -92,7 +92,7 @@ class Schedule:
             if _is_within(entry, request.start, request.end):
                 message = entry if isinstance(entry, Deliverable) else None
                 update = entry if isinstance(entry, Executable) else None
-                found.append(Scheduled(name, message, update))
+                found.append(ScheduledEntry(name, message, update))
         return SchedulePage(found, None)
 
     def _from(self, view: View, after: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from postroom.limits import (
     STAGED_QUERY_BYTES_MAX,
     STAGED_WINNERS_MAX,
 )
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.ranges.contract import (
     Concern,
@@ -48,7 +48,7 @@ AttemptId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)
 ]
 
-StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | Enqueue
+StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | EnqueueInQueue
 """The requests that a row may be."""
 
 

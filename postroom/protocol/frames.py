@@ -105,7 +105,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     revision: int
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class NumberedAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The result of one request. If it has a failure, the result is nil."""
 
     number: int
@@ -124,7 +124,7 @@ class Answers(_Frame, frozen=True, array_like=True, tag=1):
 
     clock: Moment
     lease: int
-    answers: Annotated[list[Answer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
+    answers: Annotated[list[NumberedAnswer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
 
 
 class Goodbye(_Frame, frozen=True, array_like=True, tag=2):

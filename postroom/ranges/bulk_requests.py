@@ -16,7 +16,7 @@ from postroom.ranges.requests import Bound, Count, Moment
 # --- answers --------------------------------------------------------------------------------------
 
 
-class Partition(msgspec.Struct, frozen=True, array_like=True):
+class RangePartition(msgspec.Struct, frozen=True, array_like=True):
     """A part of a span, within one range.
 
     Attributes:
@@ -79,7 +79,7 @@ class ReadPartitions(ConcernsSpan, Read, frozen=True, tag="read_partitions"):
     Each part lies within one range.
     """
 
-    answer: ClassVar = list[Partition]
+    answer: ClassVar = list[RangePartition]
     since: ClassVar = 1
 
     start: Bound

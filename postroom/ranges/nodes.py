@@ -163,7 +163,8 @@ class RebindNode(ConcernsRoot, Command, frozen=True, tag="rebind_node"):
 class BindKey(ConcernsRoot, Maintenance, frozen=True, tag="bind_key"):
     """A request of the leaseholder's node to bind a key that a node has shown.
 
-    It is bound if the node has none, or has announced it as its next one; otherwise nothing changes.
+    It is bound if the node has none, or has announced it as its next one. Otherwise nothing
+    changes.
 
     Attributes:
         secret: becomes the cluster's, if it has none yet.

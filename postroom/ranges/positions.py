@@ -1,7 +1,8 @@
 """The named positions of readers: all changes after each of them can be read.
 
 A reader that comes back later names the timestamp up to which it has read. Garbage collection does
-not pass that timestamp until the reader names a later one, or the time of the position is over. A protection (``Protect``) ends with its connection; a position outlives it::
+not pass that timestamp until the reader names a later one, or the time of the position is over. A
+protection (``Protect``) ends with its connection; a position outlives it::
 
     KeepPosition ─▶ kept ── KeepPosition, a later timestamp ─▶ kept, for its time anew
                      ├───── KeepPosition, the same one ──────▶ kept, for its time from the first on

@@ -101,7 +101,7 @@ class Pairs(msgspec.Struct, frozen=True, array_like=True):
     integers: tuple[int, ...] = ()
 
 
-class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CommittedChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One committed change of one key; ``value=None`` is a deletion."""
 
     timestamp: int
@@ -110,10 +110,10 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
     integer: bool = False
 
 
-class Changes(msgspec.Struct, frozen=True, array_like=True):
+class CommittedChanges(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``ScanChanges``: the changes, complete up to ``until``."""
 
-    changes: list[Change]
+    changes: list[CommittedChange]
     until: int
 
 
@@ -255,7 +255,7 @@ class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
     With ``wait``, it is answered only when there is one.
     """
 
-    answer: ClassVar = Changes
+    answer: ClassVar = CommittedChanges
     since: ClassVar = 1
 
     start: Bound

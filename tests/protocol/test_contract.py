@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from postroom.messaging.image_requests import ScanImage
-from postroom.messaging.queues.requests import Attempt, Enqueue
+from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
 from postroom.messaging.staging_requests import AbortStaged
 from postroom.protocol.requests import REQUESTS, Requests, name_of
@@ -251,8 +251,8 @@ def rest(kind: type[Request]) -> list[Any]:
 
 
 def test_the_id_of_a_queue_message_is_looked_for_unless_it_was_made_up() -> None:
-    assert Enqueue("q", b"key", "", b"id", b"").concerns() == KeySet((b"key", b"id"))
-    made_up = Enqueue("q", b"key", "", b"id", b"", is_unique=True)
+    assert EnqueueInQueue("q", b"key", "", b"id", b"").concerns() == KeySet((b"key", b"id"))
+    made_up = EnqueueInQueue("q", b"key", "", b"id", b"", is_unique=True)
     assert made_up.concerns() == KeySet((b"key",))
 
 

@@ -21,9 +21,9 @@ from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueSettings,
     SetSchedule,
+    StoredQueueMessage,
     ToldQueue,
 )
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 from postroom.ranges.headers import unpacked
 
 _UNREAD: Any = object()
@@ -56,7 +56,7 @@ class AnyMessage:
         "queue",
     )
 
-    def __init__(self, queue: str, stored: StoredMessage, codec: Packing) -> None:
+    def __init__(self, queue: str, stored: StoredQueueMessage, codec: Packing) -> None:
         self.queue = queue
         self._stored = stored
         self._codec = codec
@@ -159,7 +159,7 @@ class AnyMessage:
         return Timestamp(self._stored.fired_at) if self._stored.fired_at else None
 
     @property
-    def stored(self) -> StoredMessage:
+    def stored(self) -> StoredQueueMessage:
         """Return the message as the store has sent it.
 
         For layers on top.
@@ -277,7 +277,7 @@ class QueueMessage(AnyMessage):
     __slots__ = ("_home", "_on_extended")
 
     def __init__(
-        self, queue: str, stored: StoredMessage, codec: Packing, home: Settling | None = None
+        self, queue: str, stored: StoredQueueMessage, codec: Packing, home: Settling | None = None
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home

@@ -47,14 +47,14 @@ from postroom.messaging.queues.requests import (
     ClaimQueue,
     DropQueue,
     Extend,
-    Reject,
+    RejectMessages,
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    StoredQueueMessage,
     TrimArchive,
     UpdateQueue,
 )
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
 State = Literal["scheduled", "ready", "leased", "done", "archived", "dead"]
 STATES: Final = ("scheduled", "ready", "leased", "done", "archived", "dead")
@@ -254,7 +254,7 @@ class Queue:
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         return await self._settle(
-            messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
+            messages, kind, lambda name, each: RejectMessages(name, each, seconds, bool(dead), why)
         )
 
     async def release(self, messages: Messages, *, kind: str | None = None) -> int:
@@ -271,7 +271,7 @@ class Queue:
             LeaseLost: see :meth:`acknowledge`.
         """
         return await self._settle(
-            messages, kind, lambda name, each: Reject(name, each, 0.0, uncounted=True)
+            messages, kind, lambda name, each: RejectMessages(name, each, 0.0, uncounted=True)
         )
 
     async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
@@ -370,7 +370,7 @@ class Queue:
         """
         of_kind = None if kind is None else checks.kind(kind)
         request = ReadQueueMessage(self.name, checks.message_id(id), of_kind)
-        found: list[StoredMessage] = await self._sender.send(request)
+        found: list[StoredQueueMessage] = await self._sender.send(request)
         return self._message(found[0]) if found else None
 
     async def messages(
@@ -491,7 +491,7 @@ class Queue:
             if not after:
                 return
 
-    def _message(self, stored: StoredMessage) -> QueueMessage:
+    def _message(self, stored: StoredQueueMessage) -> QueueMessage:
         return QueueMessage(self.name, stored, self._codec, self)
 
     # --- periodic

@@ -168,7 +168,7 @@ class _Asking:
         self._frames[link].append(frames.encode((1, welcome.clock, requests)))
         self._streams.output(link)
 
-    def _answered(self, link: int, answer: frames.Answer) -> None:
+    def _answered(self, link: int, answer: frames.NumberedAnswer) -> None:
         self._unanswered[link].discard(answer.number)
         report = self._links[link]
         if answer.failure is not None:

@@ -12,10 +12,10 @@ import msgspec
 
 from postroom.messaging.queues.requests import (
     Kind,
-    QueueMessage,
     QueueMessageId,
     QueueName,
     SetSchedule,
+    StoredQueueMessage,
     ToldQueue,
 )
 from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, Read
@@ -27,11 +27,11 @@ from postroom.ranges.requests import UNBOUNDED, Count, Moment
 class QueuePage(msgspec.Struct, frozen=True, array_like=True):
     """A page of messages; ``next``: where the next page goes on (``b""``: there is none)."""
 
-    messages: list[QueueMessage]
+    messages: list[StoredQueueMessage]
     next: bytes = b""
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
     """A leased message and its holder.
 
     Attributes:
@@ -108,7 +108,7 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     retried: int = 0
     failures: int = 0
     trouble: str = ""
-    longest_held: Held | None = None
+    longest_held: HeldMessage | None = None
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -129,10 +129,10 @@ class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
 class ReadQueueMessage(Read, frozen=True, tag="read_queue_message"):
     """A request for the messages with an id, of any kind (``None``) or of one.
 
-    The answer is a ``list[QueueMessage]``.
+    The answer is a ``list[StoredQueueMessage]``.
     """
 
-    answer: ClassVar = list[QueueMessage]
+    answer: ClassVar = list[StoredQueueMessage]
     since: ClassVar = 1
 
     queue: QueueName
@@ -148,7 +148,7 @@ class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messag
     """A request for a page of a queue's messages, by state.
 
     Attributes:
-        state: one of those of ``QueueMessage``; ``""``: all live messages (not done, not dead).
+        state: a state of ``StoredQueueMessage``; ``""``: all live messages (not done, not dead).
         after: the ``next`` of the page before; ``b""``: from the start.
         start, end: bounds of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
             timestamps, ``end=0`` is unbounded.

@@ -200,7 +200,7 @@ class DropQueue(ConcernsRoot, Write, frozen=True, tag="drop_queue"):
         return self.name.encode()
 
 
-class Enqueue(Write, frozen=True, tag="enqueue"):
+class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
     """A message for a queue, to be enqueued.
 
     The answer is ``None`` if it was inserted, or ``"ignored"`` or ``"replaced"``.
@@ -302,7 +302,7 @@ class Acknowledge(ConcernsAttempts, Write, frozen=True, tag="acknowledge"):
     attempts: list[Attempt]
 
 
-class Reject(ConcernsAttempts, Write, frozen=True, tag="reject"):
+class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
     """A request to give messages back, to be fired again.
 
     Attributes:
@@ -417,7 +417,7 @@ class WhenDone(Write, frozen=True, tag="when_done"):
 
     queue: QueueName
     group: Group
-    enqueue: Enqueue
+    enqueue: EnqueueInQueue
 
     def concerns(self) -> Concern:
         """Return what the message concerns."""
@@ -455,7 +455,7 @@ class SetSchedule(ConcernsRoot, Write, frozen=True, tag="set_schedule"):
 # --- claims ---------------------------------------------------------------------------------------
 
 
-class Selection(msgspec.Struct, frozen=True, array_like=True):
+class ClaimSelection(msgspec.Struct, frozen=True, array_like=True):
     """The messages that a consumer takes.
 
     Attributes:
@@ -470,7 +470,7 @@ class Selection(msgspec.Struct, frozen=True, array_like=True):
     where: Headers = None
 
 
-class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoredQueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message in an answer.
 
     Attributes:
@@ -513,7 +513,7 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
         over: the attempts it named that are over, by their positions in ``in_hand``.
     """
 
-    messages: list[QueueMessage]
+    messages: list[StoredQueueMessage]
     over: list[int] = []
 
 
@@ -542,7 +542,7 @@ class ClaimQueue(MayWait, Read, frozen=True, tag="claim_queue"):
     queue: QueueName
     consumer: ConsumerId
     messages_max: Count
-    selection: Selection
+    selection: ClaimSelection
     wait: bool = False
     bytes_max: Count = UNBOUNDED
     seconds: Seconds = 0.0

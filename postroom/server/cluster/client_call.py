@@ -14,14 +14,14 @@ class CallOwner(Protocol):
 
     principal: str
 
-    def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
+    def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
         """Take the node's answer to ``call``."""
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
 
 
-class Asked(Call):
+class ClientCall(Call):
     """A client's request at this node.
 
     Attributes:
@@ -50,7 +50,7 @@ class Asked(Call):
         self.owner.completed(self, result, error)
 
 
-class Protecting(Asked):
+class Protecting(ClientCall):
     """A ``Protect`` or ``Unprotect`` of a client."""
 
     __slots__ = ()

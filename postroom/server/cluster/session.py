@@ -25,7 +25,7 @@ holds something. A client that lives then says something every second, also whil
 busy (:mod:`postroom.client.remote.link`). Its waiting requests are withdrawn, and its protections
 released. The locks and claims of its transactions are released when it has been silent for five
 seconds, whether the stream has ended or not. A client that was only cut off, and comes back in
-time, keeps them (:mod:`.silence`). The id of a transaction tells its client.
+time, keeps them (:mod:`.client_timeouts`). The id of a transaction tells its client.
 
 A client's new stream ends its old one on this node before it is welcomed. No frame of the old one
 is evaluated after one of the new one (:mod:`postroom.client.remote.router` relies on that).
@@ -65,7 +65,7 @@ from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
-from postroom.server.cluster.asked import Asked, Protecting, TakenBack
+from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import FrameIntake
 from postroom.server.cluster.session_failures import (
@@ -123,7 +123,7 @@ class Session:
         self._node = sessions.node
         self._submit = sessions.node.submit
         self._admission = sessions.admission
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, ClientCall] = {}
         self._answers = AnswerQueue(
             sessions.node, sessions.admission, on_output, lambda: sessions.check_unread(self)
         )
@@ -396,7 +396,7 @@ class Session:
         elif kind in _UNLIKE_OTHERS:
             self._on_special(number, request, size)
         else:
-            call = Asked(self, number, request, size)
+            call = ClientCall(self, number, request, size)
             asked[number] = call
             admission.requests += 1
             admission.bytes += size
@@ -420,7 +420,7 @@ class Session:
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))
             return
-        kind: type[Asked] = Asked
+        kind: type[ClientCall] = ClientCall
         if type(request) in {Protect, Unprotect}:
             kind = Protecting
             self._protected.asks(request)
@@ -442,7 +442,7 @@ class Session:
                 self._left(call)
                 self._fail(number, IS_WITHDRAWN)
 
-    def _left(self, call: Asked) -> None:
+    def _left(self, call: ClientCall) -> None:
         size, admission = call.size, self._admission
         admission.requests -= 1
         admission.bytes -= size
@@ -453,7 +453,7 @@ class Session:
 
     # --- output
 
-    def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
+    def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
         """Send the node's answer to the client, unless the request was withdrawn."""
         number = call.number
         if self._asked.get(number) is not call:
