@@ -11,7 +11,7 @@ its class, its evaluator, its call and its test (CONTRIBUTING.md shows it).
              ├─ Command      evaluated into a proposal of its own accord
              └─ Maintenance  a command of the node's own services; no client may send it
 
-What a request concerns is told by :meth:`Request.concerns`: keys and spans of keys, or a
+The method :meth:`Request.concerns` tells the keys and spans that a request concerns, or a
 :class:`Scope`. The mixins ``ConcernsKey``, ``ConcernsSpan``, ``ConcernsStore``, ``ConcernsRoot``,
 ``ConcernsRange`` and ``ConcernsNode`` tell it for the usual cases. A router needs nothing else::
 
