@@ -100,7 +100,8 @@ def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
     router.submit(_Reaps(ReapQueue(b"key", 1, 1000, b"t" * 16, 60.0, wait=False)))
     router.tick()
     first = port.links[-1]
-    welcome = frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100, 1))
+    found = frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100, 1)
+    welcome = frames.encode(found)
     take_all(router, first)
     router.received(first, welcome)
     take_all(router, first)
