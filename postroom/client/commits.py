@@ -13,7 +13,6 @@ from postroom.client.sender import Sender, has_stopped, send_again
 from postroom.errors import CommitUnknown, Invalid, Unavailable, shorten
 from postroom.kv.clock import from_seconds
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.requests import CheckInbox, EnqueueUpdate
 from postroom.ranges.requests import Committed, CommitTransaction
 
 TRANSACTION_ID_BYTES: Final = 16
@@ -114,11 +113,9 @@ def parsed_retry_id(given: bytes, now: int) -> tuple[bytes, int]:
 def anchor_of(writes: list[Any]) -> bytes:
     """Return the key of the first write; a check counts only if there is nothing else."""
     first = writes[0]
-    if type(first) is CheckInbox:
-        first = next((write for write in writes if type(write) is not CheckInbox), first)
-    if type(first) is EnqueueUpdate:
-        first = first.request
-    anchor: bytes = first.key if hasattr(first, "key") else first.start
+    if first.only_checks:
+        first = next((write for write in writes if not write.only_checks), first)
+    anchor: bytes = first.anchor()
     return anchor
 
 

@@ -41,7 +41,7 @@ from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
-    Changes,
+    CommittedChanges,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -250,7 +250,9 @@ class Database(
         while True:
             left = None if timeout is None else max(last + timeout - monotonic(), LEFT_SECONDS_MIN)
             try:
-                reply: Changes = await self._sender.send(ScanChanges(start, end, after), left)
+                reply: CommittedChanges = await self._sender.send(
+                    ScanChanges(start, end, after), left
+                )
             except DeadlineExceeded:
                 return
             if reply.changes:

@@ -25,7 +25,7 @@ import msgspec
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import COUNTERS_RECORD
 from postroom.messaging.index import mail_entries
 from postroom.messaging.queues import counters as of_queues
 from postroom.messaging.queues import groups, records
@@ -45,7 +45,7 @@ from postroom.messaging.recount_requests import (
     ScanInboxIndex,
     ScanPlaces,
 )
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
@@ -124,7 +124,7 @@ class Recount:
         reader = self._reader(view, request.timestamp)
         found: list[Indexed] = []
         room = _Room(view, request.bytes_max)
-        mail: Mail
+        mail: InboxIndexEntry
         for raw, mail in mail_entries(reader, request.start, request.end):
             key = keys.user_key(raw)
             if room.is_full(found):

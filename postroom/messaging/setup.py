@@ -11,7 +11,6 @@ are scheduled for later, too many for one proposal, or left by a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
@@ -29,11 +28,10 @@ from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.recount import Recount
-from postroom.messaging.requests import Deliverable, EnqueueUpdate
+from postroom.messaging.requests import Deliverable
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.messaging.staging import StagedBatches
-from postroom.messaging.staging_requests import LoadRows
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
@@ -101,8 +99,6 @@ class Messaging:
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
-        registry.touches[EnqueueUpdate] = partial(_deferred, registry)
-        registry.touches[LoadRows] = _loaded
         StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
         BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
@@ -135,16 +131,3 @@ class Messaging:
         if executable.has_stored:
             executable.has_stored = False
             ctx.after.append(self._executions.set)
-
-
-def _deferred(
-    registry: Registry, write: EnqueueUpdate
-) -> bytes | tuple[bytes, bytes | None] | None:
-    """Return the key or span that a deferred update writes if it is carried out with its commit."""
-    touches = registry.touches.get(type(write.request))
-    return None if write.due or touches is None else touches(write.request)
-
-
-def _loaded(write: LoadRows) -> tuple[bytes, bytes | None] | None:
-    """Return the span of the rows of a bulk load."""
-    return (write.keys[0], write.keys[-1] + b"\x00") if write.keys else None

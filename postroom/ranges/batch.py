@@ -49,7 +49,6 @@ from postroom.ranges.fair_queue import FairQueue
 from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.long_checks import LongChecks, too_many_steps
 from postroom.ranges.registry import CHECKS_LONG, Registry, WriteEvaluator
-from postroom.ranges.requests import frees_room
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +75,7 @@ class Refusal(NamedTuple):
         """Return whether ``call`` is refused."""
         if self.everything:
             return True
-        if frees_room(call.request):
+        if call.request.needs_no_room():
             return self.deletions and call.urgent
         return self.upkeep or call.urgent
 

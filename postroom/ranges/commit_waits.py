@@ -45,7 +45,6 @@ class CommitWaits:
     """See the module.
 
     Args:
-        registry: knows what each write touches.
         reads: of the replica, which have the lines.
         holders: told which transactions hold locks.
         host: the node, which has a clock, and is woken.
@@ -60,14 +59,12 @@ class CommitWaits:
 
     def __init__(
         self,
-        registry: Registry,
         reads: LocalReads,
         holders: Holders,
         host: Host,
         queue: FairQueue,
         release: Callable[[bytes], None],
     ) -> None:
-        self._touches = registry.touches
         self._waiting = reads.waiting
         self._reads = reads
         reads.look_at_commit = self.look
@@ -160,8 +157,7 @@ class CommitWaits:
         """
         locks, transaction_id = self._locks, request.transaction_id
         for write in request.writes:
-            touches = self._touches.get(type(write))
-            token = None if touches is None else touches(write)
+            token = write.touches()
             if token is None:
                 continue
             if takes:

@@ -291,7 +291,6 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
-        registry.locking |= {GetForUpdate, Lock}
         registry.on_lease.append(lambda _: self._forget())
         registry.on_lease_end.append(self._forget)
         registry.on_release.append(self._locks.release)
@@ -476,6 +475,3 @@ def register(registry: Registry) -> None:
         DeleteRange: delete_range,
         Accounting: accounting,
     }
-    registry.may_be_long[DeleteRange] = lambda _: True
-    registry.touches |= dict.fromkeys((Put, ConditionalPut, Increment, Delete), _KEY)
-    registry.touches[DeleteRange] = lambda request: (request.start, request.end)

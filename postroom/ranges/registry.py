@@ -7,12 +7,13 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from postroom.errors import Error
 from postroom.kv.engine import Reader, WriteSet
+from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
 
 ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
@@ -41,15 +42,9 @@ class Registry:
 
     Attributes:
         reads: answered from applied state; may raise ``Blocked`` or ``MustWait``.
-        locking: those of the reads that take something for a time, counted from a clock that goes.
         commands: evaluated into a proposal of their own accord.
         checks_first: those of the commands that yield ``CHECKS_LONG`` if their check takes long.
         writes: evaluated inside a transaction.
-        touches: the key that a write writes, or the span; ``None``: nothing now. For who has
-            locked that: what is not here waits for no lock.
-        checks: those of the writes that write nothing, and only fail if something has changed.
-        may_be_long: those writes whose evaluators are generators, which yield when the turn is used
-            up; and whether one may take that long. Reads and commands may always be.
         companions: evaluated after the requests of a proposal, together like one more request, when
             those have sent or deferred anything: what can be done along with them (delivering what
             they send). Who has more to do than a turn has room for answers a generator that does
@@ -83,16 +78,10 @@ class Registry:
         refusal: makes what everybody is told while the range is closed (:meth:`close`).
     """
 
-    reads: dict[type, ReadEvaluator] = field(default_factory=dict)
-    locking: set[type] = field(default_factory=set)
-    commands: dict[type, WriteEvaluator] = field(default_factory=dict)
+    reads: dict[type[Request], ReadEvaluator] = field(default_factory=dict)
+    commands: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
     checks_first: dict[type, ChecksFirst] = field(default_factory=dict)
-    writes: dict[type, WriteEvaluator] = field(default_factory=dict)
-    touches: dict[type, Callable[[Any], bytes | tuple[bytes, bytes | None] | None]] = field(
-        default_factory=dict
-    )
-    checks: set[type] = field(default_factory=set)
-    may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
+    writes: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
     companions: list[Callable[[Evaluation], Iterator[None] | None]] = field(default_factory=list)
     riders: list[tuple[Callable[[Evaluation], bool], Callable[[Evaluation], Any]]] = field(
         default_factory=list
@@ -115,9 +104,10 @@ class Registry:
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
 
-    def close(self, refusal: Callable[[], Error], allowed: Container[type]) -> None:
-        """Refuses whatever is asked, but for requests of some types, until :meth:`open`. Who waits
-        goes on waiting.
+    def close(self, refusal: Callable[[], Error]) -> None:
+        """Refuse all requests until :meth:`open`, except those that are served in a restore.
+
+        Requests that wait go on waiting.
         """
         if self.refusal is not None:
             return
@@ -129,10 +119,10 @@ class Registry:
         for table in (self.reads, self.commands, self.writes):
             known = dict(table)
             self._withheld.append((table, known))
-            table.update({kind: refuse for kind in known if kind not in allowed})
+            table.update({kind: refuse for kind in known if not kind.is_served_in_restore})
 
     def open(self) -> None:
-        """Serves everybody again."""
+        """Serve all requests again."""
         self.refusal = None
         while self._withheld:
             table, known = self._withheld.pop()

@@ -141,7 +141,7 @@ class Replica:
         self.holds_for = self._releases.holds_for
         self.clients_that_hold = self._releases.clients_that_hold
         self.commit_waits = CommitWaits(
-            registry, self._reads, self.holders, host, self._queue, self.release_locks
+            self._reads, self.holders, host, self._queue, self.release_locks
         )
         self._proposal: Proposal | None = None
         self._unwritten: Proposal | None = None

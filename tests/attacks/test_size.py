@@ -11,8 +11,9 @@ import postroom
 from postroom import errors, limits
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import COUNTERS_RECORD
 from postroom.messaging.requests import (
+    Counters,
     Deliverable,
     EnqueueMessage,
     EnqueueUpdate,

@@ -11,7 +11,8 @@ import pytest
 
 from postroom import limits
 from postroom.kv import keys
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import COUNTERS_RECORD
+from postroom.messaging.requests import Counters
 from postroom.ranges import batch
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Increment, Put

@@ -21,9 +21,9 @@ from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueSettings,
     SetSchedule,
+    StoredQueueMessage,
     ToldQueue,
 )
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 from postroom.ranges.headers import unpacked
 
 _UNREAD: Any = object()
@@ -34,7 +34,7 @@ _unpack: Final = msgspec.msgpack.Decoder(Attempt).decode
 RECEIPT_BYTES_MAX: Final = 32_768
 
 
-def stored_of_receipt(receipt: bytes) -> StoredMessage:
+def stored_of_receipt(receipt: bytes) -> StoredQueueMessage:
     """Return as much of a claimed message as its receipt says.
 
     Raises:
@@ -51,7 +51,7 @@ def stored_of_receipt(receipt: bytes) -> StoredMessage:
             f"{shorten(receipt)} is not the receipt of a message; nothing was changed: pass the "
             "receipt of a message that was received or claimed"
         )
-    return StoredMessage(
+    return StoredQueueMessage(
         named.key, named.kind, named.id, b"", None, 0, "", 0, 0, 0, named.epoch, 0, "",
         "leased", fired_at=named.fired_at,
     )  # fmt: skip
@@ -84,7 +84,7 @@ class AnyMessage:
         "queue",
     )
 
-    def __init__(self, queue: str, stored: StoredMessage, codec: Packing) -> None:
+    def __init__(self, queue: str, stored: StoredQueueMessage, codec: Packing) -> None:
         self.queue = queue
         self._stored = stored
         self._codec = codec
@@ -187,7 +187,7 @@ class AnyMessage:
         return Timestamp(self._stored.fired_at) if self._stored.fired_at else None
 
     @property
-    def stored(self) -> StoredMessage:
+    def stored(self) -> StoredQueueMessage:
         """Return the message as the store has sent it.
 
         For layers on top.
@@ -313,7 +313,7 @@ class QueueMessage(AnyMessage):
     __slots__ = ("_home", "_on_extended")
 
     def __init__(
-        self, queue: str, stored: StoredMessage, codec: Packing, home: Settling | None = None
+        self, queue: str, stored: StoredQueueMessage, codec: Packing, home: Settling | None = None
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
@@ -503,7 +503,7 @@ class QueueSchedule(NamedTuple):
 
 def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
     """Return a stored schedule in the form for applications."""
-    payload = codec.decode(stored.payload, stored.key)
+    payload = codec.decode(stored.payload, stored.anchor())
     return QueueSchedule(
         stored.name, stored.cron or "", stored.timezone, stored.kind, payload,
         unpacked(stored.headers), stored.priority, stored.group,
