@@ -1,4 +1,4 @@
-"""Puts the commands together and turns their errors into exit codes.
+"""The list of commands, and the exit codes of their errors.
 
 =====  =====================================================================
 code   meaning
@@ -49,10 +49,10 @@ HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it alone knows what an error looks like on a terminal."""
+    """The group of all commands. It alone knows what an error looks like on a terminal."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the chosen command; whatever it raises on purpose becomes one line and a code."""
+        """Run the chosen command; turn an error raised on purpose into one line and a code."""
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -72,7 +72,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _forget_standard_output() -> None:
-    """Let the interpreter's last flush go nowhere; else it would report the closed pipe."""
+    """Let the interpreter's last flush go nowhere. Otherwise it would report the closed pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

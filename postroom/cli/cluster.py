@@ -1,4 +1,4 @@
-"""The command cluster: some nodes on this machine, for trying what a cluster does."""
+"""The command cluster: nodes on this machine, for trying what a cluster does."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def cluster(
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """SIGTERM ends it as Ctrl-C does, also before the event loop runs."""
+    """Let SIGTERM end the command as Ctrl-C does, also before the event loop runs."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -96,7 +96,7 @@ async def _run(folder: LocalFolder, *, logs_stay: bool) -> None:
 
 
 class _Ended(Exception):
-    """So many nodes have ended that the others are of no use."""
+    """Too many nodes have ended for the others to be of use."""
 
     def __init__(self, node: LocalNode, what: str) -> None:
         super().__init__(f"{what}: {_told(node)}; its last line is: {node.last_line()}")
@@ -104,7 +104,7 @@ class _Ended(Exception):
 
 
 class _Watch:
-    """Looks at a cluster from its start until it shall stop."""
+    """The observer of a cluster, from its start until it shall stop."""
 
     def __init__(self, running: LocalCluster, stopped: asyncio.Event) -> None:
         self._running = running
@@ -113,7 +113,7 @@ class _Watch:
         self._console = Console(soft_wrap=True)
 
     async def run(self) -> None:
-        """Tell when it is ready, and then of the nodes that end."""
+        """Print that the cluster is ready, then report nodes that end."""
         while not await self._is_ready():
             if await self._stops_within(LOOK_SECONDS / 5):
                 return
@@ -129,7 +129,7 @@ class _Watch:
                     live.update(nodes_table(now), refresh=True)
 
     async def _is_ready(self) -> bool:
-        """Whether every node serves, and knows who leads."""
+        """Return whether every node serves and knows the leader."""
         self._tell_of_the_dead(ready=False)
         now = await self._look()
         if now is None or now.leader is None:
@@ -139,7 +139,7 @@ class _Watch:
             node.is_removed or (node.serves and node.address in knowing)
             for node in self._running.nodes
         )
-        self._tell_of_the_dead(ready=False)  # also of one that has ended during the look
+        self._tell_of_the_dead(ready=False)  # reports a node, too, that ended during the look
         return is_ready
 
     def _tell_of_the_dead(self, *, ready: bool) -> None:
@@ -153,7 +153,7 @@ class _Watch:
     async def _look(self) -> Survey | None:
         try:
             return await survey(self._running.addresses, None, None, self._random)
-        except Error:  # nobody answers: they are starting, or all are dead
+        except Error:  # no node answers: they are starting, or all are dead
             return None
 
     async def _stops_within(self, seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""The commands about what is not in an inbox (yet): scheduled, cancel, dead-letters."""
+"""The commands about messages outside an inbox: scheduled, cancel, dead-letters."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def scheduled(
     prefix: Prefix = None,
     limit: Limit = 100,
 ) -> None:
-    """Print the messages and updates that wait for their time, the first to be due first.
+    """Print the messages and updates that wait for their time, in the order of their due times.
 
-    A line is: id, due, key, what; of messages that were postponed also the attempts that have
-    failed, and how the last one ended. Take some back with cancel.
+    A line is: id, due, key, what. A postponed message also shows its failed attempts and the last
+    error. Take some back with cancel.
     """
     with store.open_existing() as db:
         span = postroom.prefix(notation.read_key(prefix or ""))
@@ -81,10 +81,10 @@ def dead_letters(
         typer.Option(metavar="ID", help="Delete dead letter ID; give it once for each, or 'all'."),
     ] = None,
 ) -> None:
-    """Print what could not be delivered, digested or executed; or try it again, or give it up.
+    """Print dead letters: messages and updates that failed for good. Retry them, or discard them.
 
-    A line is: id, reason, what; of messages that were tried also the key of their inbox and how
-    many attempts have failed.
+    A line is: id, reason, what. A message that was tried also shows the key of its inbox and its
+    failed attempts.
     """
     if replay and discard:
         raise typer.BadParameter("give --replay or --discard, not both")
@@ -101,7 +101,7 @@ def dead_letters(
 
 
 def _chosen(db: postroom.Database, arguments: list[str]) -> list[str]:
-    """The ids of the dead letters that the arguments name; a wrong one is worth an error."""
+    """Return the ids of the named dead letters; raise an error if one of them is unknown."""
     present = [letter.id for letter in db.dead_letters(limit=LETTERS_MAX)]
     if "all" in arguments:
         return present

@@ -2,8 +2,8 @@
 
 A record takes one line of the table. Ids, keys and times are never cut or folded, because they are
 copied into the next command. Texts (payloads, reasons) share the room that is left, and are cut
-with ``…``; a pipe and ``--json`` have all of them. If a terminal is too narrow for what cannot be
-cut, lines are longer than it, and the terminal folds them.
+with ``…``; a pipe and ``--json`` have all of them. If a terminal is too narrow, lines are longer
+than it, and the terminal folds them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rich.text import Text
 from postroom.cli.output import print_line
 
 _TEXT_CELLS_MIN: Final = 20
-"""A text is not cut to less."""
+"""The least number of cells to which a text is cut."""
 _GAP_CELLS: Final = 3
-"""Between two columns of a table."""
+"""The number of cells between two columns of a table."""
 
 
 class Listing:
-    """Prints records.
+    """The printer of records: a table, or lines.
 
     Use it as a context manager: the table is printed at the end.
 
@@ -66,14 +66,14 @@ class Listing:
         Console(width=max(room, _total(widths))).print(table)
 
     def _widths(self, room: int) -> list[int]:
-        """Return the cells of each column on a terminal with so much room."""
+        """Return the cells of each column on a terminal with this room."""
         rows = [self._headers, *self._records]
         widths = [
             max(cell_len(row[at]) for row in rows if at < len(row))
             for at in range(len(self._headers))
         ]
         left = room - _total(widths) + sum(widths[at] for at in self._texts)
-        # The narrowest text first: what it leaves is for the others.
+        # The narrowest text comes first: the room that it leaves goes to the others.
         for done, at in enumerate(sorted(self._texts, key=widths.__getitem__)):
             share = left // (len(self._texts) - done)
             widths[at] = min(widths[at], max(share, _TEXT_CELLS_MIN))

@@ -66,7 +66,7 @@ def reap(
 ) -> None:
     """Take the oldest messages out of the inbox of KEY and print them.
 
-    They are printed before the transaction commits: if they cannot be printed, they stay.
+    They are printed before the transaction commits: if printing fails, they stay.
     """
     with store.open_existing() as db, db.begin() as tx:
         for message in tx.reap_queue(notation.read_key(key), limit, wait=wait):
@@ -111,7 +111,7 @@ def inboxes(
 
 
 def read_headers(arguments: list[str]) -> dict[str, str] | None:
-    """Headers, of arguments ``NAME=VALUE``."""
+    """Return the headers that the arguments ``NAME=VALUE`` give."""
     pairs = [argument.partition("=") for argument in arguments]
     for name, equals, _ in pairs:
         if not name or not equals:

@@ -1,7 +1,7 @@
-"""The console script ``postroom``: finds out whether its libraries are there, then hands over.
+"""The console script ``postroom``: it checks for its libraries, then hands over.
 
-The embedded store needs neither typer nor rich, so they come with the extra ``[cli]``. Whoever
-calls ``postroom`` without them is told the one command that helps.
+The embedded store needs neither typer nor rich, and they come with the extra ``[cli]``. A person
+who calls ``postroom`` without them is told the one command that installs them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def main() -> None:
     """Run the command line and exit: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     try:
         _run()
-    except KeyboardInterrupt:  # before the commands are there, which deal with it themselves
+    except KeyboardInterrupt:  # before the commands are imported, which handle it themselves
         sys.exit(130)
 
 
@@ -26,7 +26,7 @@ def _run() -> None:
     if find_spec("typer") is None or find_spec("rich") is None:
         sys.stderr.write(INSTRUCTION)
         sys.exit(2)
-    # Only now, because importing it needs them.
+    # imported only now, because the import needs these libraries
     from postroom.cli.application import app  # noqa: PLC0415
 
     app(prog_name="postroom")

@@ -1,8 +1,8 @@
-"""The command bench: how fast is this machine, roughly, in a few seconds.
+"""The command bench: a rough measurement of this machine in a few seconds.
 
 It measures what an application does most: the *outbox transaction* (read a key, write it, send a
-message, defer an increment), reaping, get and scan. Numbers to compare versions and machines with
-come from the folder ``benchmarks`` of the source, which measures longer and more.
+message, defer an increment), reaping, get and scan. The folder ``benchmarks`` of the source
+measures longer and more. Its numbers serve to compare versions and machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ INBOX = b"postroom-bench/inbox"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How often something was done, and in what time."""
+    """The number of repetitions of one operation, and the time that they took."""
 
     measure: str
     times: int
@@ -55,9 +55,9 @@ def bench(
     ] = 64,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a store for a few seconds; a temporary one, if none is given.
+    """Measure a store for a few seconds; without a given one, a temporary store.
 
-    What it writes in a given store it removes again.
+    The command removes from a given store what it has written there.
     """
     if store is not None:
         results = asyncio.run(_measure(store, transactions, in_flight))
@@ -144,7 +144,7 @@ def _get(db: postroom.aio.Database) -> Callable[[int], Awaitable[object]]:
 
 
 async def _timed_drain(db: postroom.aio.Database, committed: Result) -> Result:
-    """The same transactions, until their messages are delivered and their updates executed."""
+    """Run the same transactions until their messages are delivered and their updates executed."""
     started = perf_counter()
     await db.drain(timeout=600)
     seconds = committed.seconds + perf_counter() - started

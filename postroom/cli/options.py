@@ -1,10 +1,10 @@
-"""The options that commands share, and how they get at the store: in a folder, or over the network.
+"""The options that commands share, and how they open the store: in a folder, or over the network.
 
-A command that works on a store takes it as its first argument, and is decorated: ``on_a_store``
-gives it the options ``--path``, ``--connect`` and what belongs to them, and makes a :class:`Store`
-of them. Each of these has an environment variable as well. An option counts more than a variable:
-who gives ``--path`` need not unset ``POSTROOM_CONNECT``. ``on_a_store_with_values`` adds how keys
-and values are written, a :class:`postroom.cli.output.Notation`.
+A command that works on a store takes it as its first argument. The decorator ``on_a_store`` gives
+it the options ``--path``, ``--connect`` and their companions, and makes a :class:`StoreOptions` of
+them. Each of these has an environment variable as well. An option counts more than a variable: with
+``--path`` on the command line, ``POSTROOM_CONNECT`` may stay set. ``on_a_store_with_values`` adds
+the notation of keys and values, a :class:`postroom.cli.output.Notation`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ LimitIfGiven = Annotated[
 
 
 def _within_ten_years(seconds: float | None) -> float | None:
-    """Refuse a moment that was given for a length of time; a range in the help takes its room."""
+    """Refuse a moment given in place of a duration; a range in the help would take its room."""
     if seconds is not None and seconds > NUMBER_SECONDS_MAX:
         raise typer.BadParameter("give seconds from now, ten years at most")
     return seconds
@@ -93,7 +93,7 @@ Prefix = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where the store is, as the options say.
+    """The place of the store, and how to reach it, from the options.
 
     Attributes:
         path: its folder; ``None``: it is reached over the network.
@@ -115,13 +115,13 @@ class Store:
         return repr(str(self.path)) if self.path is not None else ",".join(self.addresses)
 
     def open_or_create(self) -> postroom.Database:
-        """The store, made if there is none: for commands that write."""
+        """Open the store, or create it if there is none: for commands that write."""
         if self.path is None:
             return self._connect()
         return postroom.open(str(self.path), codec=AsStored(), memory_bytes=self.memory_bytes)
 
     def open_existing(self) -> postroom.Database:
-        """The store: a mistyped path must not look like an empty one."""
+        """Open the store; raise an error if there is none, since the path may be mistyped."""
         if self.path is None:
             return self._connect()
         if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
@@ -139,7 +139,7 @@ class Store:
         )  # fmt: skip
 
     def open_for(self, codec: str | None) -> postroom.Database:
-        """The store for an application; made if there is none."""
+        """Open the store for an application, or create it if there is none."""
         if self.path is not None:
             return postroom.open(str(self.path), codec=codec, memory_bytes=self.memory_bytes)
         return postroom.connect(
@@ -148,7 +148,7 @@ class Store:
         )  # fmt: skip
 
     async def open_async(self, codec: str | None = None) -> postroom.aio.Database:
-        """The asyncio form; the store is made if there is none."""
+        """Open the store in its asyncio form, or create it if there is none."""
         if self.path is not None:
             return await postroom.aio.open(
                 str(self.path), codec=codec, memory_bytes=self.memory_bytes
@@ -179,7 +179,7 @@ _OPTIONS_OF: Final = {
 
 
 def in_options(message: str) -> str:
-    """An error's message with the options of the command line instead of Python's arguments."""
+    """Return an error's message with options of the command line in place of Python's arguments."""
     for argument, option in _OPTIONS_OF.items():
         message = message.replace(argument, option)
     return message
@@ -268,7 +268,7 @@ def _store(
     timeout: _Timeout = None,
     memory: _Memory = None,
 ) -> Store | None:
-    """What the options say, and where they say nothing, the environment; ``None``: neither does."""
+    """Return the store of the options, else that of the environment, else ``None``."""
     if path is not None and connect is not None:
         raise typer.BadParameter("give --path or --connect, not both")
     if connect is None and (insecure or tls_ca or tls_certificate or tls_key):
@@ -344,7 +344,7 @@ def _timeout_in_environment() -> float | None:
 def _tls(
     ca: Path | None, certificate: Path | None, key: Path | None, *, insecure: bool
 ) -> postroom.TLS | None:
-    """What an option says counts, whatever the environment says to the contrary."""
+    """Return the TLS settings, where an option counts more than the environment."""
     if insecure:
         if ca or certificate or key:
             raise typer.BadParameter("--insecure is to go without TLS: give no --tls-... with it")
@@ -398,7 +398,7 @@ def _notation(
     as_int: _AsInt = False,
     as_json: AsJson = False,
 ) -> Notation:
-    """What the options say."""
+    """Return the notation that the options ask for."""
     if as_int and (as_hex or hex_value):
         raise typer.BadParameter("--int says how values are written, and so does --hex: give one")
     return Notation(
@@ -416,22 +416,22 @@ Maker: TypeAlias = Callable[..., Any]
 
 
 def on_a_store(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function whose first argument is a :class:`Store` a command with its options."""
+    """Make a command of a function whose first argument is a :class:`StoreOptions`."""
     return decorated(command, required_store)
 
 
 def on_a_store_with_values(command: Callable[..., None]) -> Callable[..., None]:
-    """The same; the second argument is the :class:`Notation`."""
+    """Make a command of a function with a :class:`StoreOptions` and a :class:`Notation`."""
     return decorated(command, required_store, _notation)
 
 
 def on_a_store_if_given(command: Callable[..., None]) -> Callable[..., None]:
-    """The same; the first argument is ``None`` if the options name no store."""
+    """Make a command of a function whose first argument is ``None`` if no store is named."""
     return decorated(command, _store)
 
 
 def required_store(**options: Any) -> Store:
-    """The store that the options name."""
+    """Return the store that the options name."""
     store = _store(**options)
     if store is None:
         raise typer.BadParameter("give --path DIR or --connect HOST:PORT,...")
@@ -439,7 +439,7 @@ def required_store(**options: Any) -> Store:
 
 
 def decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
-    """Makes ``command`` one with the options of ``makers``, which make its first arguments."""
+    """Give a command the options of ``makers``, which make its first arguments."""
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:

@@ -1,11 +1,12 @@
 r"""Bytes on a terminal: how keys and values are read from arguments and printed.
 
-* **Text** (the default): UTF-8. What is no UTF-8 is printed as ``\xff``. Where a line is a record
-  (scan, peek, ...), control characters are printed escaped too: a value cannot fake a line. What
-  ``increment`` stored is printed as a number.
-* **Hexadecimal** (``--hex``, ``--hex-key``, ``--hex-value``): every byte exactly, both ways.
-* **Integers** (``--int``): values are numbers: those given become counters (of messages, 8 bytes),
-  and 8 bytes are printed as the number that they are.
+* **Text** (the default): UTF-8. Other bytes are printed as ``\xff``. In lines that are records
+  (scan, peek, ...), control characters are printed escaped too: a value cannot fake a line. A
+  counter, stored by ``increment``, is printed as a number.
+* **Hexadecimal** (``--hex``, ``--hex-key``, ``--hex-value``): every byte exactly, for input and
+  output.
+* **Integers** (``--int``): values are numbers. A given number becomes a counter (in a message, 8
+  bytes), and 8 bytes are printed as the number that they are.
 * **JSON** (``--json``): one object a line, and nothing is lost:
 
   ========================  ====================================================================
@@ -38,21 +39,21 @@ from postroom.limits import VALUE_BYTES_MAX
 from postroom.ranges.evaluators import INTEGER
 
 STANDARD_INPUT: Final = "-"
-"""The argument that stands for what standard input holds."""
+"""The argument that stands for the content of standard input."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 class AsStored:
-    """The codec of the command line: values are bytes; what ``increment`` stored is a number."""
+    """The codec of the command line: values are bytes, and a counter is a number."""
 
     def encode(self, value: Any, /) -> bytes:
-        """``value``, which is bytes."""
+        """Return ``value``, which is bytes."""
         packed: bytes = value
         return packed
 
     def decode(self, data: bytes, /) -> bytes:
-        """``data``."""
+        """Return ``data``."""
         return data
 
 
@@ -74,34 +75,34 @@ class Notation:
     # --- arguments
 
     def read_key(self, argument: str) -> bytes:
-        """The key that an argument of the command line stands for."""
+        """Return the key that an argument of the command line stands for."""
         return _from_hex(argument) if self.hex_keys else os.fsencode(argument)
 
     def read_value(self, argument: str) -> bytes | int:
         """Return the value that an argument stands for; ``-`` stands for standard input."""
-        # Arguments that are no UTF-8 are taken byte for byte.
+        # arguments in other encodings than UTF-8 are taken byte for byte
         given = _standard_input() if argument == STANDARD_INPUT else os.fsencode(argument)
         if self.integers:
             return _integer(os.fsdecode(given))
         return _from_hex(os.fsdecode(given)) if self.hex_values else given
 
     def read_payload(self, argument: str) -> bytes:
-        """The payload of a message that an argument stands for."""
+        """Return the payload of a message that an argument stands for."""
         value = self.read_value(argument)
         return INTEGER.pack(value) if isinstance(value, int) else value
 
     # --- lines
 
     def key(self, key: bytes) -> str:
-        """A key as a part of a line."""
+        """Return a key as a part of a line."""
         return _text(key, hexadecimal=self.hex_keys).translate(_ESCAPES)
 
     def value(self, value: bytes | int) -> str:
-        """A value as a part of a line."""
+        """Return a value as a part of a line."""
         return self.lone_value(value).translate(_ESCAPES)
 
     def lone_value(self, value: bytes | int) -> str:
-        """A value that is printed alone, as it is."""
+        """Return a value as it is printed alone."""
         number = self._number(value)
         if number is not None:
             return str(number)
@@ -110,11 +111,11 @@ class Notation:
     # --- JSON
 
     def json_key(self, key: bytes) -> object:
-        """A key inside JSON."""
+        """Return a key for JSON."""
         return key.hex() if self.hex_keys else _json_bytes(key)
 
     def json_value(self, value: bytes | int | None) -> object:
-        """A value inside JSON."""
+        """Return a value for JSON."""
         if value is None:
             return None
         number = self._number(value)
@@ -123,19 +124,19 @@ class Notation:
         return _bytes(value).hex() if self.hex_values else _json_bytes(_bytes(value))
 
     def _number(self, value: bytes | int) -> int | None:
-        """The value, if it is to be shown as a number."""
+        """Return the value if it is shown as a number, else ``None``."""
         if isinstance(value, int):
             return None if self.hex_values else value
         return postroom.integer(value) if self.integers and len(value) == INTEGER.size else None
 
 
 def field(text: str) -> str:
-    """Text as a part of a line."""
+    """Return text as a part of a line."""
     return text.translate(_ESCAPES)
 
 
 def json_headers(headers: dict[str, Any]) -> dict[str, object]:
-    """The headers of a message inside JSON."""
+    """Return the headers of a message for JSON."""
     return {name: _json_header(content) for name, content in headers.items()}
 
 
@@ -183,7 +184,7 @@ def _integer(argument: str) -> int:
 
 
 def _standard_input() -> bytes:
-    """Return what standard input holds, up to the first byte that no value has room for."""
+    """Return the content of standard input, cut where it is longer than any value may be."""
     return sys.stdin.buffer.read(2 * VALUE_BYTES_MAX + 2)  # two digits a byte, a newline, one more
 
 

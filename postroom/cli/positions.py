@@ -23,7 +23,7 @@ def forget_position(
 ) -> None:
     """Forget the position of the reader NAME, which does not come back: it protects nothing more.
 
-    'postroom status' shows the positions. Fail if there is none of this name.
+    'postroom status' shows the positions. Fail if no position has this name.
     """
     with store.open_existing() as db:
         found = db.forget_position(name)

@@ -43,7 +43,7 @@ def enqueue(
     group: Group = None,
     header: Header = None,
 ) -> None:
-    """Put a message into QUEUE, and print its id; fail if there is one of its kind and id."""
+    """Put a message into QUEUE and print its id; fail if one of its kind and id is there."""
     with store.open_existing() as db, as_usage_errors():
         with db.begin() as tx:
             handle = tx.enqueue(
@@ -61,7 +61,7 @@ def enqueue(
 
 @on_a_store
 def cancel(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
-    """Delete messages of QUEUE that are not done; fail if some of them are not there any more."""
+    """Delete unfinished messages of QUEUE; fail if some of them are not there any more."""
     with store.open_existing() as db:
         cancelled = db.queue(name).cancel(ids)
         _told("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
@@ -71,7 +71,7 @@ def cancel(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
 def reschedule(
     store: Store, name: Name, ids: Ids, delay: Delay = None, as_json: AsJson = False
 ) -> None:
-    """Fire messages of QUEUE that nobody holds at another time; without --delay, now."""
+    """Fire messages of QUEUE that no consumer holds at another time; without --delay, now."""
     with store.open_existing() as db:
         moved = db.queue(name).reschedule(ids, delay)
         _told("rescheduled", moved, ids, "held, done, or not there", as_json=as_json)

@@ -89,7 +89,7 @@ _UNBOUNDED: Final = (
     "max_attempts", "max_rate", "max_concurrency", "group_max_rate", "group_max_concurrency",
     "dead_letter_queue",
 )  # fmt: skip
-"""Settings whose 0, or empty text, stands for no bound."""
+"""The settings whose 0, or empty text, stands for no bound."""
 
 
 def _settings(

@@ -22,11 +22,11 @@ QUEUE_HEADERS: Final = ("queue", "ready", "scheduled", "leased", "dead", "state"
 
 
 class QueuesSummary(msgspec.Struct, kw_only=True):
-    """The queues of a store, as ``status`` and ``queue list`` show them.
+    """The queues of a store, for ``status`` and ``queue list``.
 
     Attributes:
         lines: a line for each queue shown.
-        records: the same as JSON.
+        records: these lines as JSON.
         hidden: how many queues are not shown.
         error: why nothing is known of them; empty: it is known.
     """
@@ -69,7 +69,7 @@ def queue_depth(
     damaged = info.damaged
     try:
         stats = None if damaged else db.queue(info.name).stats()
-    except StoreCorrupted as error:  # nobody had asked for this queue so far
+    except StoreCorrupted as error:  # no call had asked for this queue until now
         stats, damaged = None, str(error)
     if stats is None:
         return (field(info.name), "damaged", damaged), {"name": info.name, "damaged": damaged}

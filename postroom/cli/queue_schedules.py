@@ -46,8 +46,8 @@ def schedule(
 ) -> None:
     """Enqueue PAYLOAD into QUEUE at each tick of CRON; replace the schedule NAME if there is one.
 
-    The fields of CRON are minute, hour, day, month and weekday. Each tick is one message, whatever
-    fails.
+    The fields of CRON are minute, hour, day, month and weekday. Each tick is one message, also when
+    earlier ones failed.
     """
     with store.open_existing() as db, as_usage_errors():
         db.queue(name).schedule(

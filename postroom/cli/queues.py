@@ -51,8 +51,8 @@ app = typer.Typer(
 def list_queues(store: Store, as_json: AsJson = False) -> None:
     """Print the queues, and how many messages are in each.
 
-    A line is: name, ready, scheduled, leased, dead, and whether it is paused, or failing. Of a
-    queue that is damaged: its name, and why it cannot be used.
+    A line is: name, ready, scheduled, leased, dead, and a note if the queue is paused or failing.
+    The line of a damaged queue is its name and the reason.
     """
     with store.open_existing() as db, Listing(*QUEUE_HEADERS) as listing:
         for info in db.queues():
@@ -66,7 +66,7 @@ def list_queues(store: Store, as_json: AsJson = False) -> None:
 @app.command("create")
 @on_a_store_with_settings
 def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson = False) -> None:
-    """Make QUEUE. If there is one with the same settings that is fine."""
+    """Make QUEUE; succeed, too, if there is one with equal settings."""
     with store.open_or_create() as db:
         db.create_queue(name, **settings)
         if as_json:
@@ -76,7 +76,7 @@ def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
 @app.command("update")
 @on_a_store_with_settings
 def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson = False) -> None:
-    """Change settings of QUEUE, at once; those that are not given stay."""
+    """Change settings of QUEUE at once; settings that are not given stay."""
     if not settings:
         raise typer.BadParameter("give a setting to change; 'postroom queue show' tells them all")
     with store.open_existing() as db:
@@ -88,7 +88,7 @@ def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
 @app.command("pause")
 @on_a_store
 def pause(store: Store, name: Name) -> None:
-    """Fire nothing of QUEUE any more, until resume."""
+    """Stop firing messages of QUEUE, until resume."""
     with store.open_existing() as db:
         db.queue(name).pause()
 
@@ -133,10 +133,9 @@ def show(
     ] = None,
     limit: Limit = 100,
 ) -> None:
-    """Print the settings and numbers of QUEUE; or messages of it.
+    """Print the settings and numbers of QUEUE, or its messages.
 
-    A line of a message is: id, kind, state, attempts so far, when it is or was due, payload, last
-    error.
+    A line of a message is: id, kind, state, attempts, due time, payload, last error.
     """
     if state not in {None, "live", *STATES}:
         raise typer.BadParameter(f"{state!r} is none of {', '.join(STATES)}, live")
@@ -192,11 +191,12 @@ def tail(
 def ended_messages(
     db: postroom.Database, queue: postroom.Queue, since: float, *, follow: bool
 ) -> Iterator[postroom.QueueMessage]:
-    """Yield the messages that have ended in the last ``since`` seconds, then those that end."""
+    """Yield the messages that ended in the last ``since`` seconds, then those that end later."""
     now = int(db.now())
     after = Timestamp(max(now - (round(min(since, now >> 16) * 1000) << 16), 1))
     while True:
-        with db.snapshot() as snapshot:  # one for all states: later ends come with the next one
+        # one snapshot for all states: later ends come with the next one
+        with db.snapshot() as snapshot:
             at = snapshot.timestamp
             found = [each for state in ENDS for each in queue.scan(state, after, at=at)]
         for message in sorted(found, key=_ended_at):

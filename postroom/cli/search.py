@@ -1,4 +1,4 @@
-"""The command ``search``: documents with all of some words, by a full-text index of the store."""
+"""The command ``search``: finds documents by words, in a full-text index of the store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def search(
 
 
 def _only(db: postroom.Database) -> str:
-    """The name of the one index that there is."""
+    """Return the name of the only index of the store."""
     names = [each.name for each in db.search_indexes()]
     if len(names) == 1:
         return names[0]

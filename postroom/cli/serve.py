@@ -183,12 +183,13 @@ def _engine(name: str | None) -> EngineName | None:
 
 
 def _input_is_a_pipe() -> bool:
-    """Of other files (/dev/null, as service managers give it) the end says nothing, or cannot be
-    waited for.
+    """Return whether standard input is a pipe, whose end stops the node.
+
+    The end of other files says nothing (service managers give /dev/null), or cannot be waited for.
     """
     try:
         return stat.S_ISFIFO(os.fstat(STANDARD_INPUT).st_mode)
-    except OSError:  # it is closed
+    except OSError:  # standard input is closed
         return False
 
 
@@ -233,13 +234,13 @@ async def _run(
     if early:
         _stop(loop, started)
     if stop_at_end_of_input:
-        os.set_blocking(STANDARD_INPUT, False)  # several nodes may read the same pipe
+        os.set_blocking(STANDARD_INPUT, False)  # several nodes may read one pipe
         loop.add_reader(STANDARD_INPUT, _on_input, loop, started)
     await node.run(lambda: print(f"ready {address}", file=sys.stderr, flush=True))  # noqa: T201
 
 
 def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
-    """End the node: at the first signal in good order, at the second one at once."""
+    """Stop the node: in good order at the first signal, at once at the second one."""
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.remove_signal_handler(number)
     for node in started:
@@ -247,7 +248,7 @@ def _stop(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
 
 
 def _on_input(loop: asyncio.AbstractEventLoop, started: list[ServedNode]) -> None:
-    """What comes in means nothing, that no more will is like a signal."""
+    """Stop the node at the end of standard input, and ignore what comes before."""
     try:
         ended = not os.read(STANDARD_INPUT, INPUT_BYTES)
     except BlockingIOError:  # another node was faster

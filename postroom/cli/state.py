@@ -36,7 +36,7 @@ VOTING = frozenset({"leader", "follower"})
 
 @on_a_store
 def status(store: Store, as_json: AsJson = False) -> None:
-    """Print the state of the store, its messages, queues and readers; of a cluster, each node too.
+    """Print the state of the store, its messages, queues and readers, and of a cluster's nodes.
 
     Exits with 1 if no node leads.
     """
@@ -53,7 +53,7 @@ def status(store: Store, as_json: AsJson = False) -> None:
     if as_json:
         print_json({**facts, "queues": queues.as_json()})
     else:
-        # Those that a cluster has, and a folder has not.
+        # These parts exist in a cluster, not in a folder.
         elsewhere = {"leader", "nodes", "positions"}
         here = {name: fact for name, fact in facts.items() if name not in elsewhere}
         Console().print(_table(str(store.path), here))
@@ -75,7 +75,7 @@ def remove_node(
 ) -> None:
     """Take node ID out of the cluster for good, and wait until it is out (--timeout SECONDS).
 
-    Whether it runs or is lost: it never comes back as that node. 'postroom status' shows the IDs.
+    The node may run or be lost: it never comes back under this ID. 'postroom status' shows the IDs.
     """
     if store.path is not None:
         raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
@@ -110,10 +110,10 @@ def rebind_node(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give node ID another key: that of its new certificate. For administrators.
+    """Bind node ID to another key: that of its new certificate. For administrators.
 
-    A node that runs while its certificate's file is replaced says so itself: this is for one that
-    could not, because it was stopped or has lost its old key.
+    A running node whose certificate's file is replaced reports the new key itself. This command is
+    for a node that was stopped then, or has lost its old key.
     """
     if store.path is not None:
         raise typer.BadParameter("a store in a folder has no nodes: give --connect HOST:PORT,...")
@@ -163,14 +163,14 @@ def _survey(store: Store) -> Survey:
 
 
 class _Led(NamedTuple):
-    """What the leader says of all data: its queues, and the positions of readers."""
+    """The leader's view of all data: its queues, and the positions of readers."""
 
     queues: QueuesSummary = QueuesSummary()
     positions: tuple[postroom.PositionInfo, ...] = ()
 
 
 def _ask_leader(store: Store) -> _Led:
-    """Return what the leader says; after the survey it may lead no more."""
+    """Return what the leader says. After the survey it may lead no more."""
     try:
         with store.open_existing() as db:
             return _Led(summarize_queues(db), db.status().positions)
@@ -238,7 +238,7 @@ def _versions(now: Survey) -> str:
 
 
 def _console() -> Console:
-    """As wide as the terminal; in a file or a pipe, wide enough."""
+    """Return a console as wide as the terminal; wide enough for a file or a pipe."""
     console = Console()
     return console if console.is_terminal else Console(width=160)
 
@@ -278,7 +278,7 @@ def _print_services(console: Console, now: Survey) -> None:
 
 
 def service_errors(now: Survey) -> list[str]:
-    """What the leader's services suffer from, if anything: one line each."""
+    """Return the failures of the leader's services, one line each."""
     status = now.leader and now.leader.status
     return [
         _service_state(each.running, each.failures, each.trouble, each.name)
@@ -288,7 +288,7 @@ def service_errors(now: Survey) -> list[str]:
 
 
 def service_notes(now: Survey) -> list[str]:
-    """Return what the leader's services have to tell, one line each."""
+    """Return the notes of the leader's services, one line each."""
     status = now.leader and now.leader.status
     services = status.services if status else ()
     return [f"{each.name}: {_shown(each.note)}" for each in services if each.note]
@@ -297,7 +297,7 @@ def service_notes(now: Survey) -> list[str]:
 def _service_state(
     running: bool, failures: int, last_error: str, name: str = "", note: str = ""
 ) -> str:
-    """Of one service, on one line; what an error says may have come from anybody."""
+    """Return the state of one service on one line, with text from outside made harmless."""
     state = "running" if running else "pausing" if failures else "at rest"
     if failures:
         state += f"; failed {counted(failures, 'time')}, the last time: {_shown(last_error)}"
@@ -307,12 +307,12 @@ def _service_state(
 
 
 def _shown(text: str) -> str:
-    """On one line, whoever it came from."""
+    """Return text from outside on one line."""
     return text.encode("unicode_escape").decode("ascii")
 
 
 def nodes_table(now: Survey) -> Table:
-    """The nodes, one a line; on a narrow terminal addresses are folded, and nothing is cut."""
+    """Return a table of the nodes; a narrow terminal folds addresses, and nothing is cut."""
     leader = now.leader
     title = "no node leads: nothing can be read or written" if leader is None else None
     table = Table(
@@ -344,7 +344,7 @@ def nodes_table(now: Survey) -> Table:
 
 
 def _progress(report: NodeReport, leader: NodeReport | None) -> tuple[int | None, float | None]:
-    """How many entries a node is behind, and since when the leader has not heard of it."""
+    """Return how many entries a node is behind, and the seconds since the leader heard of it."""
     if leader is None or leader.status is None:
         return None, None
     if report.node_id == leader.node_id:
@@ -375,7 +375,7 @@ def _facts(now: postroom.Status) -> dict[str, object]:
 
 
 def _counted(counters: Counters) -> dict[str, object]:
-    """The counters, and of the dead those that wait for somebody: what an alert looks at."""
+    """Return the counters, and the number of dead letters, which alerts look at."""
     return {**msgspec.structs.asdict(counters), "dead_letters": counters.dead_letters}
 
 
@@ -387,8 +387,9 @@ def _table(title: str, facts: dict[str, object]) -> Table:
 
 
 def _flat(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, str]]:
-    """Return the facts as pairs, without those that say nothing; those inside others under both
-    names.
+    """Yield the facts as pairs of name and text, without empty ones.
+
+    A fact inside another one has both names.
     """
     for name, value in facts.items():
         if isinstance(value, dict):

@@ -64,7 +64,7 @@ def demo(
     """Replay the departures from New York's airports in 2013, and check every unit.
 
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
-    Kill it at any moment and start it again: it goes on where it was, and still ends exact.
+    Kill it at any moment and start it again: it goes on, and still ends exact.
     """
     with _third_act(wanted=spark) as act:
         if nodes is None and not chaos:
@@ -79,7 +79,7 @@ def demo(
 
 @contextmanager
 def _third_act(*, wanted: bool) -> Iterator[ThirdAct | None]:
-    """What Spark is to do; it is started before anything else, or says what it needs."""
+    """Yield the act that Spark plays; start Spark first, or say what it needs."""
     if not wanted:
         yield None
         return
@@ -90,7 +90,7 @@ def _third_act(*, wanted: bool) -> Iterator[ThirdAct | None]:
 
 
 def _embedded(path: Path, flights: int | None, act: ThirdAct | None, *, fresh: bool) -> bool:
-    # Only now, so that the other commands start without it.
+    # imported only now, to let the other commands start without it
     from postroom.demo.tour import demonstrate  # noqa: PLC0415
 
     return asyncio.run(demonstrate(path, flights, fresh, act))

@@ -21,7 +21,7 @@ End = Annotated[
 
 
 IDLE_SECONDS: Final = 0.5
-"""``watch --path`` ends when no further change has come for so long."""
+"""The seconds without a change after which ``watch --path`` ends."""
 
 
 @on_a_store_with_values
@@ -70,7 +70,7 @@ def _set_counter(tx: postroom.Transaction, key: bytes, number: int) -> None:
 
 @on_a_store_with_values
 def delete(store: Store, notation: Notation, key: Key) -> None:
-    """Delete KEY; its inbox stays. Deleting what is not there is no failure."""
+    """Delete KEY; its inbox stays. Deleting a missing key is no failure."""
     key_bytes = notation.read_key(key)
     with store.open_existing() as db:
         db.delete(key_bytes)
@@ -105,7 +105,7 @@ def scan(
     limit: LimitIfGiven = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Print the last key first.")] = False,
 ) -> None:
-    """Print the keys from START to END (without it) and their values, in the order of keys."""
+    """Print the keys from START to END (END excluded) and their values, in the order of keys."""
     first, last = _span(notation, start, end, prefix)
     with store.open_existing() as db:
         for key, value in db.scan(first, last, limit=limit, reverse=reverse):
@@ -132,9 +132,9 @@ def watch(
     ] = None,
     limit: LimitIfGiven = None,
 ) -> None:
-    """Print the changes of a key, or of many, as they are committed, until Ctrl-C.
+    """Print the changes of a key, or of many, when they are committed, until Ctrl-C.
 
-    A line is: timestamp, put or delete, key, value. With --path the command prints what was changed
+    A line is: timestamp, put or delete, key, value. With --path the command prints the changes
     --after TIMESTAMP and exits: no other process writes there.
     """
     if not start and prefix is None:

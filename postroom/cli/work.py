@@ -40,7 +40,7 @@ def worker(
     """Run the worker NAME of the Python module MODULE (app:worker) until SIGTERM or Ctrl-C.
 
     It finishes what it has begun; a second signal cancels that. The store is the worker's own, or
-    the one that the options name. Standard error says ready, and tells of failures.
+    the one that the options name. Standard error says "ready", and reports failures.
     """
     found = _found(application)
     chosen = None if queues is None else [each.strip() for each in queues.split(",")]
@@ -109,7 +109,7 @@ def _check(found: postroom.Worker | postroom.aio.Worker) -> None:
         raise Error(
             "the worker has no tasks: decorate functions with @worker.task or @worker.inbox"
         )
-    assert found.db is not None  # or it says what to do
+    assert found.db is not None  # otherwise it has said what to do
 
 
 def _say_ready() -> None:

@@ -1,6 +1,6 @@
 """The commands about Spark: ``postroom pipeline run NAME``, one module a job.
 
-What imports Spark is imported when a job is run: the other commands start without it.
+Modules that need Spark are imported when a job is run, to let the other commands start without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``postroom pipeline run archive``: history out of a store, into Parquet."""
+"""``postroom pipeline run archive``: moves history out of a store into Parquet."""
 
 from __future__ import annotations
 
@@ -43,8 +43,10 @@ def archive(
     grace: _Grace = 86_400.0,
     as_json: AsJson = False,
 ) -> None:
-    """Move history out of a store into Parquet: messages of queues that are done, and those
-    consumed from inboxes. Run it again and again, and again when it was killed.
+    """Move history out of a store into Parquet.
+
+    History is the messages of queues that are done, and those consumed from inboxes. Run it again
+    and again, and again when it was killed.
     """
     options = as_options(store)
     with spark.session("archive") as session, shown(quiet=as_json) as progress:

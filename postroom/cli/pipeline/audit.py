@@ -1,4 +1,4 @@
-"""``postroom pipeline run audit``: what is claimed against what was counted."""
+"""``postroom pipeline run audit``: compares stored numbers with recounted ones."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def audit(
     spark: Spark,
     as_json: AsJson = False,
 ) -> None:
-    """Recount what counters, sums, the index of inboxes and queues claim; name each difference.
+    """Recount counters, sums, the index of inboxes and queues, and name each difference.
 
-    All of it at one timestamp, whatever is committed meanwhile. Ends with 1 if anything differs.
+    All of it is read at one timestamp, whatever is committed meanwhile. Ends with 1 if anything
+    differs.
     """
     options = as_options(store)
     with spark.session("audit") as session, shown(quiet=as_json) as progress:
@@ -45,7 +46,7 @@ def audit(
 
 
 def _as_json(result: AuditResult) -> dict[str, Any]:
-    """Keys as ``--json`` writes them everywhere."""
+    """Return the result for JSON, with keys as ``--json`` writes them everywhere."""
     told = asdict(result)
     for finding in told["findings"]:
         for example in finding["examples"]:
@@ -54,7 +55,7 @@ def _as_json(result: AuditResult) -> dict[str, Any]:
 
 
 def _show(console: Console, result: AuditResult) -> None:
-    """A table, a line for each example, and the sum."""
+    """Print a table, a line for each example, and the sum."""
     from postroom.pipeline.jobs.audit.findings import COUNTERS  # noqa: PLC0415 - as above
 
     table = Table("recounted", "compared", "differences", title_justify="left")

@@ -1,4 +1,4 @@
-"""``postroom pipeline run export``."""
+"""``postroom pipeline run export``: writes a store into Parquet files."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Folder = Annotated[
 
 @on_spark
 def export(store: Store, spark: Spark, folder: Folder, as_json: AsJson = False) -> None:
-    """Write everything that a store holds now into FOLDER, as Parquet files.
+    """Write everything that a store holds now into FOLDER, in Parquet files.
 
     Values, inboxes, outboxes, dead letters, sums and queues, all at one timestamp. An export that
-    was killed is begun anew; one that is complete is left as it is.
+    was killed is begun anew. One that is complete is left unchanged.
     """
     options = as_options(store)
     with spark.session("export") as session, shown(quiet=as_json) as progress:

@@ -91,7 +91,7 @@ def _facts(each: Difference) -> dict[str, Any]:
 
 
 def _told(each: Difference) -> str:
-    """A difference as a line: what, of which document, which word, and the two numbers."""
+    """Return a difference as a line: its kind, document and word, and the two numbers."""
     parts = [each.kind, _NOTATION.key(each.key)]
     if each.word:
         parts += [each.word, f"{each.found} instead of {each.expected}"]

@@ -1,4 +1,4 @@
-"""``postroom pipeline run load``."""
+"""``postroom pipeline run load``: loads rows of files into a store."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def load(
 ) -> None:
     """Load FILEs of CSV, JSON or Parquet: each row becomes a value, a message or an increment.
 
-    Each row counts once: a load that was killed is run again under its name, and one that is
-    complete does nothing.
+    Each row counts once. Run a load that was killed again under its name; a complete one does
+    nothing.
     """
     columns, options = _pairs(set, "--set"), _pairs(option, "--option")
     reached = as_options(store)

@@ -51,8 +51,9 @@ def report(
     title: _Title = "",
     as_json: AsJson = False,
 ) -> None:
-    """Report how long messages take, how many come and go, what waits and what is dead: a Parquet
-    table, and a page for a browser.
+    """Report on messages and queues in a Parquet table and a page for a browser.
+
+    They tell how long messages take, how many come and go, what waits and what is dead.
     """
     options = as_options(store)
     with spark.session("report") as session, shown(quiet=as_json) as progress:

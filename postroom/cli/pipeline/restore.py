@@ -1,4 +1,4 @@
-"""``postroom pipeline run restore``."""
+"""``postroom pipeline run restore``: reads an export back into a store."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def restore(
 ) -> None:
     """Restore the export in FOLDER into an empty store, or into a new folder (--path).
 
-    The store serves nobody until that is complete. Nothing that had been delivered is delivered
-    again. A restore that was killed goes on.
+    The store serves no client until the restore is complete. A message that was delivered is not
+    delivered again. A restore that was killed goes on when it is run again.
     """
     if bool(folder) == abandon:
         raise typer.BadParameter("give FOLDER, or --abandon", param_hint="FOLDER")

@@ -1,4 +1,4 @@
-"""What the commands of jobs share: the store as options of the source, a session, and progress."""
+"""Options, Spark session and progress bars that the commands of jobs share."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Settings = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Spark:
-    """How Spark is started.
+    """The settings with which Spark is started.
 
     Attributes:
         master: where it runs.
@@ -49,7 +49,7 @@ class Spark:
 
     @contextmanager
     def session(self, job: str) -> Iterator[Any]:
-        """A session for a job.
+        """Start a session for a job, and stop it at the end.
 
         Raises:
             Unavailable: what Spark needs is not installed.
@@ -63,7 +63,7 @@ class Spark:
 
 
 def _spark(master: _Master = _MASTER, conf: _Settings = None) -> Spark:
-    """What the options say."""
+    """Return the settings of Spark that the options name."""
     settings = {}
     for each in conf or ():
         name, equals, value = each.partition("=")
@@ -74,14 +74,12 @@ def _spark(master: _Master = _MASTER, conf: _Settings = None) -> Spark:
 
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Makes a function whose first arguments are a :class:`Store` and a :class:`Spark` a command
-    with their options.
-    """
+    """Make a command of a function with a :class:`StoreOptions` and a :class:`Spark`."""
     return decorated(command, required_store, _spark)
 
 
 def as_options(store: Store) -> dict[str, str]:
-    """The store as the options of the source say it."""
+    """Return the store as options of the Spark source."""
     if store.path is not None:
         if not store.path.is_dir() or not any(store.path.iterdir()):
             raise typer.BadParameter(
@@ -103,7 +101,7 @@ def as_options(store: Store) -> dict[str, str]:
 
 @contextmanager
 def shown(*, quiet: bool = False) -> Iterator[JobProgress]:
-    """Shows on standard error how far a job is, if that is a terminal.
+    """Show on standard error how far a job is, if that is a terminal.
 
     Args:
         quiet: show nothing.
