@@ -13,7 +13,7 @@
 `cluster`      the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
 =============  ===================================================================
 
-What the store holds afterwards, key by key::
+At its end the store holds these keys::
 
     aircraft/N14228       where an aircraft was last headed, and on which departure
     board/IAH             an airport's board: what its clerk has read so far
@@ -29,5 +29,5 @@ What the store holds afterwards, key by key::
 
 and the queue ``turn-rounds``, whose messages are done.
 
-Values are JSON, so that ``postroom get`` shows them.
+Values are JSON: ``postroom get`` shows them.
 """

@@ -1,9 +1,9 @@
-"""The comparison: does the store hold exactly what the departures say? To the last unit.
+"""The comparison of the store with the departures of the source, to the last unit.
 
-What must be there is counted from the source alone, by other code than the job's. Each subject
-becomes two dictionaries, one of what must be there and one of everything that is: they are equal,
-or the finding lists where they differ. So a missing key, a key too many and a count that is off by
-one all show.
+The expected contents are counted from the source alone, by other code than the job's. Each subject
+becomes two dictionaries, one of expected values and one of all found values. They are equal, or the
+comparison lists where they differ. This shows a missing key, an extra key and a count that is off
+by one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How one subject compares.
+    """The comparison of one subject.
 
     Attributes:
         subject: what was compared.
@@ -40,13 +40,13 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether all is as it must be."""
+        """Return whether all values are as expected."""
         return not self.differences
 
 
 @dataclass(slots=True)
 class Expected:
-    """What must be there after some departures."""
+    """The contents that a store must have after some departures."""
 
     flights: Counter[str] = field(default_factory=Counter)
     aircraft: dict[str, object] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def add_totals(totals: Counter[str], flight: Flight) -> None:
 
 
 def expect(flights: Iterable[Flight]) -> Expected:
-    """What must be there after ``flights``."""
+    """Return what a store must hold after ``flights``."""
     expected = Expected()
     for flight in flights:
         expected.add(flight)
@@ -101,7 +101,8 @@ def expect(flights: Iterable[Flight]) -> Expected:
 
 async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Finding]:
     """Compare the store with ``flights``, subject by subject."""
-    # In a thread: the store shares this loop, and the year takes two seconds to count.
+    # The check runs in a thread: the store shares this loop, and the year takes two seconds to
+    # count.
     expected = await asyncio.to_thread(expect, flights)
     accounts = {key: without_zeros(sums) for key, sums in expected.accounts.items()}
     return [
@@ -118,7 +119,7 @@ async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Fi
 
 
 async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> list[Finding]:
-    """Compare what the second act left with ``legs``, which are those that it was played with."""
+    """Compare the results of the second act with the ``legs`` with which it was played."""
     flown = await asyncio.to_thread(list, legs)
     hangars = turned_round(flown)
     turned = {str(leg.number): f"{leg.tail} at {leg.destination}" for leg in flown}
@@ -135,7 +136,7 @@ async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> l
 
 
 def turned_round(legs: Iterable[Leg]) -> dict[str, list[int]]:
-    """Of each aircraft how many turn-rounds there must be, and the sum of their numbers."""
+    """Return the expected turn-rounds of each aircraft, and the sum of their numbers."""
     hangars: dict[str, list[int]] = {}
     for leg in legs:
         turns, numbers = hangars.get(leg.tail, (0, 0))
@@ -144,7 +145,7 @@ def turned_round(legs: Iterable[Leg]) -> dict[str, list[int]]:
 
 
 def compare(subject: str, expected: Values, found: Values) -> Finding:
-    """Hold what is against what must be."""
+    """Compare the expected values with the found ones."""
     differences = [
         f"{name}: {found.get(name, 'nothing')} instead of {expected.get(name, 'nothing')}"
         for name in sorted(expected.keys() | found.keys())
@@ -154,7 +155,7 @@ def compare(subject: str, expected: Values, found: Values) -> Finding:
 
 
 def without_zeros(sums: Mapping[str, int]) -> dict[str, int]:
-    """A sum of zero and no sum are the same."""
+    """Return the sums without zeros: a sum of zero equals a missing sum."""
     return {metric: value for metric, value in sums.items() if value}
 
 
@@ -179,19 +180,19 @@ async def _counters(db: postroom.aio.Database, prefix: bytes) -> Values:
 
 
 async def _pairs(db: postroom.aio.Database, prefix: bytes) -> list[tuple[str, bytes]]:
-    """What follows ``prefix`` in each key that has it, and the key's value."""
+    """Return the rest of each key that begins with ``prefix``, and its value."""
     span = postroom.prefix(prefix)
     return [(key[len(prefix) :].decode(), value) async for key, value in db.scan(*span)]
 
 
 async def _accounts(db: postroom.aio.Database, expected: Iterable[str]) -> Values:
-    # Nothing can hide elsewhere: what was added anywhere was added to "stats" too.
+    # "stats" is enough: each addition to another prefix was added there too.
     found = {key: without_zeros(await db.accounting(key.encode())) for key in expected}
     return {key: sums for key, sums in found.items() if sums}
 
 
 async def _turn_rounds(db: postroom.aio.Database) -> tuple[Values, Values]:
-    """Those that are done, and those of them that were begun too early."""
+    """Return the turn-rounds that are done, and those of them that began too early."""
     done: dict[str, object] = {}
     early: dict[str, object] = {}
     for name, value in await _pairs(db, b"turn/"):

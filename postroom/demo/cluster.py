@@ -1,7 +1,7 @@
 """``postroom demo --nodes 3``: the tour on a cluster of this machine; ``--chaos`` kills its nodes.
 
-The job and its check are those of the embedded tour, line by line: that nodes die meanwhile is the
-client's business and the cluster's, and not the application's.
+The job and its check are those of the embedded tour, line by line. The client and the cluster deal
+with nodes that die meanwhile; the application does not notice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from postroom.server.local_cluster import LocalCluster, LocalNode
 from postroom.server.local_folder import LocalFolder, lock
 
 FLIGHTS: Final = 50_000
-"""How many departures, if not told otherwise: three nodes and the job share one machine."""
+"""The default number of departures: three nodes and the job share one machine."""
 CONNECT_SECONDS: Final = 60.0
-"""A request is given up after so long; nodes that start or elect are waited for."""
+"""The time after which a request is given up; starts and elections take less."""
 FIRST_KILL_SECONDS: Final = 0.1
 KILL_SECONDS: Final = (2.0, 4.0)
-"""Between the return of one node and the death of the next one."""
+"""The time between the return of one node and the death of the next one, from and to."""
 DOWN_SECONDS: Final = (0.5, 2.0)
 
 
@@ -46,7 +46,7 @@ async def demonstrate_on_cluster(
     fresh: bool,
     third_act: ThirdAct | None = None,
 ) -> bool:
-    """Run the tour on a cluster in ``folder``; returns whether the store ended exact.
+    """Run the tour on a cluster in ``folder``; return whether the store ended exact.
 
     Args:
         folder: of the cluster; made if it is missing.
@@ -116,7 +116,7 @@ def _remove(folder: Path) -> None:
 
 
 class Pauses:
-    """How long nothing came to an end.
+    """The pauses between departures.
 
     Attributes:
         longest_seconds: between two departures.
@@ -127,7 +127,7 @@ class Pauses:
         self._last: float | None = None
 
     def note(self) -> None:
-        """A departure is done."""
+        """Note that a departure is done."""
         now = perf_counter()
         if self._last is not None:
             self.longest_seconds = max(self.longest_seconds, now - self._last)
@@ -141,7 +141,7 @@ async def _with_faults(
     db: postroom.aio.Database,
     randomness: random.Random | None,
 ) -> AsyncIterator[None]:
-    """Nodes are killed meanwhile; afterwards all run again."""
+    """Kill nodes while the block runs; afterwards all of them run again."""
     if randomness is None:
         yield
         return
@@ -160,7 +160,7 @@ async def _with_faults(
 
 
 class FaultInjector:
-    """Kills a node every few seconds, and starts it again.
+    """The thread of faults: it kills a node every few seconds, and starts it again.
 
     Attributes:
         kills: how often.
@@ -183,11 +183,11 @@ class FaultInjector:
         self._finishing = asyncio.Event()
 
     def finish(self) -> None:
-        """Nobody is killed any more; who is dead is started again."""
+        """Kill no more nodes, and start the dead ones again."""
         self._finishing.set()
 
     async def run(self) -> None:
-        """Until it shall finish, and one node at least."""
+        """Kill nodes until told to finish, and one node at least."""
         await self._rest(FIRST_KILL_SECONDS)
         while True:
             await self._kill(self._random.choice(self._running.nodes))
@@ -208,10 +208,10 @@ class FaultInjector:
         self._running.start_again(node)
 
     async def _leader(self) -> str | None:
-        """The address of who leads."""
+        """Return the address of the leader, or ``None``."""
         try:
             status = await self._db.status()
-        except Error:  # nobody, just now
+        except Error:  # no leader just now
             return None
         by_id = {node.node_id: node.address for node in status.nodes}
         return by_id.get(status.leader or 0)

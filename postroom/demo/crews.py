@@ -1,7 +1,7 @@
 """The workers of the second act: in this process, or processes of their own on a cluster.
 
 A crew has two workers. One of them is killed in the middle of its work, and another one takes its
-place. In this process a worker is killed by ending what it does without a word to the store; on a
+place. In this process, a worker is killed by dropping its work without a word to the store; on a
 cluster, by ``kill -9``.
 """
 
@@ -22,7 +22,7 @@ from postroom.demo.turn_rounds import add_task
 
 WORKERS: Final = 2
 LONGEST_KILL_SECONDS: Final = 2.0
-"""If a worker has nothing to lose for so long, it is killed idle."""
+"""The time without work after which a worker is killed idle."""
 STOP_SECONDS: Final = 10.0
 CONNECT_SECONDS: Final = 60.0
 
@@ -31,13 +31,13 @@ class Crew(Protocol):
     """Workers, numbered from 1."""
 
     async def start(self) -> None:
-        """All begin."""
+        """Start all workers."""
 
     async def kill(self, number: int) -> None:
-        """One is killed; another one takes its place."""
+        """Kill a worker and start another one in its place."""
 
     async def stop(self) -> None:
-        """All finish what they have begun, and go."""
+        """Let all workers finish what they have begun, and stop them."""
 
 
 class LocalWorker:
@@ -56,14 +56,14 @@ class LocalWorker:
         return self._killed
 
     async def kill(self) -> None:
-        """From now on it does nothing with what it has in hand, and tells nobody."""
+        """Let the worker drop the work that it has in hand, without a word to the store."""
         self._killed = True
-        with suppress(TimeoutError):  # there was nothing to do
+        with suppress(TimeoutError):  # the worker had nothing to do
             await asyncio.wait_for(self._has_lost.wait(), LONGEST_KILL_SECONDS)
         await self.stop()
 
     async def stop(self) -> None:
-        """It finishes what it has begun."""
+        """Let the worker finish what it has begun, and stop it."""
         self._worker.stop()
         await self._running
 
@@ -80,25 +80,26 @@ class LocalCrew:
         self._workers: list[LocalWorker] = []
 
     async def start(self) -> None:
-        """All begin."""
-        # A worker logs what it loses when it is killed: here that is no news.
+        """Start all workers."""
+        # A worker logs the work that it loses when it is killed. This is no news here.
         logging.getLogger("postroom.worker").addHandler(logging.NullHandler())
         self._workers = [LocalWorker(self._db) for _ in range(WORKERS)]
 
     async def kill(self, number: int) -> None:
-        """One is killed; another one takes its place."""
+        """Kill a worker and start another one in its place."""
         await self._workers[number - 1].kill()
         self._workers[number - 1] = LocalWorker(self._db)
 
     async def stop(self) -> None:
-        """All finish what they have begun, and go."""
+        """Let all workers finish what they have begun, and stop them."""
         for worker in self._workers:
             await worker.stop()
 
 
 class ProcessCrew:
-    """Workers in processes of their own, which end with this one, however it ends: they read from a
-    pipe whose other end only this process holds.
+    """Workers in processes of their own, which end with this one, however it ends.
+
+    They read from a pipe whose other end only this process holds.
 
     Args:
         addresses: of the cluster.
@@ -111,7 +112,7 @@ class ProcessCrew:
         self._workers: list[subprocess.Popen[bytes]] = []
 
     async def start(self) -> None:
-        """All begin."""
+        """Start all workers."""
         self._workers = [self._start(number) for number in range(1, WORKERS + 1)]
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
@@ -122,16 +123,16 @@ class ProcessCrew:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for who started them
+                start_new_session=True,  # Ctrl-C is for the process that started them
             )
 
     async def kill(self, number: int) -> None:
-        """One is killed; another one takes its place."""
+        """Kill a worker and start another one in its place."""
         await asyncio.to_thread(_end, self._workers[number - 1], kill=True)
         self._workers[number - 1] = self._start(number)
 
     async def stop(self) -> None:
-        """All finish what they have begun, and go."""
+        """Let all workers finish what they have begun, and stop them."""
         for worker in self._workers:
             worker.terminate()
         for worker in self._workers:
@@ -159,7 +160,7 @@ async def _work(addresses: list[str]) -> None:
 
 
 def _end_with(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nothing is ever written to it
+    os.read(lifeline, 1)  # no byte is ever written to it
     os._exit(1)
 
 

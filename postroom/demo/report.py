@@ -1,6 +1,6 @@
-"""What the tour shows: a progress bar while it runs, then two short tables.
+"""The output of the tour: a progress bar while it runs, then two short tables.
 
-Where the output is no terminal, progress is a line for each tenth: a log stays short.
+If the output is no terminal, progress is a line for each tenth: a log stays short.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DIFFERENCES_SHOWN: Final = 3
 def progress(
     console: Console, done: int, total: int, what: str = "departures"
 ) -> Iterator[Callable[[], None]]:
-    """Shows how far the job is; what it gives is to be called for each of ``what``."""
+    """Show the progress of the job; yield a function to call for each of ``what``."""
     if not console.is_terminal:
         yield _line_per_tenth(console, done, total, what)
         return
@@ -59,9 +59,9 @@ def _line_per_tenth(console: Console, done: int, total: int, what: str) -> Calla
 
 @contextmanager
 def stages(console: Console) -> Iterator[JobProgress]:
-    """Shows how far a job of Spark's is; what it gives is the job's ``progress``."""
+    """Show the progress of a Spark job; yield the function that the job takes as ``progress``."""
     if not console.is_terminal:
-        yield lambda stage, done, total: None  # a log says what a job did, when it is done
+        yield lambda stage, done, total: None  # a log gets the result of a job when it is done
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -76,7 +76,7 @@ def stages(console: Console) -> Iterator[JobProgress]:
 
 
 def show_jobs(console: Console, rows: Sequence[tuple[str, str, float]]) -> None:
-    """What the jobs of Spark did, and how long each took."""
+    """Print the results of the Spark jobs, and the time of each."""
     table = Table("job", "result", "seconds", title_justify="left")
     table.columns[2].justify = "right"
     for name, result, seconds in rows:
@@ -85,7 +85,7 @@ def show_jobs(console: Console, rows: Sequence[tuple[str, str, float]]) -> None:
 
 
 def show_measures(console: Console, measures: Measures, folder: Path) -> None:
-    """The short table: how much, how fast, how large."""
+    """Print a short table of amount, speed and size."""
     transactions = measures.departures + measures.boards
     rows = {
         "transactions": f"{transactions:,}",
@@ -112,7 +112,7 @@ def _percentiles(seconds: list[float]) -> str:
 
 
 def show_attempts(console: Console, attempts: Sequence[Attempts], seconds: float) -> None:
-    """How the turn-rounds went: a row for each first attempt, each second one, and so on."""
+    """Print the outcome of turn-rounds: a row for each first attempt, second one, and so on."""
     done = sum(len(each.late_milliseconds) for each in attempts)
     title = f"{done:,} turn-rounds; this run took {seconds:,.1f} s"
     table = Table(title=title, title_justify="left")
@@ -126,7 +126,7 @@ def show_attempts(console: Console, attempts: Sequence[Attempts], seconds: float
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """The size of all files in the data folder, which may change meanwhile."""
+    """Return the size of all files in the data folder, which may change meanwhile."""
     total = 0
     for file in folder.rglob("*"):
         try:
@@ -137,7 +137,7 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def show_findings(console: Console, findings: list[Finding]) -> None:
-    """The verdict, subject by subject, and the first differences of each."""
+    """Print the verdict, subject by subject, and the first differences of each."""
     table = Table("compared with the source", "values", "result", title_justify="left")
     table.columns[1].justify = "right"
     for finding in findings:

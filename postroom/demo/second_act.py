@@ -1,4 +1,4 @@
-"""The second act, from its first departure to the last turn-round; and what came of it.
+"""The second act, from its first departure to the last turn-round, and its results.
 
 One worker is killed when a third of the turn-rounds is done.
 """
@@ -19,9 +19,9 @@ from postroom.demo.report import progress
 from postroom.demo.turn_rounds import depart_all, make_queue, numbers_planned
 
 TURN_ROUNDS: Final = 3_000
-"""After so many departures the aircraft are turned round: those of three days and a half."""
+"""The number of departures after which aircraft are turned round: three days and a half."""
 DAY_SECONDS: Final = 2.0
-"""A day of the year takes so long."""
+"""The time that a day of the year takes."""
 KILL_SHARE: Final = 1 / 3
 LOOK_SECONDS: Final = 0.1
 
@@ -32,7 +32,7 @@ async def turn_round_missing(
     crew: Crew,
     departures: int,
 ) -> tuple[int, float | None]:
-    """Let aircraft depart and be turned round, those that were not yet.
+    """Let aircraft depart and be turned round, unless that was done already.
 
     Args:
         console: what to tell it.
@@ -56,7 +56,7 @@ async def turn_round_missing(
 
 
 class Act:
-    """From the first departure to the last turn-round.
+    """The act, from the first departure to the last turn-round.
 
     Args:
         console, db, crew: as above.
@@ -79,8 +79,10 @@ class Act:
         self._total = total
 
     async def play(self, waiting: list[Leg]) -> bool:
-        """``waiting`` depart, and everything that is in the queue is done. Returns whether there
-        was anything to do.
+        """Let the ``waiting`` legs depart, and work until the queue is empty.
+
+        Returns:
+            Whether there was anything to do.
         """
         if not waiting and await self._is_empty():
             return False
@@ -95,7 +97,7 @@ class Act:
         return True
 
     async def _watch(self, departing: asyncio.Task[None]) -> None:
-        """Tells how far it is; until all is done. Kills a worker when a third of it is."""
+        """Show the progress until all is done, and kill a worker after a third."""
         shown = (await self._queue.stats()).acknowledged
         is_killed = False
         with progress(self._console, shown, self._total, "turn-rounds") as advance:

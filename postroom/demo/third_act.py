@@ -6,13 +6,13 @@
           ──report───▶ DIR-spark/report    a page, and the table that it is made of
           ──audit────▶                     everything that the store claims, counted again
 
-What is in the archive is compared with the departures, as the store itself was: every message that
-an airport has read, and every turn-round, is there once. So are numbers of the report. The audit
-must find nothing, and must have found as many sums as the departures make.
+The archive is compared with the departures, as the store itself was: every message that an airport
+has read, and every turn-round, is there once. Numbers of the report are compared too. The audit
+must find no difference, and must have found as many sums as the departures make.
 
-The store keeps what was read for a day (on a cluster: as long as this runs), so that it can be
-archived. If it was read by a demonstration that did not know of Spark, it may be gone: then the
-mail is not compared, and a line says so.
+The store keeps messages that were read for a day (on a cluster: as long as this runs), for the
+archive. A demonstration without Spark does not keep them. If they are gone, the mail is not
+compared, and a line tells it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from postroom.pipeline.jobs.report import ReportResult
 
 MARK: Final = b"demo"
-"""The key that tells a store of the tour's from anybody else's, which it must not touch."""
+"""The key of a store that the tour made; other stores must not be touched."""
 MARK_FILE: Final = "made by postroom demo"
 WHOLE_FILE: Final = "the archive has all mail"
 KEPT_SECONDS: Final = 86_400.0
@@ -51,7 +51,7 @@ _MARKED: Final = (MARK, MARK + b"\x00")
 
 @dataclass(frozen=True)
 class ThirdAct:
-    """What is needed for it.
+    """The session that the third act needs.
 
     Attributes:
         spark: a session.
@@ -61,12 +61,12 @@ class ThirdAct:
 
 
 def files_of(store: Path) -> Path:
-    """Where the files go that are made of a store."""
+    """Return the folder for the files that are made of a store."""
     return store.with_name(f"{store.name}-spark")
 
 
 def remove_files(store: Path) -> None:
-    """Delete what was made of a store that is removed."""
+    """Delete the files that were made of a removed store."""
     files = files_of(store)
     if (files / MARK_FILE).exists():
         shutil.rmtree(files)
@@ -74,7 +74,7 @@ def remove_files(store: Path) -> None:
 
 @asynccontextmanager
 async def keeping(db: postroom.aio.Database) -> AsyncGenerator[None, None]:
-    """What is read meanwhile stays readable, from the beginning of the store on if it can be."""
+    """Keep what is read meanwhile readable, from the beginning of the store if possible."""
     async with AsyncExitStack() as stack:
         at = await stack.enter_async_context(db.hold())
         async for page in db.bulk.columns(*_MARKED, at=at, values=False):
@@ -87,7 +87,7 @@ async def keeping(db: postroom.aio.Database) -> AsyncGenerator[None, None]:
 async def play(
     console: Console, act: ThirdAct, store: Mapping[str, str], files: Path, total: int, turned: int
 ) -> bool:
-    """Archive, report and audit; returns whether all of it is as the departures say.
+    """Archive, report and audit; return whether all of it matches the departures.
 
     Args:
         console: what to tell it.
@@ -97,12 +97,13 @@ async def play(
         total: how many departures there are.
         turned: after how many of them there are turn-rounds.
     """
-    # In a thread: the client of a cluster shares this loop, and goes on to be heard of.
+    # The act runs in a thread: the client of a cluster shares this loop, and must send signs of
+    # life.
     return await asyncio.to_thread(Play(console, act, store, files).play, total, turned)
 
 
 class Play:
-    """See the module. Blocking."""
+    """The jobs of the third act and their checks, in blocking code."""
 
     def __init__(
         self, console: Console, act: ThirdAct, store: Mapping[str, str], files: Path
@@ -113,7 +114,7 @@ class Play:
         self._files = files
 
     def play(self, total: int, turned: int) -> bool:
-        """All of it."""
+        """Run the jobs and check them; return whether all is as expected."""
         self._files.mkdir(exist_ok=True)
         (self._files / MARK_FILE).touch()
         self._note_whether_whole()
@@ -172,7 +173,7 @@ class Play:
             return audit(self._spark, self._store, progress=progress)
 
     def _note_whether_whole(self) -> None:
-        """Whether the first archive begins with the first departure."""
+        """Note whether the first archive begins with the first departure."""
         from postroom.pipeline.jobs.job import database  # noqa: PLC0415 - needs the extra
 
         if (self._files / "archive").exists():
@@ -218,7 +219,7 @@ class Play:
         return found
 
     def _turn_rounds(self) -> dict[str, object]:
-        """Of each aircraft how many, and the sum of the numbers, by the files."""
+        """Return the turn-rounds of each aircraft in the files, and the sum of the numbers."""
         rows = self._asked(
             "queues",
             "SELECT `group` AS tail, count(*) AS turns, "
@@ -228,7 +229,7 @@ class Play:
         return {row.tail: [row.turns, row.numbers] for row in rows}
 
     def _mail(self) -> dict[str, object]:
-        """Of each airport how many came, how many did not leave, and the sum of the numbers."""
+        """Return the arrivals and cancellations of each airport, and the sum of the numbers."""
         rows = self._asked(
             "inboxes",
             "SELECT substring(CAST(key AS STRING), 9) AS airport, "
@@ -241,7 +242,7 @@ class Play:
         return {row.airport: (row.arrivals, row.cancelled, row.numbers) for row in rows}
 
     def _done(self, measures: str) -> dict[str, object]:
-        """How many messages were done, by the report's table."""
+        """Return how many messages were done, by the report's table."""
         rows = self._spark.sql(
             "SELECT prefix, queue, messages FROM {measures} "
             "WHERE (level = 'prefix' AND prefix = 'airport' AND measure = 'commit to reap') "
@@ -259,8 +260,9 @@ class Play:
 
 
 def _metrics(sums: Mapping[str, int]) -> int:
-    """How many metrics a prefix has, of which some may be zero: a departure adds to three, one
-    that is cancelled to another one.
+    """Return how many metrics a prefix has, some of which may be zero.
+
+    A departure adds to three, one that is cancelled to another one.
     """
     return 3 * (sums["departures"] > 0) + (sums["cancelled"] > 0)
 

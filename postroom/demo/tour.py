@@ -1,4 +1,4 @@
-"""``postroom demo``: prepares the store, replays what is missing, checks everything."""
+"""The command ``postroom demo``: prepares the store, replays what is missing, checks everything."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from postroom.server.loopback import LoopbackServer
 async def demonstrate(
     path: Path, flights_asked: int | None, fresh: bool, third_act: ThirdAct | None = None
 ) -> bool:
-    """Run the tour in the store at ``path``; returns whether the store ended exact.
+    """Run the tour in the store at ``path``; return whether the store ended exact.
 
     Args:
         path: the data folder; made if it is missing.
@@ -69,7 +69,7 @@ async def replay_missing(
     wanted: int,
     on_departure: Callable[[], None] = lambda: None,
 ) -> int:
-    """Replay the departures that are not there yet, and read what mail there is.
+    """Replay the departures that are not there yet, and read the mail that is there.
 
     Args:
         console: what to tell it.
@@ -106,8 +106,10 @@ async def turn_round(console: Console, db: postroom.aio.Database, crew: Crew, to
 
 
 async def compare(console: Console, db: postroom.aio.Database, total: int, turned: int) -> bool:
-    """Whether the store holds exactly what so many departures, and the turn-rounds after so many of
-    them, make of it; told in a table.
+    """Compare the store with its departures and turn-rounds; print a table.
+
+    Returns:
+        Whether the store is exact.
     """
     console.print("Comparing the store with the source ...")
     findings = await check(db, flights(total))
@@ -141,7 +143,7 @@ async def _replay_missing(
 
 
 async def _done(db: postroom.aio.Database, available: int) -> bytearray:
-    """A mark for each departure that is in the store, at the place of its number."""
+    """Return a bytearray with 1 at the number of each departure that is in the store."""
     done = bytearray(available + 1)
     async for number in numbers_done(db):
         done[number] = 1

@@ -1,4 +1,4 @@
-"""The second act's job: what departed arrives, and is turned round. Work for later, done once.
+"""The second act's job: a departed aircraft arrives and is turned round. Work for later, done once.
 
 ::
 
@@ -12,11 +12,11 @@
                                     ramp/IAH        ◀─ deferred Increment
                                     queue turn-rounds: acknowledged
 
-The time of the year is compressed: a day takes two seconds. An aircraft is a
-*group* of an ordered queue, so that it is turned round by one worker at a time.
+The time of the year is compressed: a day takes two seconds. An aircraft is a *group* of an ordered
+queue: one worker at a time turns it round.
 
 **Exactly once, whoever is killed.** A departure plans its turn-round if ``turn/...`` is not there
-yet. A worker's writes and its acknowledgement are one transaction: a worker that dies before it has
+yet. A worker's writes and its acknowledgement are one transaction. A worker that dies before it has
 changed nothing, and the message is fired again when its lease has passed.
 """
 
@@ -41,16 +41,17 @@ BACKOFF_SECONDS: Final = (0.1, 1.0)
 DONE_SECONDS: Final = 86_400.0
 FAILS_ONE_IN: Final = 50
 CONCURRENCY: Final = 32
-"""So many turn-rounds one worker does at a time."""
+"""The number of turn-rounds that a worker does at a time."""
 
 
 class WorkerKilled(BaseException):
-    """Ends what a worker does as if its process was killed: nobody is told."""
+    """The end of a worker as if its process was killed: the store is not told."""
 
 
 async def make_queue(db: postroom.aio.Database) -> postroom.aio.Queue:
-    """The queue of turn-rounds; made if it is missing. Those that are done stay for a day, so that
-    the third act can archive them, however long it takes to get there.
+    """Return the queue of turn-rounds, or create it.
+
+    Turn-rounds that are done stay for a day, to let the third act archive them.
     """
     if any(each.name == QUEUE for each in await db.queues()):
         queue = db.queue(QUEUE)
@@ -64,12 +65,12 @@ async def make_queue(db: postroom.aio.Database) -> postroom.aio.Queue:
 
 
 def turn_key(number: int) -> bytes:
-    """The key of the turn-round after a departure."""
+    """Return the key of the turn-round after a departure."""
     return b"turn/%06d" % number
 
 
 async def numbers_planned(db: postroom.aio.Database) -> AsyncIterator[int]:
-    """The departures whose turn-rounds are planned or done, in order."""
+    """Yield the departures whose turn-rounds are planned or done, in order."""
     async for key, _ in db.scan(*postroom.prefix(b"turn/")):
         yield int(key[len(b"turn/") :])
 
@@ -100,7 +101,7 @@ async def depart_all(db: postroom.aio.Database, legs: Iterator[Leg], day_seconds
 
 
 async def plan(tx: postroom.aio.Transaction, leg: Leg, flight_seconds: float) -> None:
-    """An aircraft departs, and is to be turned round when it arrives."""
+    """Let an aircraft depart, and plan its turn-round on arrival."""
     key = turn_key(leg.number)
     if await tx.get(key) is None:
         tx.put(key, encode((leg.tail, leg.destination)))
@@ -109,7 +110,7 @@ async def plan(tx: postroom.aio.Transaction, leg: Leg, flight_seconds: float) ->
 
 
 def add_task(worker: postroom.aio.Worker, is_killed: Callable[[], bool] = lambda: False) -> None:
-    """Teach a worker how an aircraft is turned round.
+    """Add the task that turns an aircraft round to a worker.
 
     Args:
         worker: that has no such task yet.
@@ -135,13 +136,13 @@ def add_task(worker: postroom.aio.Worker, is_killed: Callable[[], bool] = lambda
 
 
 def fails(number: int, attempt: int) -> bool:
-    """Whether an attempt fails, whoever makes it: one in fifty does."""
+    """Return whether an attempt fails, whoever makes it: one in fifty does."""
     return zlib.crc32(b"%d/%d" % (number, attempt)) % FAILS_ONE_IN == 0
 
 
 @dataclass(slots=True)
 class Attempts:
-    """What became of the attempts of one number: the first ones, the second ones, ...
+    """The outcomes of attempts of one number: of the first ones, the second ones, and so on.
 
     Attributes:
         failed: those that the worker gave back.
@@ -155,14 +156,14 @@ class Attempts:
 
     @property
     def begun(self) -> int:
-        """How many there were."""
+        """The number of attempts."""
         return self.failed + self.lost + len(self.late_milliseconds)
 
 
 async def attempts(db: postroom.aio.Database) -> list[Attempts]:
-    """What became of all attempts, by their number.
+    """Return the outcomes of all attempts, by their number.
 
-    It is made of what the store holds, so it tells of all runs, however often the demonstration
+    They come from what the store holds, and include all runs, however often the demonstration
     itself was killed.
     """
     found: list[Attempts] = []
