@@ -18,7 +18,8 @@ import os
 import time
 from typing import Any, Final
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # a channel and Spark's launch: a crash
+# a channel of gRPC does not survive the fork in which Spark starts workers
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
@@ -34,12 +35,12 @@ _services: dict[str, DriverService] = {}
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format ``postroom`` known to a session. Call it once for each session.
+    """Make the format ``postroom`` known to a session. Call it once for each session.
 
-    It sets ``spark.sql.python.filterPushdown.enabled``, without which a source that filters cannot
-    be read. In a program that has the driver in its process it also starts a service on the
-    loopback device, which opens folders (``path=``) and keeps timestamps readable; it ends with the
-    program, or with :func:`close`.
+    It sets ``spark.sql.python.filterPushdown.enabled``: a source that filters cannot be read
+    without it. In a program with the driver in its process, it also starts a service on the
+    loopback device. The service opens folders (``path=``) and keeps timestamps readable. It ends
+    with the program, or with :func:`close`.
 
     Args:
         spark: the session.
@@ -47,7 +48,8 @@ def register(spark: SparkSession) -> None:
     Raises:
         Invalid: the Python that Spark starts for its tasks has no Postroom.
     """
-    if spark.conf.get(PUSHDOWN, None) != "true":  # where it may not be set, it may be there
+    # a session that may not set it may have it already
+    if spark.conf.get(PUSHDOWN, None) != "true":
         spark.conf.set(PUSHDOWN, "true")
     context = _context(spark)
     line = None
@@ -63,13 +65,13 @@ def register(spark: SparkSession) -> None:
 
 
 def service_of(spark: SparkSession) -> DriverService | None:
-    """The service that :func:`register` has started for a session; ``None``: there is none."""
+    """Return the service that :func:`register` has started for a session, or ``None``."""
     context = _context(spark)
     return None if context is None else _services.get(context.applicationId)
 
 
 def close() -> None:
-    """Ends what :func:`register` has started: folders are closed, protections given back."""
+    """End what :func:`register` has started: close folders, give protections back."""
     while _services:
         _services.popitem()[1].close()
 
@@ -78,7 +80,7 @@ atexit.register(close)
 
 
 def starts_with(column: str | Column, prefix: bytes) -> Column:
-    """The condition that a column of bytes begins with ``prefix``, so that it is pushed down.
+    """Return the condition that a column of bytes begins with ``prefix``; it is pushed down.
 
     (Spark hands a source the bounds of a range of bytes, but not ``startswith``.)
     """
@@ -89,18 +91,18 @@ def starts_with(column: str | Column, prefix: bytes) -> Column:
 
 
 def _context(spark: SparkSession) -> Any:
-    """The driver's context; ``None``: the driver is elsewhere (Spark Connect)."""
+    """Return the driver's context; ``None``: the driver is elsewhere (Spark Connect)."""
     try:
         return spark.sparkContext
-    except Exception:  # of a type that depends on what is installed
+    except Exception:  # its type depends on what is installed
         return None
 
 
 def _is_busy(context: Any) -> bool:
-    """Whether Spark has jobs that run; it has none when it is stopped."""
+    """Return whether Spark has jobs that run; a stopped session has none."""
     try:
         return bool(context.statusTracker().getActiveJobsIds())
-    except Exception:  # the session has ended, however that shows
+    except Exception:  # the session has ended, in whatever way that shows
         return False
 
 

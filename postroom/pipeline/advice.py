@@ -1,7 +1,7 @@
-"""What Spark does not say by itself: which Python its tasks need, and how a stream is written.
+"""Advice that Spark does not give: which Python its tasks need, and how a stream is written.
 
-Spark refuses ``outputMode("update")`` before it asks the sink, with words that show no way out.
-So a listener logs what to do, when a query has ended with that error.
+Spark refuses ``outputMode("update")`` before it asks the sink, with words that show no way out. A
+listener logs the way out when a query has ended with that error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_python(executable: str) -> None:
 
 
 def _asked(executable: str) -> str:
-    """Return the version of Postroom that another Python has; empty: none."""
+    """Return the version of Postroom in another Python; empty: it has none."""
     try:
         done = subprocess.run(
             [executable, "-c", _CHECK], capture_output=True, text=True, timeout=CHECK_SECONDS,
@@ -69,7 +69,7 @@ def _asked(executable: str) -> str:
 
 
 class Adviser(StreamingQueryListener):
-    """Logs what to do when a query has ended because of its output mode."""
+    """The listener that logs what to do when a query has ended because of its output mode."""
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name, as those below
         """Do nothing."""

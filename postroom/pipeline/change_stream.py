@@ -1,19 +1,20 @@
-"""The stream of changes: offsets, the limits of a batch, and what its tasks read.
+"""The stream of changes: offsets, the limits of a batch, and the reading tasks.
 
 A batch is the changes after one timestamp and up to another, in all ranges (:mod:`.offsets`). The
-end is chosen when the batch is made, and is never chosen again: Spark keeps it in its log. So a
-batch that is repeated reads the same, after whatever crash.
+end is chosen once, when the batch is made: Spark keeps it in its log. A batch that is repeated
+after a crash therefore reads the same changes.
 
-The position at which the next batch begins is protected by the process that asks for offsets, over
-its connection, from before the batch is planned until the next one is asked for. (Spark tells late,
-or never, that a batch is done: nothing here waits for that.) While no process runs nobody protects
-it, and after ``gc_ttl`` the history may be gone. So the store keeps the position of a stream that
-has a name (``db.keep_position``), for a day unless it was told otherwise.
+The process that asks for offsets protects the position at which the next batch begins, over its
+connection. It does so from before the batch is planned until the next one is asked for. (Spark
+tells late, or never, that a batch is done: nothing here waits for that.) While no process runs, no
+connection protects the position, and after ``gc_ttl`` the history may be gone. The store therefore
+keeps the position of a stream that has a name (``db.keep_position``), for a day by default.
 
 A batch ends at a commit: all changes of a transaction are in one batch.
 
-Who has found the end of a small batch has seen its changes. They are kept until the next offset is
-asked for, and sent with the plan (:mod:`.prefetching`); whoever has not got them reads the same.
+The process that finds the end of a small batch has seen its changes. They are kept until the next
+offset is asked for, and sent with the plan (:mod:`.prefetching`). A process without them reads them
+from the store.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ from postroom.ranges.requests import CommittedChange, CommittedChanges
 
 _ONE_PART = 1 << 60
 QUIET_SECONDS: Final = 30.0
-"""A stream without changes has an empty batch about so often; less than history is kept."""
+"""The time between empty batches of a stream without changes; it is less than history is kept."""
 
 
 class Seen(NamedTuple):
-    """The changes of a span after a timestamp, and up to when they are complete."""
+    """The changes of a span after a timestamp, and the timestamp up to which they are complete."""
 
     after: int
     until: int
@@ -62,7 +63,7 @@ class Seen(NamedTuple):
 
 
 class StepPart(InputPartition):
-    """What one task of a batch reads."""
+    """The part of a batch that one task reads."""
 
     def __init__(self, step: Step) -> None:
         super().__init__(step)
@@ -70,7 +71,7 @@ class StepPart(InputPartition):
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """See the module.
+    """The reader of a stream of changes: see the module.
 
     Args:
         options: of the source.
@@ -83,10 +84,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store = store
         self._schema = schema
         self._target: int | None = None
-        self._complete = 0  # up to when nothing is missing in what was seen last
+        self._complete = 0  # the timestamp up to which the last answer was complete
         self._held: dict[int, ExitStack] = {}
-        self._kept: int | None = None  # the position that the store keeps, as far as is known
-        self._seen: Seen | None = None  # of the batch that is made
+        self._kept: int | None = None  # the position that the store keeps, if it is known
+        self._seen: Seen | None = None  # the changes of the batch that is being made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": {}, "_seen": None}
@@ -102,7 +103,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        """Where a new query begins."""
+        """Return the offset at which a new query begins."""
         wanted, ranges = self._options.start, self._ranges()
         match wanted:
             case "now":
@@ -116,7 +117,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Up to where the next batch reads; ``start``: there is nothing to read."""
+        """Return the end of the next batch; ``start``: there is nothing to read."""
         self._seen = None
         self._protect(start)
         position = offsets.position_of(start)
@@ -128,11 +129,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _behind(self, position: int) -> dict[str, Any]:
         """Return how far a batch that ends at ``position`` is behind the newest change.
 
-        That is for people: Spark shows the end of a batch in ``lastProgress``, and asks a source
-        that hands it rows (:mod:`.prefetching`) for nothing else. Rows are counted as far as one
-        answer of the store goes.
+        The number is for people: Spark shows the end of a batch in ``lastProgress``. It asks a
+        source that hands it rows (:mod:`.prefetching`) for nothing else. Rows are counted within
+        one answer of the store.
         """
-        if position >= self._complete:  # as it was seen a moment ago
+        if position >= self._complete:  # seen complete a moment ago
             return {"rows_behind": 0, "seconds_behind": 0.0}
         found = self._first_changes(position)
         seconds = 0.0
@@ -142,7 +143,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"rows_behind": len(found.changes), "seconds_behind": seconds}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch reads at most."""
+        """Return how much a batch reads at most."""
         if self._options.max_rows:
             return ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes:
@@ -150,18 +151,18 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Nothing that is committed from now on is read."""
+        """Fix the end of the query: later commits are not read."""
         self._target = int(self._db.now())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What lies between two offsets."""
+        """Return the parts of the batch between two offsets."""
         self._protect(start)
         return [StepPart(step) for step in offsets.steps(start, end)]
 
     def prefetched(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
-        """What the one task of a batch would read, if it was seen when the batch was made."""
+        """Return the rows of a batch of one task, if they were seen when the batch was made."""
         seen, steps = self._seen, offsets.steps(start, end)
         if seen is None or len(steps) != 1:
             return None
@@ -175,13 +176,13 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return not self._options.format and tables.is_plain(self._schema, "changes")
 
     def stop(self) -> None:
-        """Gives the protections back. It may never be called."""
+        """Give the protections back. Spark may never call it."""
         self._let_go(None)
 
-    # --- what a batch holds
+    # --- the contents of a batch
 
     def _cut(self, position: int, limit: ReadLimit) -> int | None:
-        """Up to when the next batch reads; ``None``: nothing was changed."""
+        """Return the end of the next batch; ``None``: nothing was changed."""
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
         bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
         if isinstance(limit, ReadMaxRows):
@@ -189,7 +190,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not (rows_max or bytes_max):
             return self._newest(position)
         size = 0
-        whole: int | None = None  # the last commit of which all changes have been seen
+        whole: int | None = None  # the last commit all of whose changes have been seen
         commit: int | None = None
         for rows, change in enumerate(self._changes(position), 1):
             if self._target is not None and change.timestamp > self._target:
@@ -203,10 +204,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return commit
 
     def _newest(self, position: int) -> int | None:
-        """The end of a batch without limits; ``None``: nothing was changed.
+        """Return the end of a batch without limits; ``None``: nothing was changed.
 
-        Where one answer holds everything the batch ends with it, so that tasks get it from the
-        leaseholder's memory, too, and need not walk over the span.
+        If one answer holds all changes, the batch ends with it. Tasks then also get it from the
+        leaseholder's memory, and need not walk over the span.
         """
         found = self._first_changes(position)
         if not found.changes:
@@ -218,10 +219,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(newest, self._target) if found.changes[0].timestamp <= self._target else None
 
     def _beyond_quiet(self, position: int) -> int | None:
-        """Where a stream of which nothing was changed for a while goes on, with an empty batch.
+        """Return where a stream without changes goes on, with an empty batch.
 
-        It would hold back the collection of everything else for as long as it runs; and started
-        anew it would be told that changes are collected where there were none.
+        Without it, the stream would hold back garbage collection as long as it runs. A new run
+        would be told that changes are collected, although there were none.
         """
         until = self._complete if self._target is None else min(self._complete, self._target)
         return until if until - position > from_seconds(QUIET_SECONDS) else None
@@ -255,7 +256,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._seen is not None:
             return
         size, until = 0, found.until
-        for change in found.changes:  # in the order of commits
+        for change in found.changes:  # the changes are in the order of commits
             size += size_of(change)
             if size > PREFETCHED_BYTES_MAX:
                 until = change.timestamp - 1
@@ -263,10 +264,10 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = [each for each in found.changes if each.timestamp <= until]
         self._seen = Seen(after, until, kept)
 
-    # --- what must be there for them
+    # --- the history that it needs
 
     def _protect(self, offset: dict[str, Any]) -> None:
-        """The history after an offset stays, and that before it may go."""
+        """Protect the history after an offset, and let go of the history before it."""
         position = max(offsets.position_of(offset), 1)
         if position not in self._held:
             stack = ExitStack()
@@ -280,7 +281,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._let_go(position)
 
     def _keep(self, position: int) -> None:
-        """Have the store keep a position, which is held, if the stream has a name."""
+        """Let the store keep a position, which is held, if the stream has a name."""
         name, seconds = self._options.name, self._options.position_for
         if not name or position == self._kept:
             return
@@ -301,7 +302,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._held.pop(position).close()
 
     def _beyond_loss(self, error: SnapshotTooOld) -> int:
-        """Where what can be read begins, if the rest may be left out.
+        """Return the first readable position, if the stream may leave the rest out.
 
         Raises:
             SnapshotTooOld: it may not.
@@ -313,7 +314,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- a task
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The changes of one step."""
+        """Yield the changes of one step."""
         if not isinstance(partition, StepPart):
             return
         step, db = partition.step, self._db
@@ -345,7 +346,7 @@ def _holds(span: Span, key: bytes) -> bool:
 
 
 def lost(error: SnapshotTooOld) -> SnapshotTooOld:
-    """What is said when changes are gone that a stream has not seen."""
+    """Return the error for changes that are gone before a stream has seen them."""
     return SnapshotTooOld(
         f"changes that this stream has not read are collected: {error}. Nothing was read: start a "
         "new query that reads the table data first, or set fail_on_data_loss=false to go on with "

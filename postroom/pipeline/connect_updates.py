@@ -1,9 +1,9 @@
-"""What keeps commands of Spark Connect from failing when a source in Python is planned.
+"""A workaround that keeps Spark Connect from failing when it plans a source in Python.
 
 PySpark 4.3.0 (SPARK-59135): the process that plans a source in Python reports the counts of two
-profilers, also if nothing is profiled. A client of Spark Connect that waits for a long command, as
-``spark-pipelines`` does, takes such a report for an error. So where a driver is elsewhere, reports
-that are empty are not made. That of a planner that is profiled is not made either.
+profilers, also if nothing is profiled. A client of Spark Connect that waits for a long command,
+such as ``spark-pipelines``, takes a report for an error. If the driver is elsewhere, empty reports
+are therefore not made. The report of a profiled planner is left out too.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pyspark import accumulators
 
 
 def drop_empty() -> None:
-    """Forgets the profilers of this process that have counted nothing."""
+    """Forget the profilers of this process that have counted nothing."""
     ids = getattr(accumulators, "SpecialAccumulatorIds", None)
     registry = getattr(accumulators, "_accumulatorRegistry", {})
-    for name in ("SQL_UDF_PROFIER", "SQL_UDF_PROFIER_V2"):  # so they are called
+    for name in ("SQL_UDF_PROFIER", "SQL_UDF_PROFIER_V2"):  # these are the names in PySpark
         profiler = registry.get(getattr(ids, name, None))
         if profiler is not None and not getattr(profiler, "_value", True):
             registry.pop(getattr(ids, name))

@@ -1,8 +1,8 @@
 """One connection to each store for each process.
 
-Spark forks its workers, pickles readers, and runs many tasks in one process. So a connection is
-never an attribute of what is pickled: it is looked up by what it connects to, and made anew in the
-child of a fork.
+Spark forks its workers, pickles readers, and runs many tasks in one process. A connection is
+therefore never an attribute of a pickled object. It is looked up by its address, and made anew in
+the child of a fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _open: dict[tuple[int, Store], Database] = {}
 
 
 def database(store: Store) -> Database:
-    """The store, connected to by this process.
+    """Return this process's connection to a store; make one if there is none.
 
     Raises:
         Unavailable, AccessDenied: it cannot be reached.
@@ -39,7 +39,7 @@ def database(store: Store) -> Database:
 
 
 def served_at(store: Store, address: str) -> Store:
-    """The same store, at an address."""
+    """Return the store at another address, on the loopback device."""
     return replace(store, connect=address, insecure=True)
 
 

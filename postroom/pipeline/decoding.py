@@ -16,14 +16,14 @@ from postroom.errors import WrongType, shorten
 from postroom.pipeline.typed_values import NotThatType, decoder
 
 CORRUPT: Final = "_corrupt_record"
-"""Values that cannot be decoded are in this column, as they are stored."""
+"""The column of values that cannot be decoded, in their stored form."""
 FAILFAST: Final = "failfast"
 PERMISSIVE: Final = "permissive"
 _NAMES: Final = {"json": "JSON", "msgpack": "MessagePack"}
 
 
 class Decode:
-    """Decodes the column of values of a table.
+    """The decoder of the column of values of a table.
 
     Args:
         format_: ``json`` or ``msgpack``.
@@ -92,7 +92,7 @@ class Decode:
 
 
 def decode_for(format_: str, schema: pa.Schema, name: str, mode: str) -> Decode | None:
-    """Return what decodes the column ``name`` of a schema; ``None``: its values stay bytes."""
+    """Return the decoder of the column ``name`` of a schema; ``None``: its values stay bytes."""
     if not format_ or name not in schema.names:
         return None
     return Decode(format_, schema.field(name), permissive=mode == PERMISSIVE)

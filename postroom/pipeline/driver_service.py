@@ -1,4 +1,4 @@
-"""What must outlive a planner, in the driver's own process: open folders, protected timestamps.
+"""The service in the driver's process that outlives a planner: open folders, held timestamps.
 
 ::
 
@@ -8,8 +8,8 @@
 
 A planner asks over the loopback device, a line of JSON for each question, and shows a secret that
 only this session's data source knows. A protection is given back when Spark has nothing to do and
-the data frame has not been used for as long as it asked for (``protect_for``). When the driver is
-gone its connections are, and with them all protections.
+the data frame was not used for the time that it asked for (``protect_for``). The end of the driver
+ends its connections, and with them all protections.
 """
 
 from __future__ import annotations
@@ -41,28 +41,29 @@ _LINE_BYTES: Final = 64 * 1024
 
 @dataclass(frozen=True)
 class Line:
-    """The way to a driver service, as it is pickled with the data source."""
+    """The address of a driver service, pickled with the data source."""
 
     port: int
     secret: str = field(repr=False)
 
     def address(self, store: Store) -> Store:
-        """A store as tasks reach it: a folder is opened by the driver, and served."""
+        """Return the address of a store for tasks: the driver opens and serves a folder."""
         if store.connect:
             return store
         answer = self._ask({"do": "address", "path": store.path})
         return connections.served_at(store, str(answer["address"]))
 
     def begin(self, store: Store, at: int, seconds: float, *, whole: bool) -> tuple[Store, int]:
-        """A store as tasks reach it, and a timestamp (0: now) that is kept readable there."""
+        """Return a store for tasks, and a timestamp (0: now) that is kept readable there."""
         answer = self._ask(_hold(store, at, seconds, whole=whole))
         reached = store if store.connect else connections.served_at(store, str(answer["address"]))
         return reached, int(answer["at"])
 
     @contextmanager
     def holding(self, store: Store, at: int, seconds: float) -> Iterator[None]:
-        """Keeps a timestamp readable from now on. The answer is waited for at the end of the block,
-        so that the store can be asked something meanwhile.
+        """Keep a timestamp readable from now on.
+
+        The answer is awaited at the end of the block: the store can be asked something meanwhile.
         """
         with self._asked(_hold(store, at, seconds, whole=False)) as line:
             yield
@@ -117,7 +118,7 @@ class _Held:
 
 
 class DriverService:
-    """See the module. It serves from when it is made until it is closed.
+    """The service: see the module. It serves from its making until it is closed.
 
     Args:
         is_busy: whether Spark has anything to do.
@@ -148,7 +149,7 @@ class DriverService:
             return sorted(each.at for each in self._held.values())
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
-        """What a planner is told."""
+        """Return the answer to a planner's question."""
         if not secrets.compare_digest(str(question.get("secret", "")), self._secret):
             return {"error": "AccessDenied", "message": "that is not this session's secret"}
         try:
@@ -171,14 +172,14 @@ class DriverService:
 
     @contextmanager
     def _open(self) -> Iterator[None]:
-        """Alone, and not after the end: what is opened then would stay open."""
+        """Hold the lock, and refuse after the end: a store opened then would stay open."""
         with self._lock:
             if self._over.is_set():
                 raise Unavailable("the session has ended; nothing was read: register in a new one")
             yield
 
     def _reached(self, store: Store) -> Store:
-        """A store as tasks reach it."""
+        """Return a store as tasks reach it."""
         return store if store.connect else connections.served_at(store, self._address(store.path))
 
     def _address(self, path: str) -> str:
@@ -209,13 +210,17 @@ class DriverService:
             try:
                 held = connections.database(store).hold(at or None, whole=whole and not at)
                 return int(stack.enter_context(held))
-            except Invalid:  # others have many, perhaps, and one of ours has to go
+            except Invalid:  # others may hold many, and one of ours has to go
                 if not whole or at or not self._make_room(store, 1):
                     raise
 
     def _make_room(self, store: Store, most: int) -> bool:
-        """A store keeps few timestamps as a whole: of ``most``, the one that is needed least has to
-        go, if Spark does nothing just now. Whether one has gone.
+        """Let go of the whole timestamp that is needed least, if Spark does nothing just now.
+
+        A store keeps ``most`` timestamps as a whole.
+
+        Returns:
+            Whether one has gone.
         """
         whole = [key for key, held in self._held.items() if held.whole and key[0] == store]
         if len(whole) < most or self._is_busy():
@@ -228,14 +233,14 @@ class DriverService:
             self.let_go()
 
     def let_go(self) -> None:
-        """Give back what is not needed any more."""
+        """Give back the protections that are not needed any more."""
         now = self._monotonic()
         with self._lock:
             over = [key for key, held in self._held.items() if held.until <= now]
         if not over or self._is_busy():
             return
         with self._lock:
-            for key in over:  # of which some may have been used meanwhile, or given back
+            for key in over:  # one may have been used meanwhile, or given back
                 held = self._held.get(key)
                 if held is not None and held.until <= now:
                     self._held.pop(key).stack.close()
@@ -262,7 +267,7 @@ class DriverService:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    """A thread for each question."""
+    """The server, with a thread for each question."""
 
     daemon_threads = True
 
@@ -272,13 +277,13 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Question(socketserver.StreamRequestHandler):
-    """One question, one answer."""
+    """The handler of one question, with one answer."""
 
     timeout = ASK_SECONDS
     server: _Server
 
     def handle(self) -> None:
-        """Answer it; whoever says nothing, or nonsense, is hung up on."""
+        """Answer the question; hang up on a peer that sends nothing, or nonsense."""
         try:
             question = json.loads(self.rfile.readline(_LINE_BYTES))
             answer = self.server.service.answer(question)

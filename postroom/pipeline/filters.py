@@ -1,8 +1,9 @@
-"""Filters of Spark, as far as they narrow what has to be read.
+"""Filters of Spark that narrow what has to be read.
 
 Spark evaluates every filter again: a selection may be too wide, never too narrow. It hands on
-conditions that are joined by AND, with literals; of columns of bytes ``=``, ``<``, ``IN`` and their
-like, but nothing about prefixes, which are ranges (:func:`postroom.pipeline.starts_with`).
+conditions that are joined by AND, with literals. For columns of bytes these are ``=``, ``<``,
+``IN`` and the like. Prefixes are not among them: they are ranges
+(:func:`postroom.pipeline.starts_with`).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FOREVER: Final = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be read.
+    """The part of a table that is to be read.
 
     Attributes:
         start, end: a span of keys; ``end=None`` is unbounded.
@@ -74,23 +75,23 @@ class Selection:
 
 
 def with_prefix(prefix: bytes) -> Selection:
-    """All keys that begin with ``prefix``."""
+    """Return the selection of all keys that begin with ``prefix``."""
     return Selection(start=prefix, end=after_prefix(prefix))
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The least bytes above all that begin with ``prefix``; ``None``: there are none."""
+    """Return the least bytes above all that begin with ``prefix``; ``None``: there are none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
 def _end(bound: bytes) -> bytes | None:
-    """The bound of a span that ends before ``bound``, which may be longer than any key."""
+    """Return the bound of a span that ends before ``bound``, which may be longer than any key."""
     return bound if len(bound) <= KEY_BYTES_MAX else after_prefix(bound[:KEY_BYTES_MAX])
 
 
 def narrowed(selection: Selection, filters: Iterable[Filter], table: str) -> Selection:
-    """``selection``, as far as ``filters`` leave it."""
+    """Return ``selection``, narrowed by ``filters``."""
     times, whole = _TIMES.get(table, ("", ""))
     for each in filters:
         attribute: tuple[str, ...] = getattr(each, "attribute", ())
@@ -179,7 +180,7 @@ def _by_time(selection: Selection, each: Filter) -> Selection:
 
 
 def _moments(value: Any) -> tuple[int, int] | None:
-    """The first and the last timestamp that a literal may mean."""
+    """Return the first and the last timestamp that a literal may mean."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value, value
     if isinstance(value, datetime):

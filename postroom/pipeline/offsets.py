@@ -1,12 +1,12 @@
-"""Offsets of a stream: up to where each range was read, as what Spark writes into its log.
+"""Offsets of a stream: up to where each range was read, in the form of Spark's log.
 
 ::
 
     {"version": 1, "ranges": {"<range id>": {"generation", "start", "end", "position"}}}
 
 Keys are hexadecimal text; an empty ``end`` is none. Everything that a batch reads is in its two
-offsets (:func:`steps`): who plans it again, in another process and after the ranges have changed,
-plans the same.
+offsets (:func:`steps`). A batch that is planned again, in another process and after the ranges have
+changed, reads the same changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RangePosition:
 
 @dataclass(frozen=True)
 class Step:
-    """What a batch reads of a range: the changes after one timestamp, up to another."""
+    """The part of a batch in one range: the changes after one timestamp, up to another."""
 
     range_id: int
     generation: int
@@ -45,7 +45,7 @@ class Step:
 
 
 def write(positions: Iterable[RangePosition]) -> dict[str, Any]:
-    """An offset."""
+    """Return the offset for positions."""
     ranges = {
         str(each.range_id): {
             "generation": each.generation,
@@ -59,7 +59,7 @@ def write(positions: Iterable[RangePosition]) -> dict[str, Any]:
 
 
 def read(offset: dict[str, Any]) -> list[RangePosition]:
-    """The positions in an offset.
+    """Return the positions in an offset.
 
     Raises:
         Invalid: another version has written it.
@@ -82,7 +82,7 @@ def read(offset: dict[str, Any]) -> list[RangePosition]:
 
 
 def everywhere(ranges: Iterable[Partition], position: int) -> dict[str, Any]:
-    """All ranges of a span, read up to one timestamp."""
+    """Return the positions of all ranges of a span, read up to one timestamp."""
     return write(
         RangePosition(each.range_id, each.generation, each.start, each.end, position)
         for each in ranges
@@ -90,15 +90,15 @@ def everywhere(ranges: Iterable[Partition], position: int) -> dict[str, Any]:
 
 
 def position_of(offset: dict[str, Any]) -> int:
-    """The timestamp up to which everything was read."""
+    """Return the timestamp up to which everything was read."""
     return min((each.position for each in read(offset)), default=0)
 
 
 def steps(start: dict[str, Any], end: dict[str, Any]) -> list[Step]:
-    """What lies between two offsets, by the ranges of the later one.
+    """Return the steps between two offsets, by the ranges of the later one.
 
-    A range that was split or merged since the earlier offset goes on for each piece of its span
-    where that had been read.
+    A range that was split or merged since the earlier offset goes on, piece by piece, from the
+    earlier positions.
     """
     before = read(start)
     found = []

@@ -1,4 +1,4 @@
-"""What was asked for: the options of a source, checked, with a word for each mistake.
+"""The options of a source, checked, with a word for each mistake.
 
 Spark hands on options as text, and names in lower case.
 """
@@ -30,7 +30,7 @@ _OF_SPARK: Final = frozenset({
 _OF_OTHER_CLOCKS: Final = range(10**7, 10**16)
 """Dates as 20260131, and seconds, milli- or microseconds since 1970: stores tell larger numbers."""
 PROTECT_SECONDS: Final = 600.0
-"""How long a data frame that is not used stays readable, at least."""
+"""The least time for which a data frame that is not used stays readable."""
 
 _KNOWN: Final = frozenset({
     "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token", "table", "at",
@@ -41,7 +41,7 @@ _KNOWN: Final = frozenset({
 
 @dataclass(frozen=True)
 class Store:
-    """Which store, and how it is reached. It is the key of a process's connections.
+    """The addresses or the folder of a store; it is the key of a process's connections.
 
     Attributes:
         connect: addresses of nodes; empty: the folder at ``path``.
@@ -60,7 +60,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Options:
-    """What a source is asked for.
+    """The options of a source.
 
     Attributes:
         store: which one.
@@ -102,8 +102,8 @@ class Options:
 def plain(given: Mapping[str, str]) -> dict[str, str]:
     """Return options by their own names.
 
-    The options of a table (``CREATE TABLE ... USING postroom OPTIONS (...)``) come twice: as they
-    are, and beginning with ``option.``. ``path`` comes as ``location`` besides, as a URI.
+    The options of a table (``CREATE TABLE ... USING postroom OPTIONS (...)``) come twice: by their
+    names, and beginning with ``option.``. ``path`` comes as ``location`` besides, as a URI.
     """
     options = {name.lower(): value for name, value in given.items()}
     of_table = [name for name in options if name.startswith(_OF_TABLE)]
@@ -113,16 +113,17 @@ def plain(given: Mapping[str, str]) -> dict[str, str]:
         options = {name: each for name, each in options.items() if name not in _OF_SPARK}
     location = options.pop("location", "")
     if options.get("connect") and (of_table or location):
-        options.pop("path", None)  # of a table without a folder of its own
+        options.pop("path", None)  # the path of a table without a folder of its own
     elif location:
         options.setdefault("path", location)
-    if options.get("path", "").startswith("file:"):  # as Spark writes a folder of a table
+    # the form in which Spark writes a folder of a table
+    if options.get("path", "").startswith("file:"):
         options["path"] = unquote(urlsplit(options["path"]).path)
     return options
 
 
 def parse(given: Mapping[str, str]) -> Options:
-    """The options of a source.
+    """Return the options of a source.
 
     Raises:
         Invalid: one is unknown, missing or impossible.
@@ -221,9 +222,7 @@ def _moment(name: str, given: str | None) -> int:
     except ValueError:
         moment = None
     if moment is None or given.isdecimal():
-        return _timestamp(
-            name, given.removeprefix("Timestamp(").removesuffix(")")
-        )  # as Spark has it
+        return _timestamp(name, given.removeprefix("Timestamp(").removesuffix(")"))  # Spark's unit
     if moment.tzinfo is None:
         raise Invalid(
             f"{name} is {given!r}, which has no time zone: give an aware datetime, or "

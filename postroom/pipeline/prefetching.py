@@ -7,13 +7,13 @@ task in Python would cost Spark about 50 ms, and ask the store once more for wha
          └─────────── kept ──▶ partitions ──▶ JVM, which keeps the rows as a block of its own
                                                 └── lost, or a restart ──▶ read() in a task
 
-Spark has that way for sources without partitions (``SimpleDataSourceStreamReader``), which however
-know no limits. Its wrapper around those is made for it, and asks for rows in ``getCache``. This is
-one such wrapper, around a reader that plans and reads as any other. What is sent here is what a
-task would read, since changes between two offsets never change; so a batch that is repeated after a
-restart, without what is kept here, is the same.
+Spark offers that for sources without partitions (``SimpleDataSourceStreamReader``), which however
+know no limits. Its wrapper around them asks for rows in ``getCache``. This is such a wrapper,
+around a reader that plans and reads like any other. It sends the rows that a task would read, since
+changes between two offsets never change. A batch that is repeated after a restart, without the kept
+rows, has equal rows.
 
-The wrapper is no public class: where PySpark has none, all batches are read in tasks.
+The wrapper is no public class: if PySpark lacks it, all batches are read in tasks.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Prefetched(Protocol):
     def prefetched(
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
-        """The rows of a batch of one partition; ``None``: they have to be read."""
+        """Return the rows of a batch of one partition; ``None``: they have to be read."""
 
 
 def with_prefetch(reader: Any) -> DataSourceStreamReader:
-    """``reader``, of which small batches need no task in Python.
+    """Return ``reader``, whose small batches need no task in Python.
 
     Args:
         reader: a ``DataSourceStreamReader`` with limits that is ``Prefetched``, too.
@@ -48,47 +48,47 @@ def with_prefetch(reader: Any) -> DataSourceStreamReader:
 
 
 class _WithPrefetch(_Wrapper or DataSourceStreamReader):  # type: ignore[misc]
-    """See the module. Everything but ``getCache`` is the reader's own."""
+    """The wrapper: see the module. Everything but ``getCache`` is the reader's own."""
 
     def __init__(self, reader: Any) -> None:
-        self.simple_reader = reader  # that it can be made ready for availableNow is looked up here
+        self.simple_reader = reader  # PySpark looks here for the method that prepares availableNow
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        """Where a new query begins."""
+        """Return the offset at which a new query begins."""
         offset: dict[str, Any] = self.simple_reader.initialOffset()
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """How much a batch reads at most."""
+        """Return how much a batch reads at most."""
         return self.simple_reader.getDefaultReadLimit()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Up to where the next batch reads."""
+        """Return the end of the next batch."""
         offset: dict[str, Any] = self.simple_reader.latestOffset(start, limit)
         return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """What lies between two offsets."""
+        """Return the parts of the batch between two offsets."""
         parts: list[InputPartition] = self.simple_reader.partitions(start, end)
         return parts
 
     def getCache(  # noqa: N802
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
-        """The rows of a batch, if they are known."""
+        """Return the rows of a batch, if they are known."""
         of: Prefetched = self.simple_reader
         return of.prefetched(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads."""
+        """Yield the rows of a task."""
         yield from self.simple_reader.read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """A batch is done."""
+        """Note that a batch is done."""
         self.simple_reader.commit(end)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Note that the query has ended."""
         self.simple_reader.stop()
 
 

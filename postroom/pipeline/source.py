@@ -1,8 +1,8 @@
-"""The data source ``postroom``: what ``spark.read.format("postroom")`` makes.
+"""The data source ``postroom``: the class behind ``spark.read.format("postroom")``.
 
 It is made once for a data frame, in a process of Spark's, and pickled into those that plan and
-read. So it holds what must be the same in all of them: the options, and the pinned timestamp.
-(``reader`` is called anew for each plan, and would find another one.)
+read. It holds what must be equal in all of them: the options, and the pinned timestamp. (``reader``
+is called anew for each plan, and would find another one.)
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from postroom.pipeline.worker_processes import settle
 
 
 class PostroomSource(DataSource):
-    """See the module. ``register`` makes a subclass for the session.
+    """The data source: see the module. ``register`` makes a subclass for the session.
 
     Attributes:
         line: to the driver's service; ``None``: there is none.
@@ -54,30 +54,31 @@ class PostroomSource(DataSource):
         self.store, self.at = self._reached() if self.is_sink else self._pinned()
 
     def _planned(self) -> None:
-        """This process plans."""
+        """Prepare this process for planning."""
         settle()
         if self.line is None:
             connect_updates.drop_empty()
 
     def _reached(self) -> tuple[Store, int]:
-        """The store as tasks reach it. What writes has no timestamp."""
+        """Return the store as tasks reach it, and 0: a writer has no timestamp."""
         store = self.wanted.store
         return (store if self.line is None else self.line.address(store)), 0
 
     def _pinned(self) -> tuple[Store, int]:
-        """The store as tasks reach it, and the timestamp of this data frame."""
+        """Return the store as tasks reach it, and the timestamp of this data frame."""
         wanted = self.wanted
         whole = wanted.table in tables.UNVERSIONED
         if self.line is not None:
-            whole = whole and not wanted.at  # else it is held by whoever has named it
+            whole = whole and not wanted.at  # otherwise the one who named it holds it
             return self.line.begin(wanted.store, wanted.at, wanted.protect_for, whole=whole)
         if whole and not wanted.at:
             raise Invalid(f"{wanted.table!r} can be read only where register() was called")
         return wanted.store, wanted.at or int(connections.database(wanted.store).now())
 
     def _first_readable(self) -> int:
-        """After which timestamp all that has happened is there. It stays as long as the pin does,
-        so all plans find the same.
+        """Return the timestamp after which all that has happened is readable.
+
+        It stays readable for as long as the pin does: all plans find the same one.
         """
         found = connections.database(self.store).partitions(part_bytes=1 << 60)
         since = max(each.readable_from for each in found)
@@ -87,15 +88,15 @@ class PostroomSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """Return the name of the format."""
         return "postroom"
 
     def schema(self) -> StructType:
-        """All columns of the table, values as bytes."""
+        """Return all columns of the table, values as bytes."""
         return tables.schema_of(self.wanted.table)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What plans and reads a batch."""
+        """Return the reader that plans and reads a batch."""
         self._planned()
         tables.check(schema, self.wanted.table, self.wanted.format, self.wanted.mode)
         wanted = self.wanted
@@ -106,7 +107,7 @@ class PostroomSource(DataSource):
         return TableReader(wanted, self.store, self.at, self.line, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """What plans and reads a stream of changes."""
+        """Return the reader that plans and reads a stream of changes."""
         self._planned()
         if self.wanted.table != "changes":
             raise Invalid(
@@ -117,14 +118,14 @@ class PostroomSource(DataSource):
         return with_prefetch(ChangeReader(self.wanted, self.store, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """What writes a data frame."""
+        """Return the writer of a data frame."""
         options = self._sink(schema, overwrite=overwrite)
         if options.mode == of_sinks.LOAD:
             return LoadWriter(self.store, options)
         return BatchWriter(self.store, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's signature
-        """What writes the batches of a stream."""
+        """Return the writer of the batches of a stream."""
         options = self._sink(schema, overwrite=overwrite)
         if options.mode == of_sinks.LOAD:
             raise Invalid("mode=load is for a data frame that does not stream: give mode=put")
@@ -136,7 +137,7 @@ class PostroomSource(DataSource):
         return StreamWriter(self.store, options)
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
-        """The options of a sink, which fit to the rows."""
+        """Return the options of a sink, which fit the rows."""
         self._planned()
         if overwrite:
             raise Invalid(

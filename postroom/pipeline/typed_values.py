@@ -23,7 +23,7 @@ null                  ``null``                         nil
 ====================  ===============================  ===================================
 
 Any other type (intervals, variant, maps with other keys) is refused before a row is read, by the
-name of its column. What is read is accepted as it is written here, and nothing else is.
+name of its column. Reading accepts exactly the forms that are written.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 _Scalars: TypeAlias = tuple[tuple[Callable[[pa.DataType], bool], Convert, Convert], ...]
-"""What tells a type, and what converts its values for JSON and for MessagePack."""
+"""The test of a type, and the converters of its values for JSON and for MessagePack."""
 
 _ENCODERS: Final[_Scalars] = (
     (pa.types.is_boolean, _same, _same),
@@ -305,7 +305,7 @@ _DECODERS: Final[_Scalars] = (
 
 
 def _scalar(type_: pa.DataType, table: _Scalars, is_json: bool) -> Convert | None:
-    """Return what converts values of a type that has no others inside; ``None``: it has."""
+    """Return the converter of a type that has no others inside; ``None``: it has."""
     for is_one, to_json, to_messagepack in table:
         if is_one(type_):
             return to_json if is_json else to_messagepack

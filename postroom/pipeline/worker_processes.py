@@ -1,13 +1,13 @@
-"""What is done once in each of Spark's Python processes.
+"""Settings that are made once in each of Spark's Python processes.
 
-Spark keeps them, and collects garbage in each after every task and every question of a planner.
-That looks at every object that was imported (Spark, Arrow, NumPy, Postroom: 70,000), to find that
-all of them are needed: 13 ms of a processor each time, while the next task of this process waits.
-So when Postroom has been imported, the collector is told to look at what is there no more
-(``gc.freeze``). What comes later is collected as ever.
+Spark keeps these processes, and collects garbage in each after every task and every question of a
+planner. The collector then visits every imported object (Spark, Arrow, NumPy, Postroom: 70,000), to
+find that all of them are needed. Each visit takes 13 ms of a processor, while the next task of
+this process waits. After the imports, the collector is told to ignore these objects
+(``gc.freeze``). Later ones are collected.
 
-An error of Postroom is a sentence that says what to do. Spark would put the calls that led to it
-before that; so it is told to leave them out, of these errors only.
+An error of Postroom is a sentence that says what to do. Spark would print the calls that led to it
+first. It is told to leave them out, for these errors only.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ _settled = False
 
 
 def settle() -> None:
-    """What this process has imported stays. It does something once, and nothing outside of Spark's
-    own processes: a driver's garbage is its program's business.
+    """Keep what this process has imported out of garbage collection.
+
+    It does something once, and nothing outside of Spark's own processes: a driver's garbage is its
+    program's business.
     """
     global _settled  # noqa: PLW0603 - once for the process
     if not _settled and _is_of_spark():
-        gc.collect()  # what is garbage by now shall not stay
+        gc.collect()  # present garbage shall not stay
         gc.freeze()
         _tell_errors_in_a_sentence()
         _settled = True
@@ -47,7 +49,7 @@ def _tell_errors_in_a_sentence() -> None:
             e = e.__context__  # Spark stops a reader of streams that could not be made
         handle(e, outfile, True if isinstance(e, Error) else hide_traceback)
 
-    for module in list(sys.modules.values()):  # they have imported it by its name
+    for module in list(sys.modules.values()):  # these modules have imported it by its name
         if getattr(module, "__dict__", {}).get("handle_worker_exception") is handle:
             module.handle_worker_exception = handle_plainly  # type: ignore[attr-defined]
 

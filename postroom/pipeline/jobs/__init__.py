@@ -1,6 +1,6 @@
-"""Jobs: what Spark does for a store, each a function and a command.
+"""Jobs that Spark does for a store, each a function and a command.
 
-``docs/jobs.md`` tells what each of them is for, `job` what they have in common.
+``docs/jobs.md`` describes each of them, `job` what they have in common.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What jobs have in common: the store that they are about, and how they tell how far they are.
+"""The common parts of jobs: their store, their progress and their errors.
 
-A job is a function of a session and a store. The store is given as the options of the source that
-say which one, so that a job hands them on::
+A job is a function of a session and a store. The store is given as options of the source, which a
+job hands on::
 
     store = {"connect": "10.0.0.1:7400", "tls_ca": "ca.pem"}
     spark.read.format("postroom").options(**store).option("table", "queue").load()
@@ -26,19 +26,19 @@ from postroom.errors import Error, Invalid
 from postroom.pipeline.options import parse
 
 _OWN: Final = "postroom."
-"""What the names of Postroom's errors begin with."""
+"""The beginning of the names of Postroom's errors."""
 _GENERAL: Final = "An error occurred while calling"
 
 
 class JobFailed(Error):
-    """A job could not do what it is for; the message says what was changed, and what to do."""
+    """A job could not do its work; the message says what was changed, and what to do."""
 
 
 class Progress(Protocol):
-    """Is told how far a job is."""
+    """The receiver of a job's progress."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
-        """``done`` of ``total`` (``None``: nobody knows) are done of a stage.
+        """Report that ``done`` of ``total`` (``None``: unknown) are done of a stage.
 
         Args:
             stage: what is being done, in a few words; those of a job follow each other.
@@ -48,8 +48,9 @@ class Progress(Protocol):
 
 
 def in_a_line(text: str) -> str:
-    """What Spark says of a failure, without the ways through its processes: the last thing that
-    Postroom has said in a task, or else the first line.
+    """Return Spark's text of a failure as one line, without the calls in its processes.
+
+    The line is the last one that Postroom has said in a task, or else the first one.
     """
     lines = [line.strip(": ") for line in text.splitlines()]
     own = [line for line in lines if line.startswith(_OWN)]
@@ -64,15 +65,16 @@ def _silent(stage: str, done: int, total: int | None) -> None:
 
 
 SILENT: Progress = _silent
-"""Is told, and tells nobody."""
+"""The receiver that ignores progress."""
 
 
 @contextmanager
 def database(
     spark: SparkSession, store: Mapping[str, str], codec: str | Codec | None = None
 ) -> Iterator[Database]:
-    """The store, over a connection of the job's own. A folder is opened by the driver's service,
-    once for everybody in this program.
+    """Connect to the store, over a connection of the job's own.
+
+    The driver's service opens a folder, once for everybody in this program.
 
     Args:
         spark: a session on which :func:`postroom.pipeline.register` was called.

@@ -5,13 +5,13 @@
     files ─▶ rows ─┬─ key, value, ... ─▶ sink, as one batch of the query "load/NAME"
                    └─ what cannot be one: fails the load, or is written aside
 
-Exactly once is the sink's: the batch has a name, and the store knows it for good. Whatever is run
-again under this name, or at the same time, changes nothing more. A bulk load (``mode="load"``) has
-the name that bulk loads have.
+The sink makes it exactly once: the batch has a name, and the store knows it for good. A load that
+runs again under this name, or at the same time, changes nothing more. A bulk load (``mode="load"``)
+has the name that bulk loads have.
 
-Columns are found by their names in each file (:mod:`.load_files`). What is wrong with a row is
-found by Spark while it is read, so that the file can be named: a row that is none, a key or a value
-that is null or too long. Everything else is for the sink to refuse.
+Columns are found by their names in each file (:mod:`.load_files`). Spark finds faults of a row
+while it reads it, with the name of the file: it is no row, or its key or value is null or too long.
+The sink refuses all other faults.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MEANT: Final[dict[str, frozenset[str]]] = {
     "message": frozenset({"headers", "deliver_at"}),
     "queue": frozenset({"headers", "deliver_at", "queue", "kind", "id", "priority", "group"}),
 }
-"""Which columns of the sink may be set, besides key and value."""
+"""The columns of the sink that may be set, besides key and value."""
 _FIELDS: Final = "_fields"
 _BAD: Final = "a row cannot be loaded: "
 _ENDS: Final = " [nothing was loaded]"
@@ -57,7 +57,7 @@ _ENDS: Final = " [nothing was loaded]"
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """What becomes of the rows.
+    """The options of a load: which rows become what.
 
     Attributes:
         name: of the load: under it, it happens once.
@@ -92,7 +92,7 @@ class LoadOptions:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a load has come to.
+    """The result of a load.
 
     Attributes:
         name: of the load.
@@ -120,7 +120,7 @@ def load(
     *,
     progress: Progress = SILENT,
 ) -> LoadResult:
-    """Loads files into a store, each row exactly once, whatever is killed and run again.
+    """Load files into a store, each row exactly once, whatever is killed and run again.
 
     Args:
         spark: a session on which ``register`` was called.
@@ -157,7 +157,7 @@ def load(
     writer = written(spark, wanted, checked).write.format("postroom").options(**store)
     try:
         writer.options(**sink_options(checked)).mode("append").save()
-    except Exception as error:  # whatever Spark makes of it
+    except Exception as error:  # Spark raises many types of errors
         raise failure(error) from error
     loaded = int(counted.get["rows"])
     progress("loading rows", loaded, loaded)
@@ -169,7 +169,7 @@ def load(
 
 
 def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
-    """The options, with a format.
+    """Return the checked options, with a format.
 
     Raises:
         Invalid: they cannot be.
@@ -199,7 +199,7 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
 
 
 def fields_of(template: str) -> list[tuple[str, str | None]]:
-    """The parts of a template: text, and the column after it, if any.
+    """Return the parts of a template: text, and the column after it, if any.
 
     Raises:
         Invalid: it is none.
@@ -215,7 +215,7 @@ def fields_of(template: str) -> list[tuple[str, str | None]]:
 
 
 def sink_options(options: LoadOptions) -> dict[str, str]:
-    """The options of the sink."""
+    """Return the options of the sink."""
     if options.mode == "load":
         return {"mode": "load", "load": QUERY + options.name, "prefix": options.prefix}
     named = {"mode": options.mode, "query": QUERY + options.name, "batch": "0"}
@@ -223,7 +223,7 @@ def sink_options(options: LoadOptions) -> dict[str, str]:
 
 
 def is_done(db: Database, options: LoadOptions) -> bool:
-    """Whether the load has happened; what is left of it is carried out."""
+    """Return whether the load has happened; carry out what is left of it."""
     name = (QUERY + options.name).encode()
     if options.mode == "load":
         start = options.prefix.encode()
@@ -239,7 +239,7 @@ def is_done(db: Database, options: LoadOptions) -> bool:
 
 
 def judged(rows: DataFrame, options: LoadOptions) -> DataFrame:
-    """The columns of the sink, and of each row what is wrong with it (``problem``), and its file.
+    """Return the columns of the sink, and each row's problem (``problem``) and file.
 
     Raises:
         Invalid: a column is not there.
@@ -272,7 +272,7 @@ def _all(names: list[str]) -> Column:
 
 
 def key_of(names: list[str], options: LoadOptions) -> Column | None:
-    """The key of a row; ``None``: that of a queue message is its id."""
+    """Return the key of a row; ``None``: that of a queue message is its id."""
     template = options.key
     if not template:
         if "key" in names:
@@ -293,7 +293,7 @@ def key_of(names: list[str], options: LoadOptions) -> Column | None:
 
 
 def value_of(names: list[str], options: LoadOptions) -> dict[str, Column]:
-    """The column of the value; or of the fields that are packed into it."""
+    """Return the column of the value, or of the fields that are packed into it."""
     value = _packed_as(names, options)
     if value in PACKED:
         return {_FIELDS: _all(names)}
@@ -318,7 +318,7 @@ def _check_there(name: str, names: list[str]) -> None:
 
 
 def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
-    """What is wrong with a row, in words; null: nothing."""
+    """Return the fault of a row in words, or null."""
     said = F.when(
         F.col("_said").isNotNull(), F.lit(f"it is no {options.format.upper()} of these columns")
     )
@@ -334,7 +334,7 @@ def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
 
 
 def written(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
-    """What is given to the sink: each row of it is sound, or fails the load."""
+    """Return the rows for the sink: each row is sound, or fails the load."""
     del spark
     names = [name for name in rows.columns if name not in {"problem", "file", "row"}]
     said = F.concat(
@@ -374,7 +374,7 @@ def _packed(rows: DataFrame, format_: str) -> DataFrame:
 
 
 def _write_aside(rows: DataFrame, folder: str) -> int:
-    """Writes the rows that cannot be loaded into a folder; how many there are."""
+    """Write the rows that cannot be loaded into a folder; return how many there are."""
     bad = rows.where(F.col("problem").isNotNull()).select("file", "problem", "row")
     counted = Observation()
     observed = bad.observe(counted, F.count(F.lit(1)).alias("rows"))
@@ -383,7 +383,7 @@ def _write_aside(rows: DataFrame, folder: str) -> int:
 
 
 def failure(error: Exception) -> Error:
-    """What to say of a load that Spark has given up."""
+    """Return the error for a load that Spark has given up."""
     said = str(error)
     start, end = said.find(_BAD), said.find(_ENDS)
     if 0 <= start < end:

@@ -1,4 +1,4 @@
-"""The rows of the files of a load: columns are found by their names, in each file for itself.
+r"""The rows of the files of a load: columns are found by their names, in each file for itself.
 
 ::
 
@@ -6,9 +6,10 @@
                             └─ others ─▶ refused by the file's name, or united (merge_schema)
 
 CSV is that of RFC 4180, as Python and Excel write it: a quote inside quotes is doubled, and quoted
-text may hold newlines. So Spark reads a file of CSV in one task. Options of Spark's reader choose
-another dialect: ``escape=\\``, ``sep=;``, ``multiLine=false`` for large files without newlines in
-text, ``header=false`` for files whose columns are told by their places (``_c0``, ``_c1``, ...).
+text may hold newlines. Spark therefore reads a file of CSV in one task. Options of Spark's reader
+choose another dialect: ``escape=\``, ``sep=;``, ``multiLine=false`` for large files without
+newlines in text, ``header=false`` for files whose columns are named by their places (``_c0``,
+``_c1``, ...).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from postroom.errors import Invalid
 from postroom.pipeline.jobs.job import in_a_line
 
 CORRUPT: Final = "_corrupt_record"
-"""The column of what is no row."""
+"""The column of lines that are no rows."""
 FILE: Final = "_file"
 """The column of the file that a row is from."""
 
@@ -86,7 +87,7 @@ def read(
 
 
 class _Reader:
-    """Reads files of one format.
+    """The reader of files of one format.
 
     Args:
         spark, format_, options, merge_schema: as :func:`read` takes them.
@@ -106,7 +107,7 @@ class _Reader:
         self._options = {**(_RFC_4180 if format_ == "csv" else {}), **options}
         self._quote = self._options.get("quote", '"')
         separator = self._options.get("sep", self._options.get("delimiter", ","))
-        self._separator = separator.replace("\\t", "\t")  # as Spark reads it
+        self._separator = separator.replace("\\t", "\t")  # written as Spark reads it
         if not self._separator:
             raise Invalid("sep is empty; nothing was loaded: it is what stands between columns")
 
@@ -197,7 +198,7 @@ class _Reader:
         without = F.replace(F.col("value"), F.lit(self._quote), F.lit(""))
         quotes = (F.length("value") - F.length(without)).alias("quotes")
         counted = self._lines(files).select(F.col("_metadata.file_path").alias("path"), quotes)
-        if self._options["multiLine"].lower() != "true":  # they are closed in each line
+        if self._options["multiLine"].lower() != "true":  # quotes are closed in each line
             counted = counted.withColumn("quotes", F.col("quotes") % 2)
             whole = F.max("quotes")
         else:
@@ -224,7 +225,7 @@ class _Reader:
             raise Invalid(f"{path} has {which}; nothing was loaded: mend its header")
         return names
 
-    # --- whether they fit
+    # --- fitting columns
 
     def united(self, found: Mapping[str, Columns], wanted: Columns | None) -> Columns:
         """Return all columns, with their types.

@@ -1,9 +1,9 @@
-"""Work that is spread over Spark's tasks: a function of one thing at a time, for each of many.
+"""Work that is spread over Spark's tasks: a function that is called for each of many things.
 
-For jobs that read or write no rows of Spark's: each thing is a task, and what the function answers
-(bytes) comes back. What it raises on purpose comes back, too, and is raised here, as it was: so a
-job sees the errors of the store, and not a page of Java. Everything else fails the task, which
-Spark tries again as it is set up to.
+It is for jobs that read or write no rows of Spark's. Each thing is a task, and the answer of the
+function (bytes) comes back. An error that it raises on purpose comes back, too, and is raised here:
+a job sees the errors of the store, and not a page of Java. Other errors fail the task, which Spark
+tries again by its own settings.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from postroom.pipeline.options import Store, parse
 T = TypeVar("T")
 
 AT_ONCE: Final = 32
-"""So many things are given to Spark at a time; between them it is told how far the work is."""
+"""The things given to Spark at a time; between them the progress is reported."""
 _SCHEMA: Final = "number bigint, failed string, said binary"
 
 
 def reached(spark: SparkSession, store: Mapping[str, str]) -> Store:
-    """A store as tasks reach it: a folder is opened by the driver's service, and served.
+    """Return a store as tasks reach it: the driver's service opens and serves a folder.
 
     Raises:
         Invalid: the options say no store, or a folder where there is no driver's service.
@@ -49,7 +49,7 @@ def spread(
     stage: str,
     progress: Progress,
 ) -> list[bytes]:
-    """What ``act`` answers of each of ``things``, in their order.
+    """Return the answers of ``act`` to each of ``things``, in their order.
 
     Args:
         spark: whose tasks.
@@ -93,7 +93,7 @@ def _each(
 
 
 def attempted(act: Callable[[T], bytes], thing: T) -> tuple[str, bytes]:
-    """The name of the error that ``act`` has raised, or an empty one; and what was said."""
+    """Return the name of the error that ``act`` has raised, or ``""``, and its text or answer."""
     try:
         return "", act(thing)
     except Error as error:

@@ -1,17 +1,18 @@
-"""The folder of an archive: what is asked of a file system, on this machine or elsewhere.
+"""The folder of an archive: its operations on a file system, on this machine or elsewhere.
 
 Everything rests on four promises:
 
 * a file that was written and closed is there for everybody who reads or lists afterwards;
-* :meth:`Folder.put_new` makes a file appear as a whole or not at all, and never over another one;
-* after :meth:`Folder.sync` files outlive a loss of power;
+* :meth:`ArchiveFolder.put_new` makes a file appear as a whole or not at all, and never over another
+  one;
+* after :meth:`ArchiveFolder.sync` files outlive a loss of power;
 * deleting is not undone.
 
-On this machine they are kept by ``fsync``, of files and of the folders that name them, and by a
-hard link, which fails where there is a file. Elsewhere Hadoop's ``FileSystem`` is used, which is
-what Spark itself writes with: HDFS keeps them all. Stores of objects keep the first, third and
-fourth; two that rename onto one name at once may both succeed there, so only one run at a time may
-archive into such a folder.
+On this machine they are kept by ``fsync``, of files and of the folders that name them. A hard link
+keeps the second one: it fails if there is a file. Elsewhere Spark's own file system is used,
+Hadoop's ``FileSystem``. HDFS keeps all promises. Stores of objects keep the first, third and
+fourth. Two runs that rename onto one name at once may both succeed there: only one run at a time
+may archive into such a folder.
 """
 
 from __future__ import annotations
@@ -34,42 +35,44 @@ _LOCAL: Final = {"", "file"}
 
 
 class Found(NamedTuple):
-    """A file: its path below the folder, and its size in bytes."""
+    """The path of a file below the folder, and its size in bytes."""
 
     path: str
     size: int
 
 
 class Folder(Protocol):
-    """See the module. Paths are relative, with ``/``."""
+    """The folder of an archive: see the module. Paths are relative, with ``/``."""
 
     def uri(self, path: str = "") -> str:
-        """As Spark names it."""
+        """Return the URI by which Spark names a path."""
 
     def files(self, path: str) -> list[Found]:
-        """All files below a path, in order; none if there is no such path."""
+        """Return all files below a path, in order; none if there is no such path."""
 
     def read(self, path: str) -> bytes:
-        """All of a small file.
+        """Return the content of a small file.
 
         Raises:
             FileNotFoundError: there is none.
         """
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Makes a small file that outlives a loss of power; ``False``: there is one already, and
-        nothing was changed.
+        """Make a small file that outlives a loss of power.
+
+        Returns:
+            ``False`` if there is one already, and nothing was changed.
         """
 
     def sync(self, paths: list[str]) -> None:
-        """These files outlive a loss of power from now on."""
+        """Make these files outlive a loss of power from now on."""
 
     def delete(self, path: str) -> None:
-        """Deletes a file, or nothing if there is none."""
+        """Delete a file, or nothing if there is none."""
 
 
 class LocalFolder:
-    """On this machine, or on a share that it has mounted.
+    """A folder on this machine, or on a share that it has mounted.
 
     Args:
         root: need not be there yet.
@@ -79,28 +82,28 @@ class LocalFolder:
         self._root = root.absolute()
 
     def uri(self, path: str = "") -> str:
-        """As Spark names it, which takes percent signs for what they are."""
+        """Return the URI by which Spark names a path; it takes percent signs literally."""
         return f"file://{self._root / path}"
 
     def files(self, path: str) -> list[Found]:
-        """All files below a path."""
+        """Return all files below a path."""
         found = []
         for folder, _, names in os.walk(self._root / path, onerror=_raise_if_there):
             for each in (Path(folder, name) for name in names):
                 try:
                     state = each.stat()
-                except FileNotFoundError:  # somebody has deleted it just now, or it is a draft
+                except FileNotFoundError:  # it was deleted just now, or it is a draft
                     continue
                 if stat.S_ISREG(state.st_mode):
                     found.append(Found(each.relative_to(self._root).as_posix(), state.st_size))
         return sorted(found)
 
     def read(self, path: str) -> bytes:
-        """All of a small file."""
+        """Return the content of a small file."""
         return (self._root / path).read_bytes()
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Written under another name, synced, and linked: a link fails where there is a file."""
+        """Write a file under another name, sync and link it; a link fails if there is a file."""
         place = self._root / path
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_name(f"{place.name}.{secrets.token_hex(8)}.draft")
@@ -119,7 +122,7 @@ class LocalFolder:
         return True
 
     def sync(self, paths: list[str]) -> None:
-        """Syncs files, and the folders that name them."""
+        """Sync files, and the folders that name them."""
         folders = set()
         for path in paths:
             place = self._root / path
@@ -135,7 +138,7 @@ class LocalFolder:
             _sync(folder)
 
     def delete(self, path: str) -> None:
-        """Deletes a file, and the folders that are empty then."""
+        """Delete a file, and the folders that are empty then."""
         place = self._root / path
         place.unlink(missing_ok=True)
         for folder in place.parents:
@@ -143,12 +146,12 @@ class LocalFolder:
                 return
             try:
                 folder.rmdir()
-            except OSError:  # it holds something, or is gone
+            except OSError:  # it is not empty, or is gone
                 return
 
 
 def _raise_if_there(error: OSError) -> None:
-    """A folder that is not there, or goes just now, has no files; of others nobody knows."""
+    """Raise an error unless it says that the folder is missing, and has no files."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -162,7 +165,7 @@ def _sync(path: Path) -> None:
 
 
 class HadoopFolder:
-    """Wherever Spark can write, through its own Java classes.
+    """A folder that Spark can write, reached through its own Java classes.
 
     Args:
         jvm: the gateway to Spark's Java.
@@ -180,11 +183,11 @@ class HadoopFolder:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self._root}/{path}" if path else self._root)
 
     def uri(self, path: str = "") -> str:
-        """As Spark names it."""
+        """Return the URI by which Spark names a path."""
         return f"{self._root}/{path}" if path else self._root
 
     def files(self, path: str) -> list[Found]:
-        """All files below a path."""
+        """Return all files below a path."""
         place, found = self._path(path), []
         if not self._system.exists(place):
             return []
@@ -196,7 +199,7 @@ class HadoopFolder:
         return sorted(found)
 
     def read(self, path: str) -> bytes:
-        """All of a small file."""
+        """Return the content of a small file."""
         try:
             stream = self._system.open(self._path(path))
         except Py4JError as error:
@@ -209,7 +212,7 @@ class HadoopFolder:
             stream.close()
 
     def put_new(self, path: str, content: bytes) -> bool:
-        """Written under another name and renamed, which fails where there is a file."""
+        """Write a file under another name and rename it, which fails if there is a file."""
         place, draft = self._path(path), self._path(f"{path}.{secrets.token_hex(8)}.draft")
         if self._system.exists(place):
             return False
@@ -225,25 +228,26 @@ class HadoopFolder:
         return False
 
     def sync(self, paths: list[str]) -> None:
-        """A file that was closed outlives a loss of power, by the promise of the file system; what
-        is asked for is there.
+        """Check that the files are there.
+
+        By the promise of the file system, a file that was closed outlives a loss of power.
         """
         for path in paths:
             if not self._system.exists(self._path(path)):
                 raise JobFailed(f"{self.uri(path)} was written, and is not there")
 
     def delete(self, path: str) -> None:
-        """Deletes a file."""
+        """Delete a file."""
         self._system.delete(self._path(path), False)
 
 
 def to_read(uri: str) -> str:
-    """As Spark's readers name a file or a folder: they take what is asked for as a pattern."""
+    """Return a URI as a pattern of Spark's readers that matches only itself."""
     return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", uri)
 
 
 def open_folder(spark: SparkSession, where: str) -> Folder:
-    """The folder at a path, or at a URI.
+    """Return the folder at a path, or at a URI.
 
     Raises:
         Invalid: it is elsewhere, and Spark's driver is too (Spark Connect).

@@ -1,14 +1,14 @@
-"""What may be missing in an archive: found out by each run, and put together over all of them.
+"""The gaps of an archive: each run finds its own, and joins them to those of earlier runs.
 
-The store says only since when it keeps something, not what it had. So a gap is a time in which
-something *may* have ended that nobody has archived: it is longer than ``purge_after`` that the run
-before was, or the queue was dropped. Where the counter of a queue shows that nothing has ended,
+The store tells since when it keeps something, but not what it had. A gap is a time in which
+something *may* have ended without being archived: the run before is longer ago than
+``purge_after``, or the queue was dropped. If the counter of a queue shows that nothing has ended,
 there is no gap.
 
-The list does not grow with the number of runs: gaps of one queue that touch are one, and of each
-queue so many stay; beyond that the two with the shortest time between them become one, which says
-more than is so, and nothing less. Nor does it with the number of queues that ever were: of very
-many gaps the older half is told of "other queues", without their names.
+The list does not grow with the number of runs. Gaps of one queue that touch are one, and each queue
+has a limited number. Beyond it, the two with the shortest time between them become one, which
+claims a larger gap, never a smaller one. The list does not grow with the number of dropped queues
+either: the older half of very many gaps is listed under "other queues", without their names.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive.manifest import Gap, Known, Manifest
 
 KEPT_SECONDS_MIN: Final = 75.0
-"""What was done stays readable for so long, however short ``purge_after`` is."""
+"""The time for which done messages stay readable, however short ``purge_after`` is."""
 OF_ONE_MAX: Final = 50
-"""So many gaps of a queue, or of the inboxes, are told apart."""
+"""The number of gaps of a queue, or of the inboxes, that are told apart."""
 OF_ALL_MAX: Final = 1_000
-"""So many gaps are told in all."""
+"""The number of gaps that are listed in all."""
 
 
 def acknowledged(db: Database) -> dict[str, int]:
-    """Of each queue how many messages ever were acknowledged."""
+    """Return how many messages of each queue were ever acknowledged."""
     found = {}
     for info in db.queues():
         if info.damaged:
             continue
         try:
             found[info.name] = db.queue(info.name).stats().acknowledged
-        except Invalid:  # it was dropped just now
+        except Invalid:  # the queue was dropped just now
             continue
     return found
 
 
 def kept_for(info: QueueInfo) -> float:
-    """For how many seconds what is done stays there to be read; negative: for ever."""
+    """Return for how many seconds done messages stay readable; negative: for ever."""
     return -1.0 if info.settings.archive else max(info.settings.purge_after, KEPT_SECONDS_MIN)
 
 
 def of_queues(
     db: Database, before: Manifest, infos: Iterable[QueueInfo], damaged: Container[str], at: int
 ) -> Iterator[Gap]:
-    """What queues may have lost before anybody has read it.
+    """Yield what queues may have lost before it was read.
 
     Args:
         db: the store, as it is when all was read.
@@ -76,7 +76,7 @@ def of_queues(
     for info in infos:
         created_at = int(info.created_at)
         after = before.until(info.name, created_at) or created_at
-        if after >= at:  # it was made when all that is read had happened
+        if after >= at:  # it was made after all that is read had happened
             continue
         if there.get(info.name) != created_at:
             yield Gap(info.name, after, at, is_queue=True, dropped=True)
@@ -91,8 +91,9 @@ def of_queues(
 
 
 def _purged_until(then: Known, info: QueueInfo, now: int, at: int) -> int:
-    """Up to when what was done may have been purged; 0: nothing was. The queue may have had its
-    settings of now for a moment only.
+    """Return up to when done messages may have been purged; 0: nothing was.
+
+    The queue may have had its current settings for a moment only.
     """
     seconds = [each for each in (then.kept, kept_for(info)) if each >= 0]
     # More may have been purged while it was read.
@@ -100,7 +101,7 @@ def _purged_until(then: Known, info: QueueInfo, now: int, at: int) -> int:
 
 
 def merged(gaps: Iterable[Gap]) -> list[Gap]:
-    """The same in few, those that end last at the end."""
+    """Return the gaps in fewer ones, those that end last at the end."""
     of_one: dict[tuple[str, bool, bool], list[Gap]] = defaultdict(list)
     for gap in sorted(gaps, key=lambda each: (each.after, each.until)):
         few = of_one[gap.what, gap.is_queue, gap.dropped]

@@ -1,4 +1,4 @@
-"""What an archive says of itself: a manifest for each run, and what follows from it.
+"""The manifests of an archive, one for each run, and the rules that follow from them.
 
 ::
 
@@ -7,15 +7,15 @@
     FOLDER/files/7-5c1f.../queues/q=mail-18f0.../day=2026-11-22/part-....parquet
     FOLDER/files/7-5c1f.../inboxes/day=2026-11-22/part-....parquet
 
-A manifest names every file of the archive, and up to which timestamp each queue, and the history of
-inboxes, is in these files: wholly, and once. It appears as a whole, under a number that no other
-has. So a run is one step for everybody who reads: before it the archive is what the manifest before
-says, and the store has all that came later; after it, the new one. Whatever else lies in the folder
-was left by runs that were killed, and counts for nothing.
+A manifest names every file of the archive. It also tells up to which timestamp these files have
+each queue, and the history of inboxes: wholly, and once. It appears as a whole, under a number of
+its own. For a reader, a run is therefore one step. Before it, the earlier manifest is the archive,
+and the store has all that came later; after it, the new one is. Other files in the folder were left
+by killed runs, and do not count.
 
-Files of days that are over stay what they are. So they are named by *lists*, which manifest after
-manifest refers to (:mod:`.lists`), and a manifest is about as large as what the last days have
-brought. Gaps that touch are one (:mod:`.gaps`).
+Files of days that are over do not change any more. They are named by *lists*, to which manifest
+after manifest refers (:mod:`.lists`). A manifest is about as large as the files of the last days.
+Gaps that touch are one (:mod:`.gaps`).
 
 Nothing here knows Spark, a store, or a file system.
 """
@@ -36,7 +36,7 @@ FILES: Final = "files"
 LISTS: Final = "lists"
 MANIFESTS_KEPT: Final = 20
 _DIGITS: Final = 8
-"""There are fewer runs than a hundred million."""
+"""The digits of a run's number: there are fewer than a hundred million runs."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A file that was replaced; whoever reads by an older manifest may still have it.
+    """A file that was replaced; a reader of an older manifest may still have it open.
 
     Attributes:
         at: the timestamp of the run that has replaced it.
@@ -68,7 +68,7 @@ class Dropped(msgspec.Struct, frozen=True):
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A queue.
+    """A queue that the archive knows.
 
     Attributes:
         created_at: one that was made anew under the same name has another one.
@@ -103,14 +103,14 @@ class Gap(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """What it is a gap of, in words."""
+        """Return the queue of the gap, or the inboxes, in words."""
         if not self.is_queue:
             return "inboxes"
         return f"the queue {self.what}" if self.what else "other queues"
 
     @property
     def reason(self) -> str:
-        """Why, and what to do, in words."""
+        """Return the reason, and what to do, in words."""
         if self.dropped:
             return "it was dropped before that was archived; archive first, and then drop"
         return "the store had not kept it; archive more often"
@@ -129,7 +129,7 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """See the module.
+    """The content of an archive: see the module.
 
     Attributes:
         number: of the run; 0: there was none yet.
@@ -155,7 +155,7 @@ class Manifest(msgspec.Struct, frozen=True):
     lists: list[Listed] = []
 
     def until(self, queue: str, created_at: int) -> int:
-        """Up to when a queue is in the files; 0: nothing of it is."""
+        """Return up to when a queue is in the files; 0: nothing of it is."""
         known = self.queues.get(queue)
         return known.until if known is not None and known.created_at == created_at else 0
 
@@ -164,12 +164,12 @@ _decoder: Final = msgspec.json.Decoder(Manifest)
 
 
 def encode(manifest: Manifest) -> bytes:
-    """As it is stored: text that a person can read."""
+    """Return a manifest as it is stored: text that a person can read."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
 def decode(content: bytes) -> Manifest:
-    """A stored manifest.
+    """Return a stored manifest.
 
     Raises:
         Invalid: it is none, or of a later version.
@@ -187,42 +187,42 @@ def decode(content: bytes) -> Manifest:
 
 
 def path_of(number: int) -> str:
-    """Where a manifest is."""
+    """Return the path of a manifest."""
     return f"{MANIFESTS}/{number:0{_DIGITS}}.json"
 
 
 def number_in(path: str) -> int:
-    """The number of the manifest at a path; 0: there is none."""
+    """Return the number of the manifest at a path; 0: there is none."""
     number = _number_of(path)
     return number if path == path_of(number) else 0
 
 
 def _number_of(path: str) -> int:
-    """Which manifest a path is, or a draft of."""
+    """Return the number of the manifest, or of the draft of one, at a path."""
     folder, _, name = path.rpartition("/")
     digits = name[:_DIGITS]
     return int(digits) if folder == MANIFESTS and digits.isdecimal() else 0
 
 
 def newest(paths: Iterable[str]) -> int:
-    """The highest number among files; 0: there is no manifest."""
+    """Return the highest number among files; 0: there is no manifest."""
     return max(map(number_in, paths), default=0)
 
 
 def run_in(path: str) -> int:
-    """The number of the run that has written a file, or a list; 0: none has."""
+    """Return the number of the run that has written a file, or a list; 0: none has."""
     top, _, rest = path.partition("/")
     number, dash, _ = rest.partition("/")[0].partition("-")
     return int(number) if top in {FILES, LISTS} and dash and number.isdecimal() else 0
 
 
-# --- what follows ---------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 def left_over(manifest: Manifest, paths: Iterable[str]) -> list[str]:
-    """Of all files below the folder, those that count for nothing and never will.
+    """Return the files below the folder that do not count and never will.
 
-    Files of runs with a higher number are somebody's who is at work.
+    Files of runs with a higher number belong to a run at work.
     """
     counts = {each.path for each in manifest.files} | {each.path for each in manifest.dropped}
     counts |= {each.path for each in manifest.lists}
@@ -237,7 +237,7 @@ def left_over(manifest: Manifest, paths: Iterable[str]) -> list[str]:
 
 
 def _checksums_of(path: str) -> str:
-    """Where Spark puts the checksums of a file, where the file system has none itself."""
+    """Return the path of Spark's checksums of a file, for file systems without their own."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/.{name}.crc"
 
@@ -245,7 +245,7 @@ def _checksums_of(path: str) -> str:
 def to_compact(
     files: Iterable[Kept], *, files_max: int, size_small: int, closed: Mapping[str, bool]
 ) -> list[Kept]:
-    """The files that are to become fewer.
+    """Return the files that are to become fewer.
 
     Args:
         files: of the archive.
@@ -267,7 +267,7 @@ def to_compact(
 def replaced(
     manifest: Manifest, old: Iterable[Kept], new: Iterable[Kept], at: int
 ) -> tuple[list[Kept], list[Dropped]]:
-    """Files and dropped ones after some were replaced.
+    """Return the files, and the dropped ones, after some were replaced.
 
     Args:
         manifest: as it was.
@@ -281,7 +281,7 @@ def replaced(
 
 
 def still_dropped(manifest: Manifest, before: int) -> list[Dropped]:
-    """Those that were dropped at a timestamp or later: they stay for now."""
+    """Return the files that were dropped at a timestamp or later: they stay for now."""
     return [each for each in manifest.dropped if each.at >= before]
 
 

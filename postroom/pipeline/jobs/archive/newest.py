@@ -1,9 +1,10 @@
-"""The newest manifest of a folder, and whether it is of this store.
+"""The newest manifest of a folder, and the check that it belongs to this store.
 
-The store knows an archive as two queries of staged batches: the last batch of ``archive ID`` is the
-number of the run that was begun last, that of ``archive ID trimmed`` of the last one by which the
-store was trimmed. A run is begun before there is its manifest, and trims when there is. So of
-whatever folder it can be said whether it may be the one that this store was archived into last.
+The store knows an archive as two queries of staged batches. The last batch of ``archive ID`` is the
+number of the run that began last. The last batch of ``archive ID trimmed`` is the number of the
+last run by which the store was trimmed. A run begins before its manifest exists, and trims
+afterwards. These numbers tell of any folder whether it may be the one into which this store was
+archived last.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ARCHIVE: Final = b"archive "
 
 
 def latest(folder: Folder) -> Manifest:
-    """The newest manifest of a folder; an empty one if there is none.
+    """Return the newest manifest of a folder; an empty one if there is none.
 
     Raises:
         Invalid: it is none, or of a later version.
@@ -46,12 +47,12 @@ def latest(folder: Folder) -> Manifest:
 
 
 def newest_number(folder: Folder) -> int:
-    """The number of the newest manifest; 0: there is none."""
+    """Return the number of the newest manifest; 0: there is none."""
     return manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
 
 
 def of_this_store(db: Database, folder: Folder) -> Manifest:
-    """The newest manifest of a folder, which is of this store; an empty one if there is none.
+    """Return the newest manifest of a folder if it is of this store; an empty one if it has none.
 
     Raises:
         JobFailed: it is of another store, or an old copy.
@@ -81,12 +82,12 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
 
 
 def note_begun(db: Database, before: Manifest) -> None:
-    """The run after a manifest is begun."""
+    """Note in the store that the run after a manifest has begun."""
     _note(db, _begun(before), before.number + 1)
 
 
 def note_trimmed(db: Database, manifest: Manifest) -> None:
-    """The store is trimmed by a manifest from now on."""
+    """Note in the store that it is trimmed by a manifest from now on."""
     _note(db, _trimmed(manifest), manifest.number)
 
 
@@ -95,18 +96,18 @@ def _note(db: Database, query: bytes, number: int) -> None:
 
 
 def _noted(db: Database, query: bytes) -> int:
-    """Which run the store knows; 0: of none."""
+    """Return the number of the run that the store knows; 0: none."""
     found = db.staging.read(query).queries[:1]
     return found[0].batch if found and found[0].query == query else 0
 
 
 def _begun(manifest: Manifest) -> bytes:
-    """By which name the store knows the run of an archive that was begun last."""
+    """Return the query whose last batch is the run of an archive that began last."""
     return _ARCHIVE + manifest.archive.encode()
 
 
 def _trimmed(manifest: Manifest) -> bytes:
-    """The same of the last run by which it was trimmed."""
+    """Return the query whose last batch is the run by which the store was trimmed last."""
     return _begun(manifest) + b" trimmed"
 
 

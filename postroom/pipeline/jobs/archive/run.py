@@ -15,10 +15,10 @@
     the store is trimmed up to what manifest n + 1 says           may be repeated
     what nobody needs is deleted
 
-Killed before the manifest, a run has changed nothing that anybody sees, and the next one writes its
-files anew. Killed after it, the next one trims what this one would have trimmed, since trimming
-goes by the manifest. So no message is lost, and none is in the archive twice; and whoever reads the
-archive, and from the store only what ended later than the manifest says, sees each one once.
+A run that is killed before the manifest has changed nothing visible, and the next one writes its
+files anew. After it, the next run trims what the killed one would have trimmed, since trimming goes
+by the manifest. No message is lost, and none is in the archive twice. A reader of the archive who
+takes from the store only what ended later than the manifest sees each message once.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from postroom.pipeline.jobs.archive.writing import (
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
 
 KEEP_SECONDS: Final = 86_400.0
-"""So long archived messages stay in the store as well, as long as done ones do by default."""
+"""The time for which archived messages stay in the store; done ones stay as long by default."""
 GRACE_SECONDS: Final = 86_400.0
-"""So long files stay that were replaced by larger ones."""
+"""The time for which files stay that were replaced by larger ones."""
 FILES_MAX: Final = 8
-"""Of a day of a queue, so many small files may stay before they become one."""
+"""The small files of a day of a queue that may stay before they become one."""
 SMALL_BYTES: Final = 64 * 1024 * 1024
 TRIMMED_AT_ONCE: Final = 50_000
 _PART_BYTES: Final = 1 << 60
@@ -76,7 +76,7 @@ def _nothing(step: str) -> None:
 
 @dataclass(frozen=True)
 class ArchiveResult:
-    """What a run has done.
+    """The result of a run.
 
     Attributes:
         number: of the run; the archive is what the manifest of this number says.
@@ -86,7 +86,7 @@ class ArchiveResult:
         compacted: how many files became fewer ones; ``deleted``: how many were deleted.
         trimmed: how many messages were deleted from the store.
         gaps: what may be missing since the run before, because the store did not keep it so long.
-        gaps_so_far: the same of all runs.
+        gaps_so_far: what may be missing since all runs.
         damaged: the queues that were left out, since they cannot be read, and why. They are
             archived when they can.
     """
@@ -116,9 +116,10 @@ def archive(  # noqa: PLR0913 - each argument is an option
     progress: Progress = SILENT,
     failpoint: Failpoint = _nothing,
 ) -> ArchiveResult:
-    """Moves history out of the store into Parquet: what was done or archived of queues, and what
-    was consumed from inboxes. Run it again and again, at least once in ``gc_ttl``; run it again
-    when it was killed.
+    """Move history out of the store into Parquet.
+
+    History is done and archived messages of queues, and messages consumed from inboxes. Run it
+    again and again, at least once in ``gc_ttl``; run it again when it was killed.
 
     Args:
         spark: a session on which :func:`postroom.pipeline.register` was called.
@@ -145,16 +146,16 @@ def archive(  # noqa: PLR0913 - each argument is an option
 
 
 class Writes(Protocol):
-    """What a run asks of Spark: see :class:`.Writer`."""
+    """The writer of files that a run needs from Spark: see :class:`.Writer`."""
 
     def write_queues(self, span: Span) -> list[Kept]:
-        """What was done, or archived, of queues."""
+        """Write the messages of queues that were done, or archived."""
 
     def write_inboxes(self, after: int, until: int) -> list[Kept]:
-        """What was consumed from inboxes."""
+        """Write the messages that were consumed from inboxes."""
 
     def compact(self, table: str, files: list[Kept]) -> list[Kept]:
-        """The same messages in fewer files."""
+        """Write the messages of some files into fewer files."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run reads.
+    """The part of the store that a run reads.
 
     Attributes:
         infos: of all queues that can be read.
@@ -186,7 +187,7 @@ class Plan:
 
 
 class Run:
-    """A run, and its steps. It knows nothing of Spark.
+    """A run of the job, and its steps. It knows nothing of Spark.
 
     Args:
         db: the store.
@@ -211,7 +212,7 @@ class Run:
         self._failpoint = failpoint
 
     def whole(self, writer_of: Callable[[str], Writes]) -> ArchiveResult:
-        """All steps.
+        """Do all steps.
 
         Args:
             writer_of: makes who writes the files of a run, by its name.
@@ -219,7 +220,7 @@ class Run:
         before = self.begin()
         name = f"{before.number + 1}-{secrets.token_hex(4)}"
         writer = writer_of(name)
-        counted = all_gaps.acknowledged(self._db)  # earlier than what is read
+        counted = all_gaps.acknowledged(self._db)  # counted before messages are read
         with self._alone(before):
             with self.hold(before) as (since, at):
                 plan = self.plan(before, since, at, counted)
@@ -242,7 +243,7 @@ class Run:
         )  # fmt: skip
 
     def begin(self) -> Manifest:
-        """The newest manifest, which is of this store."""
+        """Return the newest manifest of this store, and note the new run in the store."""
         before = newest.of_this_store(self._db, self._folder)
         if not before.number:
             before = msgspec.structs.replace(before, archive=secrets.token_hex(16))
@@ -252,8 +253,9 @@ class Run:
 
     @contextmanager
     def hold(self, before: Manifest) -> Iterator[tuple[int, int]]:
-        """The timestamps between which history is read: nothing of it goes meanwhile. The first one
-        is that of the run before, or the first that can be read.
+        """Hold the timestamps between which history is read: nothing of it goes meanwhile.
+
+        The first one is that of the run before, or the first that can be read.
         """
         with self._db.hold() as at, ExitStack() as stack:
             after = before.inboxes_until
@@ -263,7 +265,7 @@ class Run:
                 try:
                     stack.enter_context(self._db.hold(max(after, 1)))
                     break
-                except SnapshotTooOld:  # some was collected just now
+                except SnapshotTooOld:  # history was collected just now
                     if not left:
                         raise
             yield int(after), int(at)
@@ -271,7 +273,7 @@ class Run:
     def plan(
         self, before: Manifest, after_inboxes: int, at: int, counted: Mapping[str, int]
     ) -> Plan:
-        """What is new."""
+        """Return the part of the store that is new."""
         every = self._db.queues()
         infos = [each for each in every if not each.damaged]
         damaged = {each.name: each.damaged for each in every if each.damaged}
@@ -290,8 +292,9 @@ class Run:
         return Plan(infos, damaged, queues, spans, after_inboxes)
 
     def gaps(self, before: Manifest, plan: Plan, at: int) -> list[Gap]:
-        """What may have gone before anybody has read it. Asked when all is read, since done
-        messages are purged meanwhile, too.
+        """Return what may have gone before it was read.
+
+        Call it when all is read, since done messages are purged meanwhile, too.
         """
         gaps = [*all_gaps.of_queues(self._db, before, plan.infos, plan.damaged, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
@@ -299,7 +302,7 @@ class Run:
         return sorted(gaps, key=lambda each: each.until)
 
     def write(self, writer: Writes, plan: Plan, at: int) -> list[Kept]:
-        """The files of what is new."""
+        """Write the new history into files, and return these."""
         self._failpoint("files of queues")
         new: list[Kept] = []
         stages = len(plan.spans) + 1
@@ -313,7 +316,7 @@ class Run:
         return new
 
     def compact(self, writer: Writes, manifest: Manifest) -> tuple[Manifest, int]:
-        """Small files become fewer."""
+        """Write many small files into fewer ones."""
         today, closed = day_of(manifest.at), {}
         for each in manifest.files:
             closed[each.part] = _day_in(each.part) < today - 1
@@ -336,7 +339,7 @@ class Run:
         return msgspec.structs.replace(manifest, files=files, dropped=dropped), len(small)
 
     def commit(self, manifest: Manifest, run: str) -> Manifest:
-        """From here on the archive is what this manifest says; answers it with its lists."""
+        """Make this manifest the archive from here on; return it with its lists."""
         today = day_of(manifest.at)
         try:
             listed = lists.read(self._folder, manifest)
@@ -356,7 +359,7 @@ class Run:
 
     @contextmanager
     def _alone(self, before: Manifest) -> Iterator[None]:
-        """What fails because a quicker run has deleted what this one wrote is told as that.
+        """Explain a failure by a quicker run that has deleted what this one wrote.
 
         Raises:
             JobFailed: another run has archived meanwhile.
@@ -375,7 +378,7 @@ class Run:
         )
 
     def trim(self, manifest: Manifest, until: int) -> int:
-        """Deletes from the store what is safe in the files."""
+        """Delete from the store what is safe in the files."""
         there = {each.path for each in self._folder.files(manifests.FILES)}
         missing = [each.path for each in manifest.files if each.path not in there]
         if missing:
@@ -407,12 +410,12 @@ class Run:
                 there = {(each.name, each.created_at) for each in self._db.queues()}
                 if (info.name, info.created_at) in there:
                     raise
-                break  # it was dropped meanwhile, with all that it had
+                break  # the queue was dropped meanwhile, with all that it had
             trimmed += gone
         return trimmed
 
     def tidy(self, manifest: Manifest) -> int:
-        """Deletes files that count for nothing."""
+        """Delete files that do not count."""
         every = [each.path for top in (manifests.MANIFESTS, manifests.LISTS, manifests.FILES)
                  for each in self._folder.files(top)]  # fmt: skip
         useless = manifests.left_over(manifest, every)
@@ -423,7 +426,7 @@ class Run:
 
 
 def _day_in(part: str) -> int:
-    """The number of the day of a file's folder."""
+    """Return the number of the day of a file's folder."""
     day = datetime.date.fromisoformat(part.rpartition("day=")[2])
     return (day - datetime.date(1970, 1, 1)).days
 

@@ -1,7 +1,7 @@
-"""What Spark does for an archive: history out of the store into files, and files into fewer ones.
+"""The writer of an archive: history out of the store into files, and files into fewer ones.
 
-Each file is of one queue, or of the inboxes, and of one day (UTC) by when its messages ended. What
-was written is read back, and counted, before anybody relies on it.
+Each file is of one queue, or of the inboxes, and of the day (UTC) on which its messages ended.
+Written files are read back, and counted, before they are relied on.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ INBOXES: Final = "inboxes"
 ENDED: Final = {QUEUES: "done_at", INBOXES: "reaped_at"}
 """By table, the column that says when a message ended."""
 QUEUES_AT_ONCE: Final = 200
-"""So many queues are written by one query of Spark's."""
+"""The number of queues that one query of Spark's writes."""
 _DAY: Final = 86_400_000 << LOGICAL_BITS
 _NAME_CHARACTERS: Final = 60
 
 
 def schema(table: str) -> StructType:
-    """The columns of the files of a table."""
+    """Return the columns of the files of a table."""
     if table == INBOXES:
         return schema_of("reaped")
     return schema_of("archive").add(StructField("queue_created_at", LongType()))
@@ -42,7 +42,7 @@ def schema(table: str) -> StructType:
 
 @dataclass(frozen=True)
 class Span:
-    """What is to be written of some queues.
+    """The history of some queues that is to be written.
 
     Attributes:
         created_at: of each queue, by its name.
@@ -55,7 +55,7 @@ class Span:
 
 
 class Writer:
-    """Writes the files of one run.
+    """The writer of the files of one run.
 
     Args:
         spark: the session.
@@ -76,7 +76,7 @@ class Writer:
     # --- out of the store
 
     def write_queues(self, span: Span) -> list[Kept]:
-        """What was done, or archived, of queues."""
+        """Write the messages of queues that were done, or archived."""
         names, until = list(span.created_at), span.until
         frame = (
             self._spark.read.format("postroom")
@@ -91,7 +91,7 @@ class Writer:
         return self._write(frame.withColumn("queue_created_at", known[F.col("queue")]), QUEUES)
 
     def write_inboxes(self, after: int, until: int) -> list[Kept]:
-        """What was consumed from inboxes."""
+        """Write the messages that were consumed from inboxes."""
         frame = (
             self._spark.read.format("postroom")
             .options(**self._store, table="reaped", since=str(after), at=str(until))
@@ -103,7 +103,7 @@ class Writer:
     # --- into fewer files
 
     def compact(self, table: str, files: list[Kept]) -> list[Kept]:
-        """The same messages in fewer files.
+        """Write the messages of some files into fewer files.
 
         Raises:
             JobFailed: they would not be the same number.
@@ -120,7 +120,7 @@ class Writer:
     # --- files
 
     def _write(self, frame: DataFrame, table: str) -> list[Kept]:
-        """Writes, syncs, and reads back."""
+        """Write rows into files, sync them, and read them back."""
         self._number += 1
         place = f"{FILES}/{self._run}/{table}/{self._number}"
         placed = frame.select(frame["*"], *_places(table))
@@ -147,7 +147,8 @@ class Writer:
                 "nothing was deleted: try again"
             )
         written = _rows(seen)
-        # A task that ran twice is counted twice: then it is counted anew, at the same timestamp.
+        # A task that ran twice is counted twice. Then the rows are counted anew, at the same
+        # timestamp.
         if sum(rows.values()) != written and sum(rows.values()) != (written := frame.count()):
             raise JobFailed(
                 f"{counted(written or 0, 'message was', 'messages were')} written to "
@@ -155,7 +156,8 @@ class Writer:
                 f"{sum(rows.values())} can be read there; nothing was deleted: archive into a "
                 "folder that all of Spark's machines share"
             )
-        for path in set(sizes) - set(rows):  # Spark writes one without rows where there is nothing
+        # Spark writes one file without rows if there is nothing
+        for path in set(sizes) - set(rows):
             self._folder.delete(path)
         return [
             Kept(path, table, path[len(place) + 1 :].rpartition("/")[0], rows[path], sizes[path])
@@ -163,7 +165,7 @@ class Writer:
         ]
 
     def _count(self, place: str, table: str) -> dict[str, int]:
-        """How many messages each file has, as Spark reads them."""
+        """Return how many messages each file has, as Spark reads them."""
         counted = (
             self._spark.read.schema(schema(table))
             .option("recursiveFileLookup", "true")
@@ -178,7 +180,7 @@ class Writer:
 
 
 def _rows(seen: Observation) -> int | None:
-    """How many there were; ``None``: Spark does not say, as where there was nothing to plan for."""
+    """Return how many rows there were; ``None``: Spark does not say, as for an empty plan."""
     try:
         return int(seen.get["rows"])
     except (KeyError, TypeError, Py4JError):
@@ -186,7 +188,7 @@ def _rows(seen: Observation) -> int | None:
 
 
 def _places(table: str) -> list[Column]:
-    """What the folders of a message's file are named by."""
+    """Return the columns that name the folders of a message's file."""
     day = F.expr(f"date_add(date'1970-01-01', cast({ENDED[table]} div {_DAY} as int))")
     columns = [F.date_format(day, "yyyy-MM-dd").alias("day")]
     if table == QUEUES:
@@ -197,12 +199,12 @@ def _places(table: str) -> list[Column]:
 
 
 def day_of(timestamp: int) -> int:
-    """The number of the day of a timestamp."""
+    """Return the number of the day of a timestamp."""
     return timestamp // _DAY
 
 
 def read_files(spark: SparkSession, folder: Folder, table: str, files: list[Kept]) -> DataFrame:
-    """The messages of some files."""
+    """Return the messages of some files."""
     if not files:
         return spark.createDataFrame([], schema(table))
     return (

@@ -5,12 +5,12 @@
     build:  begin ── documents at T ─▶ records, postings ─ sorted ─▶ bulk load ── settle ── ready
     check:  documents, records, postings at T ── by document ─▶ suspects ── looked at once more
 
-How an index is made to follow changes meanwhile is told in :mod:`postroom.client.search`. A build
-that was killed begins anew with another id, and what it had loaded is deleted; once all is loaded,
-only what is left is done.
+An index follows changes meanwhile as :mod:`postroom.client.search` describes. A build that was
+killed begins anew with another id, and its loaded data is deleted. Once all is loaded, only the
+rest is done.
 
-Files: `rows` and `suspects` are what tasks do, plain functions; `check` asks Spark for suspects and
-looks at them.
+Files: `rows` and `suspects` are the work of tasks, plain functions; `check` asks Spark for suspects
+and looks at them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _ROWS = "key binary, value binary"
 
 @dataclass(frozen=True)
 class IndexResult:
-    """What the job has done.
+    """The result of the job.
 
     Attributes:
         name: of the index.
@@ -81,7 +81,7 @@ def index(  # noqa: PLR0913 - each argument is an option
     repair: bool = False,
     progress: Progress = SILENT,
 ) -> IndexResult:
-    """Builds a search index, unless it is built; compares it with the documents, if wanted.
+    """Build a search index, unless it is built; compare it with the documents, if wanted.
 
     Documents may be changed meanwhile, by transactions that tell the index.
 
@@ -140,7 +140,7 @@ def _build(
     definition: Definition,
     progress: Progress,
 ) -> IndexResult:
-    """Everything that is left to be done until it is ready."""
+    """Do everything that is left until the index is ready."""
     built = definition.state == "building"
     counted = [0, 0, 0, 0]
     if built:
@@ -160,8 +160,11 @@ def _load(
     definition: Definition,
     progress: Progress,
 ) -> list[int]:
-    """Loads records and postings of all documents; how many documents, words and postings these
-    are, and how many documents could not be indexed.
+    """Load records and postings of all documents.
+
+    Returns:
+        How many documents, words and postings these are, and how many documents could not be
+        indexed.
     """
     progress("load", 0, None)
     layout = definition.layout
@@ -186,7 +189,7 @@ def _load(
 def documents_of(
     spark: SparkSession, store: Mapping[str, str], definition: Definition, at: int
 ) -> DataFrame:
-    """The documents of an index at a timestamp: keys and values."""
+    """Return the documents of an index at a timestamp: keys and values."""
     return (
         spark.read.format("postroom")
         .options(**store, table="data", at=str(int(at)))

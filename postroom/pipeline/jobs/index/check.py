@@ -33,7 +33,7 @@ _TRIES: Final = 5
 
 
 class Check:
-    """One comparison.
+    """The comparison of one index with its documents.
 
     Args:
         spark, store: of the job.
@@ -58,7 +58,7 @@ class Check:
         self._counted = [0, 0]
 
     def into(self, result: IndexResult, *, repair: bool) -> IndexResult:
-        """The result with what differs, and what was repaired.
+        """Return the result with the differences, and what was repaired.
 
         Raises:
             JobFailed: the index was built anew meanwhile, or leaders change all the time.
@@ -84,7 +84,7 @@ class Check:
         )  # fmt: skip
 
     def _begin(self, stack: ExitStack) -> tuple[Timestamp, tuple[int, int]]:
-        """The timestamp of the comparison, and the sums at it, with what waits for them."""
+        """Return the timestamp of the comparison, and the sums at it, with what waits for them."""
         checking = self._db.search_checking(self._definition)
         with self._db.hold(whole=True) as at:
             sums = checking.sums(at)
@@ -101,7 +101,7 @@ class Check:
     # --- suspects
 
     def _suspects(self, at: Timestamp) -> Iterator[Suspect]:
-        """As of a timestamp, with Spark; counts the records by the way."""
+        """Yield the suspects at a timestamp, found by Spark; count the records by the way."""
         definition = self._definition
         of_documents = self._read(definition.span, at).mapInArrow(
             partial(suspects.of_documents, definition), suspects.TRACES

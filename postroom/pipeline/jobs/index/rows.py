@@ -1,4 +1,4 @@
-"""What tasks of a build do: documents in, keys and values of the index out."""
+"""The tasks of a build: documents in, keys and values of the index out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS_AT_ONCE: Final = 8192
 
 
 def built(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Records, postings and counts of the documents in ``batches``.
+    """Yield records, postings and counts of the documents in ``batches``.
 
     Args:
         definition: of the index.
@@ -38,7 +38,10 @@ def built(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def pairs(definition: Definition, documents: Iterable[Pair]) -> Iterator[Pair]:
-    """The same for plain pairs; what the documents count comes last, under the first key."""
+    """Yield the pairs of the index for pairs of documents.
+
+    The counts of the documents come last, under the first key.
+    """
     layout = definition.layout
     first: bytes | None = None
     total = words = postings = refused = 0
@@ -61,7 +64,7 @@ def pairs(definition: Definition, documents: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def _packed(layout: Layout, key: bytes, record: Record) -> bytes | None:
-    """A record as it is stored; ``None``: it is too large."""
+    """Return a record as it is stored; ``None``: it is too large."""
     try:
         return packed(layout, key, record)
     except ValueTooLarge:

@@ -1,4 +1,4 @@
-"""What tasks of a check do: who is suspected that something differs.
+"""The tasks of a check: they find documents whose index may differ.
 
 Documents and the keys of an index become *traces*, each about one document. Sorted by document,
 those of one stand together, and are compared.
@@ -42,7 +42,7 @@ _POSTING: Final = "posting"
 
 
 class Trace(NamedTuple):
-    """Something about a document.
+    """A trace of a document: its words, a record or a posting.
 
     Attributes:
         document: its key.
@@ -58,7 +58,7 @@ class Trace(NamedTuple):
 
 
 class Counted(NamedTuple):
-    """Who is suspected, if anybody, and what the records of others count.
+    """A suspect, if any, and the counts of the records of other documents.
 
     Attributes:
         suspect: or ``None``.
@@ -73,7 +73,7 @@ class Counted(NamedTuple):
 def of_documents(
     definition: Definition, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Traces of documents, which are keys and values."""
+    """Yield traces of documents, which are keys and values."""
     for batch in batches:
         yield _batch(
             [document_trace(definition, key, stored) for key, stored in _pairs(batch)], _TRACES
@@ -81,26 +81,26 @@ def of_documents(
 
 
 def document_trace(definition: Definition, key: bytes, stored: bytes) -> Trace:
-    """Of a document as it is stored."""
+    """Return the trace of a stored document."""
     words, reason = read_document(definition, key, stored)
     return Trace(key, _DOCUMENT, b"", msgpack.packb([dict(words), reason]))
 
 
 def of_index(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Traces of the data of an index, which are keys and values."""
+    """Yield traces of the data of an index, which are keys and values."""
     for batch in batches:
         traces = (index_trace(definition, key, stored) for key, stored in _pairs(batch))
         yield _batch([each for each in traces if each is not None], _TRACES)
 
 
 def index_trace(definition: Definition, key: bytes, stored: bytes) -> Trace | None:
-    """Of a key of the index; ``None``: it is about no document."""
+    """Return the trace of a key of the index; ``None``: it is about no document."""
     kind, document, posting = definition.layout.read(key)
     return None if kind == "sums" else Trace(document, kind, key if posting else b"", stored)
 
 
 def suspects(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Who is suspected, of traces that are sorted by document; the last row counts records."""
+    """Yield suspects of traces that are sorted by document; the last row counts records."""
     found: list[tuple[object, ...]] = []
     documents = words = 0
     for each in compared(definition, _traces(batches)):
@@ -115,7 +115,7 @@ def suspects(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Itera
 
 
 def compared(definition: Definition, traces: Iterable[Trace]) -> Iterator[Counted]:
-    """Each document in turn."""
+    """Yield the comparison of each document in turn."""
     for key, some in groupby(traces, key=itemgetter(0)):
         yield _compare(definition, key, some)
 

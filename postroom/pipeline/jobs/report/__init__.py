@@ -1,4 +1,4 @@
-"""The job ``report`` (``docs/jobs.md``)."""
+"""The job ``report``: how messages fare, as a table and a page (``docs/jobs.md``)."""
 
 from __future__ import annotations
 

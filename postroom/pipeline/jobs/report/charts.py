@@ -1,8 +1,8 @@
 """Charts as SVG, made by hand: lines over periods of time, for a page that needs nothing else.
 
-What a line is can be seen without colours (dashes, dots) and heard (a title, a description; the
-page has the numbers as a table besides). Colours and text follow the page's style, by classes
-``s0`` to ``s5``, so that light and dark are the page's matter.
+Lines can be told apart without colours (dashes, dots) and read aloud: there is a title and a
+description, and the page has the numbers as a table. Colours and text follow the page's style, by
+classes ``s0`` to ``s5``: light and dark are the page's matter.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WIDTH: Final = 720
 HEIGHT: Final = 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
 STYLES: Final = 6
-"""So many lines can be told apart."""
+"""The number of lines that can be told apart."""
 _DASHES: Final = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 5")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _STEPS: Final = (
@@ -26,7 +26,7 @@ _STEPS: Final = (
     30 * _MINUTE, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 4 * _DAY,
     7 * _DAY, 14 * _DAY, 30 * _DAY, 90 * _DAY, 365 * _DAY,
 )  # fmt: skip
-"""So many seconds may lie between two ticks."""
+"""The seconds between two ticks."""
 _TICKS: Final = 8
 _DOTS_MAX: Final = 60
 
@@ -54,7 +54,7 @@ def period_text(number: int, seconds: int) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A length of time in two or three digits."""
+    """Return a length of time in two or three digits."""
     text = ""
     for factor, least, unit in ((1e3, 0.0, "ms"), (1.0, 1.0, "s"), (1 / 60, 120.0, "min"),
                                 (1 / 3600, 7200.0, "h"), (1 / 86400, 172_800.0, "d")):  # fmt: skip
@@ -64,12 +64,12 @@ def seconds_text(seconds: float) -> str:
 
 
 def number_text(number: float) -> str:
-    """A number with separators."""
+    """Return a number with separators."""
     return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else _short(number)
 
 
 def _short(number: float) -> str:
-    """Three digits that count."""
+    """Return a number in three significant digits."""
     if number >= 100 or number == int(number):
         return f"{number:.0f}"
     return f"{number:.3g}"
@@ -83,7 +83,7 @@ def chart(
     label: Callable[[float], str] = number_text,
     logarithmic: bool = False,
 ) -> str:
-    """An SVG element.
+    """Return a chart as an SVG element.
 
     Args:
         title: what it shows.
@@ -114,7 +114,7 @@ def chart(
 
 
 def legend(lines: Sequence[Line]) -> str:
-    """What the lines are, as HTML."""
+    """Return the legend of the lines, as HTML."""
     items = []
     for number, line in enumerate([line for line in lines if line.points][:STYLES]):
         dash = _DASHES[number]
@@ -130,7 +130,7 @@ def legend(lines: Sequence[Line]) -> str:
 
 
 class _Linear:
-    """From zero to a round number."""
+    """A linear scale from zero to a round number."""
 
     def __init__(self, values: Sequence[float]) -> None:
         highest = max(*values, 0.0) or 1.0
@@ -143,12 +143,12 @@ class _Linear:
         self.ticks = [step * number for number in range(round(self.top / step) + 1)]
 
     def share(self, value: float) -> float:
-        """Where a value is, from 0 to 1."""
+        """Return the place of a value, from 0 to 1."""
         return max(value, 0.0) / self.top
 
 
 class _Logarithmic:
-    """From a power of ten to another one; what is less than a millisecond counts as one."""
+    """A logarithmic scale between two powers of ten; a millisecond is the least value."""
 
     LEAST: Final = 1e-3
 
@@ -159,24 +159,24 @@ class _Logarithmic:
         self.ticks = [10.0**power for power in range(self.low, self.high + 1)]
 
     def share(self, value: float) -> float:
-        """Where a value is, from 0 to 1."""
+        """Return the place of a value, from 0 to 1."""
         power = math.log10(max(value, self.LEAST))
         return min(max((power - self.low) / (self.high - self.low), 0.0), 1.0)
 
 
 class _Box:
-    """Where periods and values are on the drawing."""
+    """The coordinates of periods and values on the drawing."""
 
     def __init__(self, first: int, last: int, scale: _Linear | _Logarithmic, seconds: int) -> None:
         self.first, self.last, self.scale, self.seconds = first, last, scale, seconds
 
     def x(self, number: float) -> float:
-        """Of a period."""
+        """Return the coordinate of a period."""
         inside = WIDTH - _LEFT - _RIGHT
         return round(_LEFT + inside * (number - self.first) / (self.last - self.first), 1)
 
     def y(self, value: float) -> float:
-        """Of a value."""
+        """Return the coordinate of a value."""
         inside = HEIGHT - _TOP - _BOTTOM
         return round(HEIGHT - _BOTTOM - inside * self.scale.share(value), 1)
 
@@ -207,7 +207,7 @@ def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
 
 
 def _form(step: int) -> str:
-    """Return how a moment is written, where so many seconds lie between two."""
+    """Return the format of moments that are this many seconds apart."""
     if step >= _HOUR:
         return "%m-%d" if step >= _DAY else "%m-%d %H:00"
     return "%H:%M" if step >= _MINUTE else "%H:%M:%S"
@@ -231,7 +231,7 @@ def _drawn(box: _Box, number: int, line: Line, label: Callable[[float], str]) ->
 
 
 def _told(lines: Sequence[Line], label: Callable[[float], str], seconds: int) -> str:
-    """What the lines show, in words."""
+    """Return the highest and the newest values of the lines, in words."""
     told = []
     for line in lines:
         highest, value = max(line.points, key=lambda point: point[1])

@@ -1,7 +1,7 @@
-"""What the page of a report shows, as plain numbers: bounded, however large the store is.
+"""The contents of a report's page, as plain numbers: bounded, however large the store is.
 
 The table of measures may have a row for each prefix and hour of years. The page has the busiest few
-of each, and the last periods; what it leaves out it says.
+of each, and the last periods; it tells what it leaves out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUEUES_DRAWN: Final = 5
 
 @dataclass(frozen=True)
 class Taken:
-    """How long something took, or how often it was tried: of some messages.
+    """The times, or the attempts, that some messages took.
 
     Attributes:
         source: ``queue`` or ``inbox``.
@@ -44,7 +44,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class Flow:
-    """What came and went in a period."""
+    """The messages that came and went in a period."""
 
     period: int
     enqueued: int
@@ -54,7 +54,7 @@ class Flow:
 
 @dataclass(frozen=True)
 class Letters:
-    """Messages that are dead: how many of a queue (``None``: in no queue), for one reason."""
+    """Dead messages: how many of a queue (``None``: in no queue), for one reason."""
 
     queue: str | None
     reason: str
@@ -63,14 +63,14 @@ class Letters:
 
 @dataclass(frozen=True)
 class Content:
-    """See the module.
+    """The contents of the page: see the module.
 
     Attributes:
         store: which one, as a person says it.
         at: the timestamp at which it was read, in seconds since 1970.
         archive: where the archive is; ``None``: only the store was read.
         archived_until: up to when that reaches, in seconds since 1970.
-        since: what ended before was left out (0: nothing was), likewise.
+        since: what ended before was left out (0: nothing was), in seconds since 1970.
         gaps: what may be missing, in words.
         overall, by_period, queues, kinds, prefixes: how long messages took, by level.
         flows: of each source, period by period; ``queue_flows``: of the busiest queues.
@@ -103,7 +103,7 @@ class Content:
 
 
 def whole_periods(flows: Iterable[Flow], until: int, periods_max: int = PERIODS_MAX) -> list[Flow]:
-    """Each period up to ``until``, also those in which nothing happened; the last ones of many."""
+    """Return each period up to ``until``, empty ones too; the last ones of many."""
     known = {each.period: each for each in flows if each.period <= until}
     if not known:
         return []
@@ -112,7 +112,7 @@ def whole_periods(flows: Iterable[Flow], until: int, periods_max: int = PERIODS_
 
 
 def backlog(here: int, flows: Sequence[Flow]) -> list[tuple[int, int]]:
-    """How many messages were there at the end of each period, counted back from how many are.
+    """Return the messages at the end of each period, counted back from today's.
 
     Args:
         here: how many are there after the last period.
@@ -126,7 +126,7 @@ def backlog(here: int, flows: Sequence[Flow]) -> list[tuple[int, int]]:
 
 
 def there(now: Mapping[str, int]) -> int:
-    """How many messages live, of those of all states."""
+    """Return how many messages live, by the numbers of all states."""
     return sum(number for state, number in now.items() if state != "dead")
 
 

@@ -1,7 +1,8 @@
-"""What a report measures: latencies, retries, throughput and backlog, as one table of Spark's.
+"""The measures of a report: latencies, retries, throughput and backlog, as one table of Spark's.
 
-A row is a *measure* at a *level*: of all messages of a source, of a period, a queue, a queue in a
-period, a kind of a queue, or a prefix of keys. Columns that a level does not divide by are null.
+A row is a *measure* at a *level*. Levels are all messages of a source, a period, a queue, a queue
+in a period, a kind of a queue, and a prefix of keys. Columns that a level does not divide by are
+null.
 
 ==========================  ========================================================================
 measure                     of whom
@@ -19,14 +20,14 @@ now                         messages by state (column ``kind``) when the store w
 dead, by reason             dead messages of queues by their last error (column ``kind``)
 ==========================  ========================================================================
 
-For the first seven there are ``messages``, ``mean``, ``p50``, ``p90``, ``p99`` and ``max``; of the
-others, ``messages`` alone. Percentiles are Spark's ``percentile_approx``: off by a ten thousandth
-of the ranks at most.
+The first seven have ``messages``, ``mean``, ``p50``, ``p90``, ``p99`` and ``max``; the others have
+``messages`` alone. Percentiles are Spark's ``percentile_approx``: off by a ten thousandth of the
+ranks at most.
 
-Periods are as long as fits what there is: an hour, ten minutes, a minute, ten seconds or a second.
+Periods are as long as fits the messages: an hour, ten minutes, a minute, ten seconds or a second.
 
-The backlog is counted back from now: what is there, plus what ended since, less what came since.
-So it is right for as long as history is whole, however far that goes back.
+The backlog is counted back from now: the messages there, plus those that ended since, less those
+that came since. It is right for as long as history is whole, however far that goes back.
 """
 
 from __future__ import annotations
@@ -64,17 +65,17 @@ _SHARES: Final = (0.5, 0.9, 0.99)
 
 
 PERIODS: Final = (1, 10, 60, 600, 3600)
-"""How many seconds a period may have."""
+"""The seconds that a period may have."""
 
 
 def fitting_period(span_seconds: float, periods_max: int) -> int:
-    """Return the shortest period of which so many, at most, make up ``span_seconds``."""
+    """Return the shortest period that divides ``span_seconds`` into at most so many."""
     fitting = (each for each in PERIODS if span_seconds <= each * periods_max)
     return next(fitting, PERIODS[-1])
 
 
 def measures(found: DataFrame, seconds: int, since: int = 0) -> DataFrame:
-    """All measures of messages, as :func:`.messages` finds them.
+    """Return all measures of messages, as :func:`.messages` finds them.
 
     Args:
         found: the messages.
@@ -86,11 +87,11 @@ def measures(found: DataFrame, seconds: int, since: int = 0) -> DataFrame:
     return _latencies(found, seconds).unionByName(flows).unionByName(now)
 
 
-# --- of each message ------------------------------------------------------------------------------
+# --- measures of each message ---------------------------------------------------------------------
 
 
 def _latencies(found: DataFrame, seconds: int) -> DataFrame:
-    """By levels: what each message that is done has taken."""
+    """Return, by levels, the times that each done message has taken."""
     taken = _taken(found, seconds)
     always, columns = ["source", "measure"], [F.col(name) for name in _DIVIDED_BY]
     sets = [[F.col(name) for name in (*always, *level)] for level in LEVELS.values()]
@@ -113,12 +114,12 @@ def _latencies(found: DataFrame, seconds: int) -> DataFrame:
 
 
 def _set_of(by: tuple[str, ...]) -> int:
-    """The ``grouping_id`` of a level: a bit for each column that it does not divide by."""
+    """Return the ``grouping_id`` of a level: a bit for each column that it does not divide by."""
     return sum(1 << bit for bit, name in enumerate(reversed(_DIVIDED_BY)) if name not in by)
 
 
 def _taken(found: DataFrame, seconds: int) -> DataFrame:
-    """A row for each message and measure."""
+    """Return a row for each message and measure."""
     ends = {
         INBOX: (("sent", "due"), ("due", "ended"), ("sent", "ended")),
         QUEUE: (("due", "fired"), ("fired", "ended"), ("sent", "ended")),
@@ -144,11 +145,11 @@ def _taken(found: DataFrame, seconds: int) -> DataFrame:
     )
 
 
-# --- of periods -----------------------------------------------------------------------------------
+# --- measures of periods --------------------------------------------------------------------------
 
 
 def _flows(found: DataFrame, seconds: int) -> DataFrame:
-    """What came and ended in each period, and what was there at its end."""
+    """Return the messages that came and ended in each period, and those at its end."""
     came = found.select(
         "source", "queue", periods_of("sent", seconds).alias("period"), _one("enqueued")
     )
@@ -190,7 +191,7 @@ def _one(measure: str) -> Column:
 
 
 def _now(found: DataFrame) -> DataFrame:
-    """What is there when the store is read, by state."""
+    """Return the messages that are there when the store is read, by state."""
     return (
         found.where(F.col("state") != "done")
         .groupBy("source", "queue", F.col("state").alias("kind"))
@@ -202,7 +203,7 @@ def _now(found: DataFrame) -> DataFrame:
 
 
 def _reasons(found: DataFrame) -> DataFrame:
-    """Why messages of queues are dead."""
+    """Return the reasons for which messages of queues are dead."""
     return (
         found.where((F.col("source") == QUEUE) & (F.col("state") == "dead"))
         .groupBy("source", "queue", F.col("error").alias("kind"))
@@ -214,7 +215,7 @@ def _reasons(found: DataFrame) -> DataFrame:
 
 
 def _only(*there: str) -> list[Column]:
-    """All columns of the table; those that are not there are null."""
+    """Return all columns of the table, with null for the missing ones."""
     present = {"level", "source", "measure", "messages", *there}
     kinds = {"period": "bigint", "queue": "string", "kind": "string", "prefix": "string"}
     return [

@@ -31,7 +31,7 @@ from postroom.pipeline.jobs.report.sources import INBOX, QUEUE
 _NONE: Final = "-"
 _NAMES: Final = {QUEUE: "queues", INBOX: "inboxes"}
 _FEW: Final = 2
-"""A chart of so few periods says little: the numbers are shown at once."""
+"""A chart of this many periods, or fewer, is shown as numbers at once."""
 _CHARACTERS_MAX: Final = 300
 
 _STYLE: Final = """
@@ -74,7 +74,7 @@ details { margin: .25rem 0 1rem; } summary { cursor: pointer; color: var(--soft)
 
 
 def page(content: Content) -> str:
-    """The page, as HTML."""
+    """Return the page, as HTML."""
     parts = [
         _head(content), _tiles(content), _throughput(content), _backlog(content),
         _latencies(content), _tables(content), _dead(content),
@@ -106,7 +106,7 @@ def _head(content: Content) -> str:
 
 
 def _tiles(content: Content) -> str:
-    """The few numbers that are asked for first."""
+    """Return the few numbers that readers ask for first."""
     done = sum(each.messages for each in content.overall if each.measure == RETRIES)
     waits = sum(there(states) for states in content.totals.values())
     retried = sum(each.mean * each.messages for each in content.overall if each.measure == RETRIES)
@@ -171,7 +171,7 @@ def _backlog(content: Content) -> str:
         lines.append(Line(f"queue {_shown(queue)}", _points(here, found, last)))
     whole = [line.points for line in lines if line.name == f"all {_NAMES[QUEUE]}"]
     if len(content.queue_flows) == 1 and whole == [lines[-1].points]:
-        lines.pop()  # it is all queues
+        lines.pop()  # the last line is all queues
     return (
         "<h2>Backlog</h2>\n<p>Messages that waited, or were being worked on, at the end of each "
         f"{_length(content)}: scheduled ones included, dead ones not. Counted back from what is "
@@ -240,7 +240,7 @@ def _figure(
 
 
 def _tables(content: Content) -> str:
-    """By queue, kind and prefix."""
+    """Return the tables by queue, kind and prefix."""
     parts = []
     named: list[tuple[str, Sequence[Taken], Callable[[Taken], list[str]], list[str]]] = [
         ("By queue", content.queues, lambda each: [_whose(each)], ["queue"]),
@@ -327,12 +327,12 @@ def _table(
 
 
 def _text(text: str) -> str:
-    """Text of whoever named a queue: shown, and never taken for HTML."""
+    """Return text of a user as HTML that shows it literally."""
     return escape(_shown(text))
 
 
 def _shown(text: str) -> str:
-    """Text that changes nothing around it, as marks for the direction of writing do."""
+    """Return text without signs that change what is around it, such as the direction of writing."""
     shown = "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
     )

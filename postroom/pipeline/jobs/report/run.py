@@ -8,8 +8,8 @@
                                                           ▼
                                                     FOLDER/report.html
 
-If there is a newer manifest when all is read, the store may have been trimmed meanwhile of what was
-to be read in it; then all is read again. The page is written last: with it the report is whole.
+If there is a newer manifest when all is read, the store may have been trimmed before it was read.
+All is then read again. The page is written last: with it the report is whole.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SECOND: Final = 1000 << LOGICAL_BITS
 
 @dataclass(frozen=True)
 class ReportResult:
-    """What was reported.
+    """The result of a report.
 
     Attributes:
         at: the timestamp at which the store was read.
@@ -86,7 +86,7 @@ def report(  # noqa: PLR0913 - each argument is an option
     title: str = "",
     progress: Progress = SILENT,
 ) -> ReportResult:
-    """Reports on the messages of a store: a Parquet table, and a page for a browser.
+    """Report on the messages of a store: a Parquet table, and a page for a browser.
 
     Args:
         spark: a session on which :func:`postroom.pipeline.register` was called.
@@ -140,7 +140,7 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read of the store and its archive, at one timestamp; the table is written."""
+    """The data read from the store and its archive at one timestamp; the table is written."""
 
     at: int
     what: Reads
@@ -151,7 +151,7 @@ class _Read:
 
 
 def _measured(wanted: _Wanted) -> _Read:
-    """Writes the table of measures; again, if somebody archives meanwhile."""
+    """Write the table of measures; begin again if an archive is made meanwhile."""
     spark, store, archive, progress = wanted.spark, wanted.store, wanted.archive, wanted.progress
     with database(spark, store) as db:
         for _ in range(_TRIES):
@@ -172,7 +172,7 @@ def _measured(wanted: _Wanted) -> _Read:
 
 
 def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
-    """The archive of the store.
+    """Return the archive of the store.
 
     Raises:
         JobFailed: it is another store's, or an old copy, or nothing.
@@ -190,14 +190,14 @@ def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
 def _held(
     db: Database, archived: Archived | None, at: int, since: int, separator: str
 ) -> Iterator[Reads]:
-    """What is to be read, which is kept meanwhile."""
+    """Hold what is to be read, to keep it meanwhile."""
     with ExitStack() as stack:
         left = _TRIES
         while True:
             what = reads(db, archived, at, since, separator)
             try:
                 stack.enter_context(db.hold(max(what.after_inboxes, 1)))
-            except SnapshotTooOld:  # some was collected just now
+            except SnapshotTooOld:  # history was collected just now
                 left -= 1
                 if not left:
                     raise
@@ -240,14 +240,14 @@ def _write(
 
 
 def _period(found: DataFrame, what: Reads) -> int:
-    """Return how many seconds a period has, so that what there is has enough of them."""
+    """Return how many seconds a period has, to divide the messages into enough periods."""
     (first,) = found.agg(F.min("sent")).collect()
     begun = max(first[0] or what.at, what.since)
     return made.fitting_period((what.at - begun) / _SECOND, PERIODS_MAX)
 
 
 def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], int]:
-    """Dead letters that are in no queue, and how much waits in outboxes: page by page."""
+    """Return dead letters outside queues and the size of outboxes, read page by page."""
     reasons: Counter[str] = Counter()
     for number, letters in enumerate(db.bulk.dead_letters(at=at)):
         progress("dead letters", number, None)
@@ -262,11 +262,11 @@ def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], i
     return [Letters(None, reason, count) for reason, count in reasons.most_common()], waiting
 
 
-# --- what the page shows --------------------------------------------------------------------------
+# --- the contents of the page ---------------------------------------------------------------------
 
 
 def _content(table: DataFrame, read: _Read) -> dict[str, Any]:
-    """The part of the table that is on the page: as many rows as that has, however large it is."""
+    """Return the rows of the table that the page shows, however large the table is."""
     what, archived, letters = read.what, read.archived, read.letters
     last = what.at // (read.period * _SECOND)
     table = table.withColumn("period", F.expr(f"unix_seconds(period) div {read.period}"))
@@ -321,7 +321,7 @@ def _gaps(manifest: Manifest | None) -> list[str]:
 
 
 def _taken(found: DataFrame) -> list[Taken]:
-    """Rows with percentiles; the caller bounds how many."""
+    """Return rows with percentiles; the caller bounds how many."""
     rows = found.where(F.col("mean").isNotNull()).collect()
     return [
         Taken(
@@ -333,7 +333,7 @@ def _taken(found: DataFrame) -> list[Taken]:
 
 
 def _top(table: DataFrame, level: str) -> list[Taken]:
-    """The rows of those of a level that have most messages."""
+    """Return the rows of a level with the most messages."""
     by = {"queue": ["queue"], "kind": ["queue", "kind"], "prefix": ["prefix"]}[level]
     found = table.where((F.col("level") == level) & F.col("mean").isNotNull())
     busiest = (
@@ -349,7 +349,7 @@ def _top(table: DataFrame, level: str) -> list[Taken]:
 
 
 def _flows(grouped: Any, name: str) -> dict[str, list[Flow]]:
-    """What came and went, by the column ``name`` and by period."""
+    """Return what came and went, by the column ``name`` and by period."""
     found: dict[str, dict[int, Counter[str]]] = {}
     for row in grouped.agg(F.sum("messages").alias("messages")).collect():
         periods = found.setdefault(row[name], {})
@@ -364,7 +364,7 @@ def _flows(grouped: Any, name: str) -> dict[str, list[Flow]]:
 
 
 def _totals(table: DataFrame) -> dict[str, dict[str, int]]:
-    """How many messages are in which state, by source."""
+    """Return how many messages are in which state, by source."""
     found: dict[str, dict[str, int]] = {}
     counted = table.where(F.col("measure") == made.NOW).groupBy("source", "kind")
     for row in counted.agg(F.sum("messages").alias("messages")).collect():
@@ -373,8 +373,9 @@ def _totals(table: DataFrame) -> dict[str, dict[str, int]]:
 
 
 def _now(table: DataFrame, busiest: list[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """How many messages are in which state, of the queues that have most, and of the busiest, whose
-    backlog is counted back from it.
+    """Return how many messages are in which state, of the queues that have most.
+
+    The busiest queues are included, since their backlog is counted back from these numbers.
     """
     here = table.where(F.col("measure") == made.NOW)
     rows: list[Any] = here.orderBy(F.col("messages").desc()).limit(10 * ROWS_MAX).collect()

@@ -1,8 +1,8 @@
-"""What a report is about: messages of queues and of inboxes, each once, as one data frame.
+"""The messages that a report is about, of queues and of inboxes, each once, as one data frame.
 
-What ended up to the archive's manifest is read from its files, what ended later, lives or is dead
-from the store, at one timestamp. So a message that is in both, since the store was not trimmed yet,
-counts once.
+Messages that ended up to the archive's manifest are read from its files. Those that ended later,
+live or are dead are read from the store, at one timestamp. A message that is in both, since the
+store was not trimmed yet, counts once.
 
 ::
 
@@ -50,7 +50,7 @@ _INBOX_COLUMNS: Final = "key binary, sent_at bigint, delivered_at bigint"
 
 @dataclass(frozen=True)
 class Reads:
-    """What is read, and from when on.
+    """The bounds of what is read.
 
     Attributes:
         at: the timestamp at which the store is read.
@@ -70,7 +70,7 @@ class Reads:
 
 
 def reads(db: Database, archived: Archived | None, at: int, since: int, separator: str) -> Reads:
-    """What is to be read of a store, beside its archive."""
+    """Return what is to be read of a store, beside its archive."""
     manifest, infos = None if archived is None else archived.manifest, db.queues()
     after = {
         info.name: max(
@@ -88,7 +88,7 @@ def reads(db: Database, archived: Archived | None, at: int, since: int, separato
 def messages(
     spark: SparkSession, store: Mapping[str, str], archived: Archived | None, what: Reads
 ) -> DataFrame:
-    """The messages of archive and store: see the module."""
+    """Return the messages of archive and store: see the module."""
     made = _Frames(spark, store, what)
     frames = [made.inboxes(), made.reaped()]
     if what.after_queues:
@@ -124,14 +124,14 @@ class _Frames:
         return found.where(F.col("queue").isin(list(self._what.after_queues)))
 
     def living(self) -> DataFrame:
-        """Messages of queues that live, or are dead."""
+        """Return messages of queues that live, or are dead."""
         found = self._queues().where(F.col("state").isin(*LIVING))
         return _of_queues(found, self._what).where(
             (F.col("state") != "dead") | (F.col("ended") > self._what.since)
         )
 
     def ended(self) -> DataFrame:
-        """Messages of queues that ended after what the archive has."""
+        """Return messages of queues that ended after those in the archive."""
         after = self._what.after_queues
         known = F.create_map(*[F.lit(each) for pair in after.items() for each in pair])
         found = self._queues().where(
@@ -142,12 +142,12 @@ class _Frames:
         return _of_queues(found, self._what)
 
     def reaped(self) -> DataFrame:
-        """Messages that were consumed from inboxes after what the archive has."""
+        """Return messages that were consumed from inboxes after those in the archive."""
         found = self._table("reaped", _REAPED_COLUMNS, since=self._what.after_inboxes)
         return _of_reaped(found, self._what)
 
     def inboxes(self) -> DataFrame:
-        """Messages that wait in inboxes."""
+        """Return messages that wait in inboxes."""
         none = F.lit(None)
         return self._table("inbox", _INBOX_COLUMNS).select(
             F.lit(INBOX).alias("source"), F.lit("").alias("queue"), F.lit("").alias("kind"),
@@ -180,7 +180,7 @@ def _of_reaped(found: DataFrame, what: Reads) -> DataFrame:
 
 
 def _prefix(separator: str) -> Column:
-    """What comes before the first separator; bytes that are no text are replaced."""
+    """Return the text before the first separator; bytes that are no text are replaced."""
     text = F.make_valid_utf8(F.col("key").cast("string"))
     first = F.substring_index(text, separator, 1)
     whole = F.when(F.instr(text, separator) > 0, first).otherwise(F.lit(""))
@@ -193,7 +193,7 @@ def periods_of(column: str, seconds: int) -> Column:
 
 
 def seconds_between(first: str, last: str) -> Column:
-    """Seconds from one timestamp to another."""
+    """Return the seconds from one timestamp to another."""
     return F.expr(
         f"(shiftright({last}, {LOGICAL_BITS}) - shiftright({first}, {LOGICAL_BITS})) / 1000.0"
     ).cast("double")
