@@ -24,7 +24,7 @@ from __future__ import annotations
 
 
 class Error(Exception):
-    """The root: ``except postroom.Error`` catches whatever Postroom says on purpose."""
+    """The root of all errors: ``except postroom.Error`` catches each error that Postroom raises."""
 
 
 class Retryable(Error):
@@ -36,7 +36,7 @@ class TransactionConflict(Retryable):
 
     Attributes:
         keys: what it lost on, as far as that is known: up to 128 keys.
-        spans: likewise the spans that it had scanned and in which something has changed.
+        spans: the spans that it had scanned and in which something has changed, up to 128.
     """
 
     def __init__(
@@ -123,10 +123,10 @@ class ConditionFailed(Error):
 
 
 class LeaseLost(Error):
-    """An attempt does not hold its queue message any more: its lease ran out, or somebody ended it.
+    """An attempt does not hold its queue message any more: its lease ran out, or was ended.
 
-    Nothing happened: what was to be committed with it is not there either. Whoever holds the
-    message now does the work; there is nothing to try again.
+    Nothing happened: the writes that were to be committed with it are not there either. The
+    consumer that holds the message now does the work; there is nothing to try again.
     """
 
 
@@ -147,14 +147,15 @@ class AccessDenied(Error):
 
 
 def how_to_install(extra: str) -> str:
-    """What to do if a library is missing. Postroom is installed from its source: there is no index
-    to name it to.
+    """Return what to do if a library is missing.
+
+    Postroom is installed from its source: there is no index to name it to.
     """
     return f'pip install ".[{extra}]" in a clone of Postroom\'s repository'
 
 
 def shorten(key: bytes, bytes_max: int = 48) -> str:
-    """``key`` as it appears in a message: its ``repr``, cut in the middle of nowhere."""
+    """Return ``key`` as it appears in a message: its ``repr``, cut if it is long."""
     if len(key) <= bytes_max:
         return repr(key)
     return f"{key[:bytes_max]!r}… ({len(key)} bytes)"

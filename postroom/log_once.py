@@ -1,9 +1,9 @@
 """Lines of the log whose number and contents are decided by somebody else.
 
-* *Often*: what happens again and again is logged once, when it begins; and of all that
-  is new no more than a few lines in ten seconds: who varies what it does must not fill the disk.
-* *What it says*: text from elsewhere is escaped (a line break would forge a line of the log, ESC
-  would command the terminal that shows it) and shortened.
+* *Number*: a repeated event is logged once, when it begins. New events get no more than a few lines
+  in ten seconds: a peer that varies its behaviour must not fill the disk.
+* *Contents*: text from elsewhere is shortened and escaped. A line break would forge a line of the
+  log, and ESC would command the terminal that shows it.
 
 Plain synchronous code; the time is passed in.
 """
@@ -17,18 +17,18 @@ from typing import Final
 from postroom.counted import counted
 
 QUIET_SECONDS: Final = 30.0
-"""What has not happened for so long is over."""
+"""The time without an event after which the event is over."""
 KNOWN_AT_ONCE: Final = 1000
 BURST_SECONDS: Final = 10.0
 BURST_LINES: Final = 20
 SHOWN_CHARACTERS: Final = 200
 SAY_SECONDS_MIN: Final = 0.25
 LONGEST_SILENCE_SECONDS: Final = 30.0
-"""How soon a line may follow that says otherwise."""
+"""The longest time between a line and the next one that differs."""
 
 
 def shown(text: object, length_max: int = SHOWN_CHARACTERS) -> str:
-    """``text`` from elsewhere as it may stand in a log, or in an error: on one line, and short.
+    """Return text from elsewhere for a log or an error: on one line, and short.
 
     Args:
         text: anything; of bytes, what they look like.
@@ -42,12 +42,12 @@ def shown(text: object, length_max: int = SHOWN_CHARACTERS) -> str:
 
 
 def _short_text(value: object, length_max: int) -> str:
-    """Of large bytes not all is spelled out."""
+    """Return a value as text, without spelling out all of large bytes."""
     return repr(value[: length_max + 1]) if isinstance(value, bytes) else str(value)
 
 
 def _short(what: Hashable) -> Hashable:
-    """A name that takes no more memory than it is worth, whoever chose it."""
+    """Return a name that takes no more memory than it is worth, whoever chose it."""
     if isinstance(what, tuple):
         return tuple(map(_short, what))
     return what[:SHOWN_CHARACTERS] if isinstance(what, str | bytes) else what
@@ -58,7 +58,7 @@ def _escaped(character: str) -> str:
 
 
 class LogOnce:
-    """Knows what has happened lately.
+    """A memory of recent events.
 
     Args:
         lines_max: how many lines of it are written within ``BURST_SECONDS``.
@@ -72,7 +72,7 @@ class LogOnce:
         self._left_out = 0
 
     def begins(self, what: Hashable, now: float) -> bool:
-        """``what`` has happened; whether that is the first time for a while.
+        """Note that ``what`` has happened; return whether that is the first time for a while.
 
         Args:
             what: names it.
@@ -88,7 +88,7 @@ class LogOnce:
     def log(
         self, logger: logging.Logger, what: Hashable, now: float, message: str, *arguments: object
     ) -> None:
-        """Write a warning when ``what`` begins, else a line for those who debug.
+        """Write a warning when ``what`` begins, else a line of debugging.
 
         Args:
             logger: where to.
@@ -121,10 +121,10 @@ class LogOnce:
 
 
 class LogChanges:
-    """What was logged last, so that it is said once, and again when it changes.
+    """The last line that was logged, to log it once, and again when it changes.
 
-    What goes on changing, as the reasons of one that has two addresses by name, is said less and
-    less often.
+    A line that keeps changing is logged less and less often. An example is the error of a name with
+    two addresses.
 
     Args:
         monotonic: seconds that never go back.
@@ -137,7 +137,7 @@ class LogChanges:
         self._quiet_until = monotonic()
 
     def is_news(self, line: str) -> bool:
-        """Whether to say ``line``."""
+        """Return whether to log ``line``."""
         now = self._monotonic()
         if line == self._last or now < self._quiet_until:
             return False

@@ -10,8 +10,8 @@
         store.advance(3600)
         worker.run_until_idle()        # now it is
 
-Leases, back-offs and schedules go by that clock, which goes on by itself as well. What a client
-waits for (``wait=5``, a time-out, a pause before it tries again) takes its real time.
+Leases, back-offs and schedules go by that clock, which goes on by itself as well. Waits of a client
+(``wait=5``, a time-out, a pause before it tries again) take real time.
 """
 
 from __future__ import annotations
