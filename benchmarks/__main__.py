@@ -1,8 +1,8 @@
-"""Runs the benchmarks, prints a table, and writes JSON.
+"""The command ``python -m benchmarks``: runs the benchmarks, prints a table, and writes JSON.
 
-``python -m benchmarks`` runs all of them; ``--only reap`` those whose name contains a word;
-``--quick`` a hundredth of everything, to see that it works; ``--list`` tells what there is.
-``python -m benchmarks growth`` measures what becomes of rates with ever more of everything.
+Without options it runs all of them. ``--only reap`` runs those whose name contains a word.
+``--quick`` runs a hundredth of everything, to see that it works. ``--list`` prints the names.
+``python -m benchmarks growth`` measures rates with ever more of everything.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _print_row(row: dict[str, Any]) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs what was asked for; 1 if nothing was."""
+    """Run the chosen benchmarks; return 1 if none was chosen."""
     if arguments[:1] == ["growth"]:
         return benchmarks.growth.main(arguments[1:])
     chosen = _arguments(arguments)

@@ -1,8 +1,8 @@
 """Two versions by turns, row by row: ``python -m benchmarks.by_turns CHECKOUT --only reap``.
 
-``CHECKOUT`` is the folder of another version (``git worktree add --detach FOLDER COMMIT``). Of each
-benchmark that both have, that version is measured, then this one, this one, that one, and so on, so
-that what else the machine does meets both. The medians are compared.
+``CHECKOUT`` is the folder of another version (``git worktree add --detach FOLDER COMMIT``). Each
+benchmark that both have is measured in that version, then in this one, this one, that one, and so
+on. Other work of the machine thus meets both. The medians are compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROW = "{:<62} {:>12} {:>12} {:>8}  {}"
 
 
 def measured(checkout: Path, name: str, seconds: float, scale: float) -> float:
-    """What a benchmark of a version comes to, in a process of its own.
+    """Return the value of a benchmark of a version, run in a process of its own.
 
     Raises:
         RuntimeError: that version has no such benchmark, or it failed.
@@ -37,7 +37,7 @@ def measured(checkout: Path, name: str, seconds: float, scale: float) -> float:
 
 
 def names_in(checkout: Path) -> list[str]:
-    """The benchmarks of a version."""
+    """Return the names of the benchmarks of a version."""
     code = "import benchmarks.__main__ as m; print('\\n'.join(m.REGISTRY))"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=checkout, capture_output=True, text=True, check=True,
@@ -47,7 +47,7 @@ def names_in(checkout: Path) -> list[str]:
 
 
 def main() -> int:
-    """Prints a table; 1 if nothing was chosen."""
+    """Print a table; return 1 if nothing was chosen."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.by_turns", description=__doc__)
     parser.add_argument("checkout", type=Path, help="the other version's")
     parser.add_argument("--only", action="append", default=[], help="those that contain this")

@@ -1,9 +1,8 @@
 """A cluster of three nodes, and a client in Python, all on this machine, everything synced.
 
 Nodes are processes of their own on loopback, started by the command that users start them with. The
-details tell where the time goes: processor time an operation of the client, the leader and a
-follower, and how much of both cores was used altogether; what is missing to the whole is waiting,
-mostly for the device.
+details tell where the time goes. They are processor time an operation of the client, the leader and
+a follower, and the share of both cores. The rest is waiting, mostly for the device.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from benchmarks.transactions import VALUE, _in_flight, _names, _outbox
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 CONNECT_SECONDS: Final = 120.0
-"""On a busy machine nodes take their time to start."""
+"""The time that nodes may take to start on a busy machine."""
 _START: Final = "from postroom.cli.main import main; main()"
 
 
 class Nodes:
-    """Running nodes."""
+    """The running nodes."""
 
     def __init__(self, addresses: list[str], processes: list[subprocess.Popen[bytes]]) -> None:
         self.addresses = ",".join(addresses)
@@ -39,15 +38,15 @@ class Nodes:
         self._by_address = dict(zip(addresses, processes, strict=True))
 
     def kill(self, address: str) -> None:
-        """As ``kill -9`` does."""
+        """Kill a node, as ``kill -9`` does."""
         self._by_address[address].kill()
 
     def shut_down(self, address: str) -> None:
-        """As ``kill`` does: it hands over first."""
+        """End a node, as ``kill`` does: it hands over first."""
         self._by_address[address].terminate()
 
     def processor_seconds(self) -> list[float]:
-        """What each node has used so far."""
+        """Return the processor time that each node has used so far."""
         return [_processor_seconds(process.pid) for process in self.processes]
 
 
@@ -57,7 +56,7 @@ def _processor_seconds(pid: int) -> float:
 
 
 def free_addresses(number: int) -> list[str]:
-    """On loopback, where nobody listens now."""
+    """Return addresses on loopback at which no program listens now."""
     sockets = [socket.socket() for _ in range(number)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -69,7 +68,7 @@ def free_addresses(number: int) -> list[str]:
 
 @contextmanager
 def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
-    """Nodes in folders of their own, until the block ends."""
+    """Start nodes in folders of their own, and stop them at the end of the block."""
     addresses = free_addresses(number)
     processes = []
     try:
@@ -86,7 +85,7 @@ def started_nodes(folder: Path, number: int) -> Iterator[Nodes]:
 
 
 async def connect(addresses: str) -> postroom.aio.Database:
-    """A client of nodes that may just be starting."""
+    """Return a client of nodes that may just be starting."""
     return await postroom.aio.connect(
         addresses, insecure=True, timeout=CONNECT_SECONDS, connect_timeout=CONNECT_SECONDS
     )
@@ -98,7 +97,7 @@ async def _rate(
     in_flight: int,
     operation: Callable[[postroom.aio.Database, int], Awaitable[object]],
 ) -> tuple[float, dict[str, float]]:
-    """Operations a second, and where the time went."""
+    """Return operations a second, and where the time went."""
     async with await connect(nodes.addresses) as db:
         await db.put(b"ready", b"")
 
@@ -142,39 +141,40 @@ async def _put(db: postroom.aio.Database, number: int) -> None:
 
 @benchmark("3 nodes: outbox transaction, 64 in flight", "/s", 10_000)
 def outbox_64(settings: Settings) -> Measured:
-    """Committed outbox transactions a second, from 64 tasks of one client."""
+    """Measure outbox transactions a second, from 64 tasks of one client."""
     return _measured(settings, 3, 64, _outbox)
 
 
 @benchmark("3 nodes: outbox transaction, one at a time", "ms", 1.5, at_most=True)
 def outbox_1(settings: Settings) -> Measured:
-    """The median time of a transaction from a single task: a read, and a commit."""
+    """Measure the median time of a transaction from a single task: a read, and a commit."""
     measured = _measured(settings, 3, 1, _outbox)
     return Measured(measured.details["p50_ms"], {**measured.details, "rate": measured.value})
 
 
 @benchmark("3 nodes: put, 64 in flight", "/s", 12_000)
 def put_64(settings: Settings) -> Measured:
-    """Puts a second, from 64 tasks of one client."""
+    """Measure puts a second, from 64 tasks of one client."""
     return _measured(settings, 3, 64, _put)
 
 
 @benchmark("3 nodes: put, one at a time", "/s")
 def put_1(settings: Settings) -> Measured:
-    """Puts a second, from a single task."""
+    """Measure puts a second, from a single task."""
     return _measured(settings, 3, 1, _put)
 
 
 @benchmark("3 nodes: linearizable get, 64 in flight", "/s", 15_000)
 def get_64(settings: Settings) -> Measured:
-    """Reads of the newest value a second, from 64 tasks of one client."""
+    """Measure reads of the newest value a second, from 64 tasks of one client."""
     return _measured(settings, 3, 64, _get)
 
 
 @benchmark("3 nodes: from commit to a waiting reaper", "ms", 5.0, at_most=True)
 def delivery(settings: Settings) -> Measured:
-    """The median time from the beginning of a commit that sends a message until another client of
-    the cluster, which waits for it, has it; one message at a time.
+    """Measure the median time from the beginning of a commit to the arrival of its message.
+
+    The receiver is another client of the cluster, which waits for it; one message at a time.
     """
 
     async def run(addresses: str) -> list[float]:
@@ -208,14 +208,15 @@ def delivery(settings: Settings) -> Measured:
 
 @benchmark("1 node with a remote client: outbox transaction, 64 in flight", "/s")
 def remote_64(settings: Settings) -> Measured:
-    """As many of one node's as of the embedded store's: to be compared with that."""
+    """Measure ``outbox_64`` on one node, to be compared with the embedded store."""
     return _measured(settings, 1, 64, _outbox)
 
 
 @benchmark("1 node with a remote client against the embedded store", "share", 0.5)
 def remote_share(settings: Settings) -> Measured:
-    """Outbox transactions a second with 64 in flight, over those of the embedded store, taken one
-    after the other in this very run.
+    """Measure outbox transactions a second with 64 in flight, over those of the embedded store.
+
+    Both are taken one after the other in this very run.
     """
 
     async def embedded() -> float:
@@ -235,7 +236,7 @@ def remote_share(settings: Settings) -> Measured:
 
 @benchmark("3 nodes: without a leader after kill -9", "s", 2.0, at_most=True)
 def failover(settings: Settings) -> Measured:
-    """The time from ``kill -9`` of the leader until the next write of a client is answered."""
+    """Measure the time from ``kill -9`` of the leader to the answer to a client's next write."""
 
     async def run(nodes: Nodes) -> float:
         async with await connect(nodes.addresses) as db:
@@ -253,8 +254,9 @@ def failover(settings: Settings) -> Measured:
 
 @benchmark("3 nodes: the longest write while the leader is shut down", "ms", 200.0, at_most=True)
 def shutdown(settings: Settings) -> Measured:
-    """The longest of the writes that one client makes, one after the other, in the half second
-    before the leader is told to end (SIGTERM) and the two seconds after.
+    """Measure the longest write around the end of a leader that is told to end (SIGTERM).
+
+    One client writes one value after the other, from half a second before to two seconds after.
     """
 
     async def run(nodes: Nodes) -> float:

@@ -1,7 +1,7 @@
-"""Many who want the same keys: how much is done, and how long the slowest waits.
+"""Many clients that want the same keys: the rate of work, and the wait of the slowest.
 
-Each row tells beside its rate the latencies of all calls: ``p99_ms``, and ``slowest_ms``, by which
-one sees whether somebody waits until all others have ended.
+Each row tells beside its rate the latencies of all calls: ``p99_ms``, and ``slowest_ms``. The
+latter shows whether a client waits until all others have ended.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _measured(latencies: list[float], elapsed: float, **more: float) -> Measured
 def _tasks(
     settings: Settings, tasks: int, call: Callable[[postroom.aio.Database, Random], Awaitable[Any]]
 ) -> Measured:
-    """So many tasks on one loop call again and again."""
+    """Measure this many tasks on one loop, each of which calls again and again."""
 
     async def run() -> Measured:
         latencies: list[float] = []
@@ -75,30 +75,30 @@ async def _transfer(db: postroom.aio.Database, randomness: Random) -> None:
 
 @benchmark("contention: increment one key, 16 tasks", "/s", 3_500)
 def increments_16(settings: Settings) -> Measured:
-    """Transactions that read a key and write it."""
+    """Measure transactions that read a key and write it, from 16 tasks."""
     return _tasks(settings, 16, _add)
 
 
 @benchmark("contention: increment one key, 64 tasks", "/s", 3_500)
 def increments_64(settings: Settings) -> Measured:
-    """The same with more of them: the slowest below 200 ms."""
+    """Measure these transactions from 64 tasks: the slowest below 200 ms."""
     return _tasks(settings, 64, _add)
 
 
 @benchmark("contention: get_for_update and increment, 64 tasks", "/s")
 def locked_increments_64(settings: Settings) -> Measured:
-    """The same, locked from the beginning."""
+    """Measure these transactions with the key locked from the beginning, from 64 tasks."""
     return _tasks(settings, 64, _locked_add)
 
 
 @benchmark("contention: transfers among ten accounts, 32 tasks", "/s")
 def transfers_32(settings: Settings) -> Measured:
-    """Transactions of two keys."""
+    """Measure transactions of two keys, from 32 tasks."""
     return _tasks(settings, 32, _transfer)
 
 
 def _beside_writers(settings: Settings, keys: list[bytes], read: str) -> Measured:
-    """Transactions that read and write ``keys`` beside threads that write them without asking."""
+    """Measure transactions of ``keys`` beside threads that write them without a lock."""
     stop, written, latencies = threading.Event(), [0] * WRITERS, list[float]()
 
     def write(db: postroom.Database, writer: int) -> None:
@@ -132,11 +132,11 @@ def _beside_writers(settings: Settings, keys: list[bytes], read: str) -> Measure
 
 @benchmark("contention: get_for_update and put, beside 8 who put the key", "/s")
 def locked_beside_writers(settings: Settings) -> Measured:
-    """One key that is locked from the beginning."""
+    """Measure transactions of one key, locked from the beginning, beside writers."""
     return _beside_writers(settings, KEYS[:1], "get_for_update")
 
 
 @benchmark("contention: 100 keys in one transaction, beside 8 who put them", "/s")
 def many_beside_writers(settings: Settings) -> Measured:
-    """A hundred keys that are read without a lock at first: each within 2 s."""
+    """Measure transactions of a hundred keys, read without a lock at first: each within 2 s."""
     return _beside_writers(settings, KEYS, "get")

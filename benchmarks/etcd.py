@@ -1,10 +1,10 @@
-"""etcd beside our three nodes, in the same run: where ``etcd`` is installed, there are these rows.
+"""The program etcd beside our three nodes, in the same run: for machines with ``etcd``.
 
-Three processes on loopback with folders of their own, synced, as etcd is by default; asked over
-gRPC by tasks of one Python process, as our nodes are. The three messages that are needed are
-encoded by hand (``etcd/api/etcdserverpb/rpc.proto``): the packages for Python want other versions
-of gRPC than ours. gRPC itself is imported only to measure: every benchmark imports this module, and
-some tell the memory of their process.
+Three processes on loopback with folders of their own, synced, as etcd is by default. Tasks of one
+Python process ask them over gRPC. The three messages that are needed are encoded by hand
+(``etcd/api/etcdserverpb/rpc.proto``): the packages for Python want other versions of gRPC than
+ours. gRPC itself is imported only to measure: every benchmark imports this module, and some report
+the memory of their process.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ def _number(field: int, value: int) -> bytes:
 
 
 def put_request(key: bytes, value: bytes) -> bytes:
-    """A ``PutRequest``."""
+    """Return a ``PutRequest``."""
     return _bytes(1, key) + _bytes(2, value)
 
 
 def txn_request(compared: bytes, *puts: tuple[bytes, bytes]) -> bytes:
-    """A ``TxnRequest``: if a key has fewer than 2^40 versions, which it always has, some puts."""
+    """Return a ``TxnRequest`` with some puts.
+
+    Its condition is always true: a key has fewer than 2^40 versions.
+    """
     compare = _number(1, _LESS) + _number(2, _VERSION) + _bytes(3, compared) + _number(4, 1 << 40)
     operations = (_bytes(2, put_request(key, value)) for key, value in puts)
     return _bytes(1, compare) + b"".join(_bytes(2, each) for each in operations)
@@ -60,7 +63,7 @@ def txn_request(compared: bytes, *puts: tuple[bytes, bytes]) -> bytes:
 
 @contextmanager
 def started_etcd(settings: Settings) -> Iterator[list[str]]:
-    """Three of them, until the block ends; where clients reach them."""
+    """Start three nodes of etcd; yield their addresses, and stop them at the end of the block."""
     clients, peers = free_addresses(3), free_addresses(3)
     members = ",".join(f"n{place}=http://{peer}" for place, peer in enumerate(peers))
     processes = []
@@ -102,7 +105,7 @@ async def _rate(
 
 
 async def _ready(call: Call, request: bytes) -> None:
-    """There is a leader."""
+    """Wait until there is a leader."""
     import grpc.aio  # noqa: PLC0415 - see the module
 
     until = time.monotonic() + _READY_SECONDS
@@ -132,18 +135,18 @@ def _put(number: int) -> bytes:
 
 
 def transaction_64(settings: Settings) -> Measured:
-    """etcd: one key is compared, two are put; a second, from 64 tasks of one client."""
+    """Measure etcd's transactions a second, from 64 tasks: one key is compared, two are put."""
     return _measured(settings, 64, _TXN, _transaction)
 
 
 def transaction_1(settings: Settings) -> Measured:
-    """The same, one at a time: the median in milliseconds."""
+    """Measure the median time of etcd's transaction in milliseconds, one at a time."""
     measured = _measured(settings, 1, _TXN, _transaction)
     return Measured(measured.details["p50_ms"], {"per_second": round(measured.value)})
 
 
 def put_64(settings: Settings) -> Measured:
-    """etcd: puts of 100 bytes a second, from 64 tasks of one client."""
+    """Measure etcd's puts of 100 bytes a second, from 64 tasks of one client."""
     return _measured(settings, 64, _PUT, _put)
 
 

@@ -1,4 +1,4 @@
-"""What the machine allows, and what others do with it, measured in the same run for comparison."""
+"""The limits of the machine, and other stores on it, measured in the same run for comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VALUE = b"x" * 100
 
 @benchmark("floor: fdatasync of an appended block", "/s")
 def fdatasync(settings: Settings) -> Measured:
-    """4 KiB appended and synced, a second."""
+    """Measure how often a second 4 KiB are appended and synced."""
     path = settings.folder / "file"
     done, end = 0, time.perf_counter() + settings.seconds
     with path.open("wb", buffering=0) as file:
@@ -26,7 +26,7 @@ def fdatasync(settings: Settings) -> Measured:
 
 
 def leveldb(settings: Settings) -> Measured:
-    """Batches of ten puts of 100 bytes, each batch synced, a second."""
+    """Measure LevelDB's batches of ten puts of 100 bytes a second, each batch synced."""
     import plyvel  # noqa: PLC0415 - it may not be installed
 
     db = plyvel.DB(str(settings.folder / "db"), create_if_missing=True)
@@ -41,7 +41,7 @@ def leveldb(settings: Settings) -> Measured:
 
 
 def rocksdb(settings: Settings) -> Measured:
-    """Batches of ten puts of 100 bytes, each batch synced, a second."""
+    """Measure RocksDB's batches of ten puts of 100 bytes a second, each batch synced."""
     import rocksdict  # noqa: PLC0415 - it may not be installed
 
     db = rocksdict.Rdict(str(settings.folder / "db"), rocksdict.Options(raw_mode=True))
@@ -78,8 +78,9 @@ def _sqlite(settings: Settings) -> sqlite3.Connection:
 
 @benchmark("peer: SQLite, the outbox transaction by hand, one at a time", "/s")
 def sqlite_outbox(settings: Settings) -> Measured:
-    """BEGIN; SELECT, UPDATE, INSERT into a queue, UPDATE a counter; COMMIT. WAL,
-    synchronous=FULL.
+    """Measure SQLite's outbox transactions a second (WAL, synchronous=FULL).
+
+    BEGIN; SELECT, UPDATE, INSERT into a queue, UPDATE a counter; COMMIT.
     """
     db = _sqlite(settings)
     done, end = 0, time.perf_counter() + settings.seconds
@@ -98,7 +99,10 @@ def sqlite_outbox(settings: Settings) -> Measured:
 
 @benchmark("peer: SQLite, a hundred taken with a state change", "messages/s")
 def sqlite_reap(settings: Settings) -> Measured:
-    """BEGIN; SELECT 100, DELETE them, UPDATE a row; COMMIT. WAL, synchronous=FULL."""
+    """Measure SQLite's reaps a second (WAL, synchronous=FULL).
+
+    BEGIN; SELECT 100, DELETE them, UPDATE a row; COMMIT.
+    """
     db = _sqlite(settings)
     messages = settings.size(300_000)
     db.execute("BEGIN")

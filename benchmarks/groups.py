@@ -1,4 +1,4 @@
-"""What many ranges on a node cost: as many transactions, from one group and from a hundred.
+"""The cost of many ranges on a node: as many transactions, from one group and from a hundred.
 
 ::
 
@@ -6,9 +6,9 @@
     (one thread, one transaction            ├─ ...                          ├─▶ one turn,
      under way each, next range by turns)   └─ range 100 replica, group   ─┘    one record
 
-A node has one range yet. So the others are put together here, from the same parts. Each of them
-holds a hundredth of the keys. With many groups a turn has about as many proposals as there are
-transactions, instead of one: what is done once a proposal is done once a transaction.
+A node has one range, and the others are put together here, from the same parts. Each of them holds
+a hundredth of the keys. With many groups a turn has about as many proposals as there are
+transactions, instead of one. The work for a proposal is then done for each transaction.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ GROUPS: Final = 100
 IN_FLIGHT: Final = 64
 ROUNDS: Final = 5
 SERVING_SECONDS_MAX: Final = 60.0
-"""Until each range has its lease."""
+"""The time until each range must have its lease."""
 
 
 class _Host:
-    """The node, as one more replica sees it: nothing is delivered later, so no services run."""
+    """The host of one more replica: its messages are not delivered later, and no services run."""
 
     def __init__(self, node: Node, wants_turn: Callable[[], None]) -> None:
         self._wants_turn = wants_turn
@@ -56,10 +56,10 @@ class _Host:
         return False
 
     def on_serving(self, serves: bool) -> None:
-        """Nobody is to be told."""
+        """Ignore the news: there is no listener."""
 
     def wake(self, *, urgent: bool) -> None:
-        """The loop below takes turns anyway: this one is to have its part of the next."""
+        """Note that this replica is to have its part of the next turn of the loop below."""
         self._wants_turn()
 
     def on_damage(self, error: BlockDamaged) -> bool:
@@ -67,7 +67,7 @@ class _Host:
 
 
 class _ManyReplicas(Replicas):
-    """All of the node: those that want one have their part of a turn."""
+    """The replicas of the node: those that want one have their part of a turn."""
 
     def __init__(self, first: Replica) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class _ManyReplicas(Replicas):
 
 
 def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:
-    """The replica of one more range of ``node``, with all that a range can do."""
+    """Return the replica of one more range of ``node``, with all that a range can do."""
     host = _Host(node, partial(replicas.wants_turn_of, range_id))
     replica = assemble_range(range_id, node, host, stored).replica
     replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)
@@ -94,7 +94,7 @@ def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -
 
 
 class _Client(Call):
-    """One transaction after the other, each in the next range: reads a key, commits."""
+    """The client of one transaction after the other, each in the next range: a read, a commit."""
 
     __slots__ = ("_name", "_node", "_number", "_ranges", "committed", "failed")
 
@@ -108,7 +108,7 @@ class _Client(Call):
         self.failed: BaseException | None = None
 
     def begin(self) -> None:
-        """The next transaction."""
+        """Begin the next transaction."""
         self._number += 1
         self.request = Get(self._names()[0])
         self._range.submit(self)
@@ -170,7 +170,7 @@ class _Groups:
             client.begin()
 
     def rate(self, seconds: float) -> float:
-        """Transactions a second."""
+        """Return transactions a second."""
         before = self._committed()
         begin, used = time.perf_counter(), time.process_time()
         while time.perf_counter() < begin + seconds or self._committed() == before:
@@ -193,8 +193,10 @@ class _Groups:
 
 @benchmark("100 groups on a node, share of one group's throughput", "%", 85.0)
 def hundred_groups(settings: Settings) -> Measured:
-    """Outbox transactions a second from 64 clients that go through a hundred groups by turns, as a
-    part of what one group does; without the client. Rounds alternate; median of their ratios.
+    """Measure outbox transactions a second of a hundred groups, as a part of what one group does.
+
+    64 clients go through the groups by turns; the library's client is left out. Rounds alternate,
+    and the value is the median of their ratios.
     """
     one, many = _Groups(settings, 1), _Groups(settings, GROUPS)
     try:

@@ -1,7 +1,7 @@
-"""What the subjects of ``python -m benchmarks growth`` are made of.
+"""The parts of the subjects of ``python -m benchmarks growth``.
 
-A subject is a store with so many of something. Most of what is measured of it is a rate, in calls a
-second, so that more is better. The rest is a cost: its name ends with a unit in brackets.
+A subject is a store with a given number of something. Most of its measures are rates, in calls a
+second: more is better. The rest are costs: their names end with a unit in brackets.
 
 All stores are embedded, on disk, and synced with each commit.
 """
@@ -29,7 +29,7 @@ VALUE: Final = b"x" * 100
 
 @dataclass
 class Growing:
-    """One size of one subject.
+    """A store with a given number of something: one size of one subject.
 
     Attributes:
         folder: for what is written.
@@ -47,11 +47,11 @@ class Growing:
 
     @property
     def store(self) -> Path:
-        """Where the store is."""
+        """Return the path of the store."""
         return self.folder / "store"
 
     def run(self, work: Callable[[Database], Awaitable[None]]) -> None:
-        """Have ``work`` done with the store, which is made if there is none."""
+        """Let ``work`` use the store, which is made if there is none."""
 
         async def opened() -> None:
             async with await postroom.aio.open(self.store, engine=self.engine) as db:
@@ -75,7 +75,8 @@ class Growing:
                 try:
                     await operation()
                     done += 1
-                except postroom.TransactionConflict:  # two chose the same key: that counts for none
+                # two tasks chose the same key: the call does not count
+                except postroom.TransactionConflict:
                     pass
                 if time.perf_counter() >= end:
                     return
@@ -86,7 +87,7 @@ class Growing:
         self.rates[what] = done / (time.perf_counter() - begun)
 
     def plain_rate(self, what: str, operation: Callable[[], object]) -> None:
-        """The same of a plain call."""
+        """Measure how often a second a plain call is done."""
         done, begun = 0, time.perf_counter()
         while not done or time.perf_counter() < begun + self.seconds:
             operation()
@@ -96,7 +97,7 @@ class Growing:
     async def slowest_beside(
         self, what: str, work: Awaitable[object], operation: Callable[[], Awaitable[object]]
     ) -> None:
-        """Measure for how long somebody else's ``operation`` takes at most, until ``work`` ends."""
+        """Measure the longest time of an ``operation`` beside ``work``, until that ends."""
         working = asyncio.ensure_future(work)
         slowest = 0.0
         while not working.done():
@@ -110,7 +111,7 @@ class Growing:
 
 @dataclass(frozen=True)
 class Subject:
-    """Something of which there may be ever more: ``largest`` at full scale."""
+    """A subject whose number grows: ``largest`` at full scale."""
 
     largest: int
     measure: Callable[[Growing], None]

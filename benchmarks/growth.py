@@ -1,12 +1,14 @@
-"""Whether anything becomes slower with ever more of it: ``python -m benchmarks growth``.
+"""The benchmark of growth, ``python -m benchmarks growth``: the cost of more of something.
 
 Each subject (keys, inboxes, queues, ...) is measured at four sizes, each ten times the one before,
-each in a process and a folder of its own. The last columns are what counts: the rate at the largest
-size divided by that at the smallest, and where SQLite was measured with the same data in the same
-process, ours divided by SQLite's at the largest size. A measure with a unit in brackets is no rate,
-but a cost: less is better. ``--scale 0.01`` takes a hundredth of all sizes, ``--only keys`` the
-subjects whose name contains a word, ``--list`` tells what there is, ``--markdown`` prints a table
-for ``docs/performance.md``.
+each in a process and a folder of its own. The last columns count. One is the rate at the largest
+size divided by that at the smallest. The other is our rate divided by SQLite's at the largest size,
+if SQLite was measured with the same data in the same process. A measure with a unit in brackets is
+no rate, but a cost: less is better.
+
+``--scale 0.01`` takes a hundredth of all sizes. ``--only keys`` takes the subjects whose name
+contains a word, ``--list`` prints their names. ``--markdown`` prints a table for
+``docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def measure_here(name: str, size: int, chosen: argparse.Namespace) -> Rates:
 
 
 def measure(name: str, size: int, chosen: argparse.Namespace) -> Rates:
-    """The same in a process of its own."""
+    """Measure one size of a subject in a process of its own."""
     command = [sys.executable, "-m", "benchmarks", "growth", "--child", name, "--size", str(size)]
     command += ["--seconds", str(chosen.seconds)]
     command += ["--engine", chosen.engine] if chosen.engine else []
@@ -121,7 +123,7 @@ def _print(row: dict[str, Any], *, markdown: bool) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measure what was asked for; 1 if nothing was."""
+    """Measure what was asked for; return 1 if nothing was."""
     chosen = _arguments(arguments)
     if chosen.child:
         print(json.dumps(measure_here(chosen.child, chosen.size, chosen)))

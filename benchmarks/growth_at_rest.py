@@ -1,4 +1,4 @@
-"""What a store with many of something costs while nobody uses it: opening, memory, idling.
+"""The cost of a store with many of something at rest: opening, memory, idling.
 
 ::
 
@@ -6,7 +6,7 @@
     another one  opens it (measured), closes it
     another one  opens it (measured), is left alone: its memory, its processor time
 
-Each process is new, so that what filled the store is in nobody's memory.
+Each process is new: its memory holds no traces of filling the store.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Fill: TypeAlias = Callable[[Database, int], Awaitable[None]]
 Use: TypeAlias = Callable[[Database, int], Awaitable[list[asyncio.Future[Any]]]]
 
 SETTLING_TIMES: Final = 0.5
-"""As a share of the measured time: until the store has done what there is to do after opening."""
+"""The time after opening in which the store settles, as a share of the measured time."""
 
 
 class Phase(NamedTuple):
-    """What a process is told: functions must be those of a module.
+    """The order to a process; its functions must be those of a module.
 
     Attributes:
         store: where it is.
@@ -56,13 +56,15 @@ class Phase(NamedTuple):
 
 
 def at_rest(growing: Growing, fill: Fill, use: Use | None = None) -> None:
-    """Fill the store of ``growing``; measure how long opening it takes, after ``kill -9`` and after
-    a clean close, how much memory of its own the process has for each, and how busy it is.
+    """Fill the store of ``growing``, and measure it at rest.
+
+    The measures are the time of opening, after ``kill -9`` and after a clean close; the process's
+    own memory for each of the subject; and how busy it is.
     """
     phase = Phase(growing.store, growing.engine, growing.size, fill, use, growing.seconds)
     try:
         _apart(_fill_and_die, phase)
-    except BrokenProcessPool:  # it has killed itself
+    except BrokenProcessPool:  # the process has killed itself
         pass
     else:
         raise AssertionError("a process that was killed has ended")
@@ -74,7 +76,7 @@ def at_rest(growing: Growing, fill: Fill, use: Use | None = None) -> None:
 
 
 def _apart(function: Callable[[Phase], T], phase: Phase) -> T:
-    """Return what a function returns in a process of its own."""
+    """Call a function in a process of its own, and return what it returns."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.growth"])
     with ProcessPoolExecutor(1, context) as pool:
@@ -129,7 +131,7 @@ async def _opened(store: Path, engine: EngineName | None) -> tuple[Database, flo
 
 
 async def ended(users: list[asyncio.Future[Any]]) -> None:
-    """End those that use a store."""
+    """End the users of a store."""
     for each in users:
         each.cancel()
     for result in await asyncio.gather(*users, return_exceptions=True):

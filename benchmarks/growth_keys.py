@@ -21,30 +21,31 @@ from benchmarks.growing import (
 )
 
 VALUE_BYTES: Final = 95
-"""With a key of 20 bytes that is a pair of 115."""
+"""The size of a value: with a key of 20 bytes, the pair has 115."""
 SCANNED: Final = 100_000
 QUIET_SECONDS: Final = 3.0
-"""So long no table comes or goes when the engine has done with compacting."""
+"""The time without new or removed tables after which compaction has ended."""
 COMPACTED_SECONDS_MAX: Final = 600.0
 SETTLED_SECONDS: Final = 20.0
-"""So long after a scan has met deleted keys, stepping over them is to cost nothing."""
+"""The time after a scan has met deleted keys when passing them is to cost nothing."""
 COLLECTED_SECONDS: Final = 100.0
-"""After so long the collector has been there, and what it left was compacted."""
+"""The time after which the collector has run, and its remains were compacted."""
 COLLECTED_MIN: Final = 10_000
-"""With fewer nobody waits for the collector: small runs are there to see that it works."""
+"""The size from which the collector is waited for: smaller runs only show that it works."""
 
 
 def key_of(number: int) -> bytes:
-    """A key of 20 bytes; those of successive numbers lie anywhere."""
+    """Return a key of 20 bytes; those of successive numbers are scattered."""
     return b"key/%016x" % (number * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
 
 
 @subject("keys", 10_000_000)
 def keys(growing: Growing) -> None:
-    """Keys of 20 bytes in random order, with 95 random bytes: filled by thousands; how many
-    milliseconds 99 of 100 puts take at most, while what was filled is compacted (as puts a second);
-    then, when the engine has done with that, read one by one; scanned; outbox transactions at
-    random keys. SQLite has the same data.
+    """Measure keys of 20 bytes in random order, with 95 random bytes.
+
+    They are filled by thousands. While they are compacted, puts are timed: how many milliseconds 99
+    of 100 take at most (as puts a second). When the engine has compacted them, they are read one by
+    one, and scanned; then there are outbox transactions at random keys. SQLite has the same data.
     """
     values, chosen = random.Random(1), random.Random(2)
 
@@ -73,7 +74,7 @@ def keys(growing: Growing) -> None:
 
 
 async def _compacted(growing: Growing) -> None:
-    """Wait until the engine makes no new tables any more, and say how long that took."""
+    """Wait until the engine makes no new tables any more, and note how long that took."""
     begun = changed = time.perf_counter()
     tables: set[str] = set()
     while changed + QUIET_SECONDS > time.perf_counter() < begun + COMPACTED_SECONDS_MAX:
@@ -152,7 +153,7 @@ def _sqlite_keys(growing: Growing) -> None:
 
 @subject("versions of a key", 400_000)
 def versions(growing: Growing) -> None:
-    """A key that was overwritten so often: read; overwritten; stepped over by a scan."""
+    """Measure a key that was overwritten so often: read; overwritten; passed by a scan."""
 
     async def work(db: Database) -> None:
         await db.put(b"after", VALUE)
@@ -178,8 +179,10 @@ async def _first(db: Database, start: bytes, limit: int = 1) -> None:
 
 @subject("tombstones", 400_000)
 def tombstones(growing: Growing) -> None:
-    """The first key behind so many deleted ones, and the last before them: (from 10,000 on) 20 s
-    after a scan has met them; when the collector has been there; when the store was opened again.
+    """Measure the first key behind so many deleted ones, and the last before them.
+
+    They are read at once. From 10,000 on they are also read 20 s after a scan has met the deleted
+    keys, after the collector has run, and after the store was opened again.
     """
 
     async def delete(db: Database) -> None:
@@ -217,8 +220,10 @@ async def _last_before(db: Database) -> None:
 
 @subject("delete_range", 400_000)
 def deleted_range(growing: Growing) -> None:
-    """Keys that are deleted together: in a call alone, in a transaction (which may be refused: then
-    the time until it is), by a deferred update; how long a put of another key waits meanwhile.
+    """Measure the deletion of many keys: in a call, in a transaction, by a deferred update.
+
+    A transaction may be refused: then the time until it is. Meanwhile the longest put of another
+    key is measured.
     """
 
     async def work(db: Database) -> None:

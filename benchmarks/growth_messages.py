@@ -1,4 +1,4 @@
-"""Subjects of ``python -m benchmarks growth``: inboxes, messages, what is scheduled, watches."""
+"""Subjects of ``python -m benchmarks growth``: inboxes, messages, scheduled ones, watches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.growth_at_rest import at_rest, ended
 
 MIB: Final = 1 << 20
 WORKED_MIN: Final = 20_000
-"""So many messages there are for a worker, or a hundred in each inbox if that is less."""
+"""The messages for a worker, or a hundred in each inbox if that is less."""
 FIRST_WORKED: Final = 100
 
 
@@ -25,8 +25,10 @@ async def _mail(db: Database, size: int) -> None:
 
 @subject("inboxes", 400_000)
 def inboxes(growing: Growing) -> None:
-    """Inboxes with a message each: the store at rest; listing a hundred, oldest first and by key;
-    sending to any of them and reaping it.
+    """Measure inboxes with a message each.
+
+    The store at rest; listing a hundred, oldest first and by key; sending to any of them and
+    reaping it.
     """
     chosen = random.Random(2)
 
@@ -46,8 +48,9 @@ def inboxes(growing: Growing) -> None:
 
 @subject("inboxes of a worker", 400_000)
 def worked(growing: Growing) -> None:
-    """Inboxes that a worker works off, a coroutine function that puts a key. There are 20,000
-    messages at least, a hundred of which are not counted: the worker begins.
+    """Measure a worker, a coroutine function that puts a key, on these inboxes.
+
+    There are 20,000 messages at least. The first hundred are not counted: the worker begins.
     """
 
     async def work(db: Database) -> None:
@@ -80,7 +83,7 @@ def worked(growing: Growing) -> None:
 
 @subject("messages of an inbox", 400_000)
 def messages(growing: Growing) -> None:
-    """One inbox with so many messages: sending one and reaping one; peeking at a hundred."""
+    """Measure one inbox with so many messages: sending and reaping one; peeking at a hundred."""
 
     async def work(db: Database) -> None:
         await in_thousands(db, growing.size, lambda tx, _: tx.enqueue_message(b"inbox", VALUE))
@@ -100,7 +103,7 @@ async def _send_and_reap(db: Database, inbox: bytes, value: bytes = VALUE) -> No
 
 @subject("large messages", 1000)
 def large_messages(growing: Growing) -> None:
-    """Messages of 1 MiB in one inbox: sending one and reaping one."""
+    """Measure messages of 1 MiB in one inbox: sending one and reaping one."""
     value = random.Random(1).randbytes(MIB - 1024)
 
     async def work(db: Database) -> None:
@@ -121,8 +124,9 @@ async def _tomorrow(db: Database, size: int) -> None:
 
 @subject("scheduled", 400_000)
 def scheduled(growing: Growing) -> None:
-    """Messages that are scheduled for tomorrow: the store at rest; listing a hundred; sending one
-    and reaping it.
+    """Measure messages that are scheduled for tomorrow.
+
+    The store at rest; listing a hundred; sending one and reaping it.
     """
 
     async def work(db: Database) -> None:
@@ -135,7 +139,7 @@ def scheduled(growing: Growing) -> None:
 
 @subject("dead letters", 100_000)
 def dead_letters(growing: Growing) -> None:
-    """Deferred increments of a text, which can never be done: listing a hundred; putting."""
+    """Measure deferred increments of a text, which always fail: listing a hundred; putting."""
 
     async def work(db: Database) -> None:
         await db.put(b"text", b"no number")
@@ -166,7 +170,7 @@ async def _watching(db: Database, size: int) -> list[asyncio.Future[Any]]:
 
 @subject("watches", 100_000)
 def watches(growing: Growing) -> None:
-    """Watches of so many other keys: the store at rest; putting one at a time, and 64 in flight."""
+    """Measure watches of as many other keys: the store at rest; putting one, and 64 in flight."""
 
     async def work(db: Database) -> None:
         following = await _watching(db, growing.size)

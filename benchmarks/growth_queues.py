@@ -12,7 +12,7 @@ from benchmarks.growth_at_rest import at_rest, ended
 
 @subject("messages of a queue", 400_000)
 def queue(growing: Growing) -> None:
-    """Messages that are ready in one queue: claiming and acknowledging one, enqueueing another."""
+    """Measure ready messages in one queue: claiming and acknowledging one, enqueueing another."""
 
     async def work(db: Database) -> None:
         await db.create_queue("queue")
@@ -56,21 +56,21 @@ async def _through_many(growing: Growing, db: Database) -> None:
 
 @subject("queues", 100_000)
 def queues(growing: Growing) -> None:
-    """So many empty queues: the store at rest; claiming and acknowledging one message."""
+    """Measure many empty queues: the store at rest; claiming and acknowledging one message."""
     at_rest(growing, _queues)
     growing.run(lambda db: _through_many(growing, db))
 
 
 @subject("queues with messages", 100_000)
 def used_queues(growing: Growing) -> None:
-    """The same if each has a message that is ready, and one that is done."""
+    """Measure many queues with a ready and a done message each."""
     at_rest(growing, _used_queues)
     growing.run(lambda db: _through_many(growing, db))
 
 
 @subject("queues with a schedule", 100_000)
 def queues_with_ticks(growing: Growing) -> None:
-    """The same of empty queues that have a daily schedule each."""
+    """Measure many empty queues that have a daily schedule each."""
     at_rest(growing, _queues_with_ticks)
     growing.run(lambda db: _through_many(growing, db))
 
@@ -84,7 +84,7 @@ async def _schedules(db: Database, size: int) -> None:
 
 @subject("schedules", 1000)
 def schedules(growing: Growing) -> None:
-    """Periodic schedules of one queue: the store at rest; a message through the queue."""
+    """Measure periodic schedules of one queue: the store at rest; a message through the queue."""
 
     async def work(db: Database) -> None:
         await growing.rate("enqueue, claim, acknowledge", lambda: _through(db, "queue"))
@@ -102,8 +102,9 @@ async def _groups(db: Database, size: int) -> None:
 
 @subject("groups of a queue", 400_000)
 def groups(growing: Growing) -> None:
-    """Groups with a message each, in an ordered queue: the store at rest; a message of one more
-    group through the queue.
+    """Measure groups with a message each, in an ordered queue.
+
+    The store at rest; a message of one more group through the queue.
     """
 
     async def work(db: Database) -> None:
@@ -133,7 +134,7 @@ async def _consuming(db: Database, size: int) -> list[asyncio.Future[Any]]:
 
 @subject("consumers", 10_000)
 def consumers(growing: Growing) -> None:
-    """Consumers of one queue that wait: the store at rest; a message through another queue."""
+    """Measure waiting consumers of one queue: the store at rest; a message through another."""
 
     async def work(db: Database) -> None:
         consuming = await _consuming(db, growing.size)

@@ -1,9 +1,8 @@
-"""What a benchmark is, and how one is run.
+"""The definition of a benchmark, and the way in which one is run.
 
 A benchmark is a function from ``Settings`` to ``Measured``. Each runs in a process of its own, in a
-temporary folder of its own, so that memory and collected garbage of one do not weigh on another
-one. Machines are shared and noisy: a benchmark is repeated, and the table shows median, minimum
-and maximum.
+temporary folder of its own: memory and garbage of one do not weigh on another one. Machines are
+shared and noisy: a benchmark is repeated, and the table shows median, minimum and maximum.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from postroom.kv.engine_file import EngineName
 
 @dataclass(frozen=True)
 class Settings:
-    """How long and how large.
+    """The duration and the size of a benchmark.
 
     Attributes:
         folder: for what the benchmark writes.
@@ -41,13 +40,13 @@ class Settings:
     engine: EngineName | None = None
 
     def size(self, full: int) -> int:
-        """``full``, scaled down."""
+        """Return ``full``, scaled down."""
         return max(int(full * self.scale), 100)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One number, and what else there is to say.
+    """A number, and its details.
 
     Attributes:
         value: in the benchmark's unit.
@@ -74,7 +73,7 @@ class Benchmark:
     run: Callable[[Settings], Measured]
 
     def meets(self, value: float) -> bool | None:
-        """Whether ``value`` reaches the goal; ``None`` without one."""
+        """Return whether ``value`` reaches the goal; ``None`` without one."""
         if self.goal is None:
             return None
         return value <= self.goal if self.at_most else value >= self.goal
@@ -86,7 +85,7 @@ REGISTRY: dict[str, Benchmark] = {}
 def benchmark(
     name: str, unit: str, goal: float | None = None, *, at_most: bool = False
 ) -> Callable[[Callable[[Settings], Measured]], Callable[[Settings], Measured]]:
-    """Registers a function under ``name``; its docstring says exactly what is measured."""
+    """Register a function under ``name``; its docstring says exactly what is measured."""
 
     def register(function: Callable[[Settings], Measured]) -> Callable[[Settings], Measured]:
         REGISTRY[name] = Benchmark(name, unit, goal, at_most, function)
@@ -96,7 +95,7 @@ def benchmark(
 
 
 def percentiles(latencies: Sequence[float]) -> dict[str, float]:
-    """p50, p95 and p99 in milliseconds."""
+    """Return p50, p95 and p99 in milliseconds."""
     ordered = sorted(latencies)
     if not ordered:
         return {}
@@ -108,7 +107,7 @@ def percentiles(latencies: Sequence[float]) -> dict[str, float]:
 
 
 def run_here(name: str, seconds: float, scale: float, engine: EngineName | None) -> dict[str, Any]:
-    """Runs one benchmark in this process, in a temporary folder."""
+    """Run one benchmark in this process, in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
         measured = REGISTRY[name].run(Settings(Path(folder), seconds, scale, engine))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -116,7 +115,7 @@ def run_here(name: str, seconds: float, scale: float, engine: EngineName | None)
 
 
 def run_child(name: str, seconds: float, scale: float, engine: EngineName | None) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Run one benchmark in a process of its own."""
     command = [sys.executable, "-m", "benchmarks", "--child", name]
     command += ["--seconds", str(seconds), "--scale", str(scale)]
     command += ["--engine", engine] if engine else []
@@ -128,7 +127,7 @@ def run_child(name: str, seconds: float, scale: float, engine: EngineName | None
 
 
 def summarize(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Median, minimum and maximum of several runs; details are those of the median run."""
+    """Return median, minimum and maximum of several runs, with the details of the median run."""
     values = sorted(run["value"] for run in runs)
     middle = statistics.median_low(values)
     chosen = next(run for run in runs if run["value"] == middle)
@@ -148,7 +147,7 @@ def summarize(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What was measured on, as far as it matters."""
+    """Return the features of the machine that matter to the numbers."""
     return {
         "cores": os.cpu_count(),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""What nobody uses should cost nothing: a thousand idle groups, and idle nodes."""
+"""The cost of unused things, which should be nothing: a thousand idle groups, and idle nodes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from postroom.raft.memory_transport import MemoryNetwork
 
 NODES = (1, 2, 3)
 SETTLING_SECONDS = 10.0
-"""Simulated, until all groups are quiet."""
+"""The simulated time until all groups are quiet."""
 TICK_SECONDS = 0.01
-"""The steps in which the system counts processor time: so little may be used that there is none."""
+"""The steps in which the system counts processor time: less use shows as none."""
 SPEAKING_SECONDS = 2.0
-"""Until all that there was to say of a write is said."""
+"""The time until all messages about a write are sent."""
 
 
 class _Nothing:
-    """A state that is only an applied index, in memory."""
+    """The state of a group that is only an applied index, in memory."""
 
     applied = 0
 
     def applied_index(self) -> int:
-        """How far it is."""
+        """Return the applied index."""
         return self.applied
 
     def noop(self, index: int, term: int, staged: object) -> None:
-        """All that happens here: each leader's first entry."""
+        """Apply each leader's first entry, the only one here."""
         del term, staged
         self.applied = index
 
 
 class _Nodes:
-    """Three nodes' consensus in one thread, in simulated time."""
+    """The consensus of three nodes in one thread, in simulated time."""
 
     def __init__(self, groups: int) -> None:
         self.now = 0.0
@@ -72,8 +72,9 @@ class _Nodes:
 
 @benchmark("1,000 idle groups, share of a core a node", "%", 5.0, at_most=True)
 def idle_groups(settings: Settings) -> Measured:
-    """Processor time of the consensus of three nodes with a thousand groups each that nobody uses,
-    a node and second; time and network are simulated, so the transport is not in it.
+    """Measure the processor time of three nodes with a thousand unused groups, a node and second.
+
+    It is that of consensus alone: time and network are simulated, without the transport.
     """
     nodes = _Nodes(settings.size(1000))
     nodes.run(SETTLING_SECONDS)
@@ -89,7 +90,7 @@ def idle_groups(settings: Settings) -> Measured:
 
 @benchmark("3 nodes: idle, share of a core a node", "%", 5.0, at_most=True)
 def idle_nodes(settings: Settings) -> Measured:
-    """Processor time of three real nodes that nobody uses, a node and second, with heartbeats."""
+    """Measure the processor time of three unused real nodes, a node and second, with heartbeats."""
     seconds = max(2.0, 2 * settings.seconds)
 
     async def run(nodes: Nodes) -> float:

@@ -1,9 +1,8 @@
-"""What the largest transaction costs a replica that applies it, stretch by stretch.
+"""The cost of the largest transaction for a replica that applies it, stretch by stretch.
 
-``python -m benchmarks.largest_command`` prints processor time, which other programs on the machine
-do not add to (but for the caches and cores that they share). The command is what 575,000 keys of 8
-bytes come to that are overwritten: two raw writes for each, and 32 MiB, which is all that a command
-holds.
+``python -m benchmarks.largest_command`` prints processor time. Other programs on the machine do not
+add to it (but for the caches and cores that they share). The command overwrites 575,000 keys of 8
+bytes: two raw writes for each, and 32 MiB, the limit of a command.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ T = TypeVar("T")
 
 
 def measured(name: str, act: Callable[[], T]) -> T:
-    """Prints how much processor time ``act`` took."""
+    """Call ``act``, and print the processor time that it took."""
     began = time.thread_time()
     result = act()
     print(f"{name:<48} {(time.thread_time() - began) * 1000:6.1f} ms")
@@ -31,7 +30,7 @@ def measured(name: str, act: Callable[[], T]) -> T:
 
 
 def packed_command() -> bytes:
-    """The command, as it is replicated."""
+    """Return the command, as it is replicated."""
     writes: WriteSet = {}
     for number in range(RAW_WRITES // 2):
         head = keys.head_key(b"%08d" % number)
@@ -41,7 +40,7 @@ def packed_command() -> bytes:
 
 
 def decoded(packed: bytes) -> LeasedWrites:
-    """The command, over turns; prints the longest."""
+    """Return the command, decoded over turns; print the longest turn."""
     longest, going_on = 0.0, decode_in_parts(memoryview(packed))
     while True:
         began = time.thread_time()
@@ -55,7 +54,7 @@ def decoded(packed: bytes) -> LeasedWrites:
 
 
 def main() -> None:
-    """Prints the table."""
+    """Print the table."""
     packed = packed_command()
     print(f"{RAW_WRITES:,} raw writes, {len(packed) / 2**20:.1f} MiB")
     kept: list[Any] = [decoded(packed), {b"%d" % number: b"" for number in range(20)}]

@@ -1,4 +1,4 @@
-"""Reaping, delivery, deferred updates."""
+"""Benchmarks of reaping, delivery and deferred updates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def _send(db: postroom.aio.Database, messages: int, key: bytes = QUEUE) ->
 
 
 async def _reap(db: postroom.aio.Database, batch: int, consumer: int = 0) -> int:
-    """One transaction that takes ``batch`` messages and changes a key; how many it took."""
+    """Take up to ``batch`` messages and change a key in one transaction; return how many."""
     async with db.begin() as tx:
         taken = await tx.reap_queue(QUEUE, batch)
         if taken:
@@ -59,31 +59,31 @@ def _reaping(settings: Settings, batch: int, consumers: int, full: int) -> Measu
 
 @benchmark("reap 1 with a state change", "messages/s")
 def reap_1(settings: Settings) -> Measured:
-    """Messages a second that one consumer takes one by one, each with a state change, synced."""
+    """Measure messages a second that one consumer takes one by one, with a state change, synced."""
     return _reaping(settings, 1, 1, 10_000)
 
 
 @benchmark("reap 10 with a state change", "messages/s")
 def reap_10(settings: Settings) -> Measured:
-    """The same, ten a transaction."""
+    """Measure messages a second that one consumer takes, ten a transaction."""
     return _reaping(settings, 10, 1, 50_000)
 
 
 @benchmark("reap 100 with a state change, one consumer", "messages/s", 100_000)
 def reap_100(settings: Settings) -> Measured:
-    """The same, a hundred a transaction."""
+    """Measure messages a second that one consumer takes, a hundred a transaction."""
     return _reaping(settings, 100, 1, 300_000)
 
 
 @benchmark("reap 100 with a state change, 8 consumers", "messages/s")
 def reap_100_by_8(settings: Settings) -> Measured:
-    """A hundred a transaction, eight competing consumers on one event loop."""
+    """Measure a hundred messages a transaction with eight competing consumers on one event loop."""
     return _reaping(settings, 100, 8, 300_000)
 
 
 @benchmark("hot counter: deferred increments, executed", "/s", 100_000)
 def hot_counter(settings: Settings) -> Measured:
-    """Increments of one key a second: deferred (100 a transaction, 64 in flight) and executed."""
+    """Measure deferred increments of one key a second (100 a transaction, 64 in flight)."""
 
     async def run() -> Measured:
         async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
@@ -111,7 +111,7 @@ def hot_counter(settings: Settings) -> Measured:
 
 @benchmark("delivery, from commit to a waiting reaper", "ms")
 def delivery(settings: Settings) -> Measured:
-    """Median time from the return of a commit to the return of a ``reap_queue`` that waited."""
+    """Measure the median time from the return of a commit to that of a waiting ``reap_queue``."""
 
     async def run() -> Measured:
         async with await postroom.aio.open(settings.folder / "store", engine=settings.engine) as db:
@@ -135,7 +135,7 @@ def delivery(settings: Settings) -> Measured:
 
 
 async def _thousand(db: postroom.aio.Database) -> float:
-    """Seconds to take a thousand messages, ten a transaction."""
+    """Return the seconds that a thousand messages take, ten a transaction."""
     start = time.perf_counter()
     for _ in range(100):
         assert await _reap(db, 10) == 10
@@ -144,7 +144,7 @@ async def _thousand(db: postroom.aio.Database) -> float:
 
 @benchmark("reap after 1,000,000 reaped, against the first thousand", "ratio", 1.1, at_most=True)
 def reap_after_million(settings: Settings) -> Measured:
-    """Time to take a thousand messages of an inbox after a million, over that of the first.
+    """Measure the time of a thousand messages of an inbox after a million, over that of the first.
 
     Medians of seven thousands each, taken right at the beginning and right at the end; the details
     have the same after the store was opened again.
@@ -176,7 +176,7 @@ def reap_after_million(settings: Settings) -> Measured:
 
 @benchmark("peak memory while reaping 1,000,000 messages", "MiB", 200, at_most=True)
 def reap_memory(settings: Settings) -> Measured:
-    """Peak resident memory of a process that sends and takes a million messages of one inbox."""
+    """Measure the peak memory of a process that sends and takes a million messages of one inbox."""
     import resource  # noqa: PLC0415 - only here
 
     reaping = _reaping(settings, 100, 1, 1_000_000)

@@ -1,6 +1,6 @@
 """A source of Spark in Python that reads nothing: it answers rows that it has in memory.
 
-It is what a source in Python costs Spark at least: the plan, and one task.
+It shows the least cost of a source in Python: the plan, and one task.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _made: dict[tuple[int, int], pa.RecordBatch] = {}
 
 
 def _batch(first: int, rows: int) -> pa.RecordBatch:
-    """Rows as those that ``fill`` writes; made once in a process."""
+    """Return rows like those that ``fill`` writes; made once in a process."""
     if (first, rows) not in _made:
         schema = to_arrow_schema(schema_of("data"), timezone="UTC")
         numbers = range(first, first + rows)
@@ -33,22 +33,22 @@ def _batch(first: int, rows: int) -> pa.RecordBatch:
 
 
 class NothingReader(DataSourceReader):
-    """One partition, whatever is asked for."""
+    """A reader of one partition, whatever is asked for."""
 
     def __init__(self, first: int, rows: int) -> None:
         self._first = first
         self._rows = rows
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Spark filters, as it does what Postroom answers."""
+        """Leave all filters to Spark, as for Postroom's answers."""
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        """The one."""
+        """Return the one partition."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows."""
+        """Yield the rows."""
         yield _batch(self._first, self._rows)
 
 
@@ -60,13 +60,13 @@ class NothingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Of the format."""
+        """Return the name of the format."""
         return "nothing"
 
     def schema(self) -> StructType:
-        """As of the table ``data``."""
+        """Return the schema of the table ``data``."""
         return schema_of("data")
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """What plans and reads."""
+        """Return the reader."""
         return NothingReader(self._first, self._rows)

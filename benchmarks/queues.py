@@ -1,7 +1,7 @@
-"""Queues: enqueueing, whole ways through, claims, lateness, and whether rates last.
+"""Benchmarks of queues: enqueueing, whole ways through, claims, lateness, and lasting rates.
 
-Every transaction here writes a value besides, of 100 bytes, as work does. Payloads have 100 bytes.
-The queue keeps what is done, as queues do if they are not told otherwise.
+Every transaction here also writes a value of 100 bytes, as work does. Payloads have 100 bytes. The
+queue keeps what is done, by its default settings.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from postroom.kv.clock import SystemClock
 QUEUE: Final = "queue"
 IN_FLIGHT: Final = 64
 FILLED_WITH: Final = 1000
-"""Messages in a transaction that only fills a queue."""
+"""The messages of a transaction that only fills a queue."""
 ROUNDS: Final = 10
-"""In which a used queue and a new one are compared."""
+"""The rounds in which a used queue and a new one are compared."""
 PURGE_AFTER_SECONDS: Final = 86_400
 HANDED_OUT_MAX: Final = 8
-"""Batches on their way through, for each of those in flight."""
+"""The batches on their way through, for each of those in flight."""
 
 Database = postroom.aio.Database
 Work = Callable[[Database, Settings], Awaitable[Measured]]
@@ -76,13 +76,13 @@ async def _enqueueing(db: Database, settings: Settings) -> Measured:
 
 @benchmark("queue: enqueue in a transaction, 64 in flight", "messages/s", 25_000)
 def enqueue(settings: Settings) -> Measured:
-    """Transactions a second, each of which writes a value and enqueues a message."""
+    """Measure transactions a second, each of which writes a value and enqueues a message."""
     return _embedded(settings, _enqueueing)
 
 
 @benchmark("3 nodes: queue: enqueue in a transaction, 64 in flight", "messages/s", 8_333)
 def enqueue_3(settings: Settings) -> Measured:
-    """The same on three nodes, by one client."""
+    """Measure ``enqueue`` on three nodes, by one client."""
     return _on_three_nodes(settings, _enqueueing)
 
 
@@ -90,8 +90,10 @@ def enqueue_3(settings: Settings) -> Measured:
 
 
 class _Way:
-    """Messages on their way: enqueued by some tasks, pushed to one consumer, acknowledged by others
-    in transactions that write a value each.
+    """The messages on their way through a queue.
+
+    A group of tasks enqueues them, one consumer gets them, and other tasks acknowledge them in
+    transactions that write a value each.
     """
 
     def __init__(self, db: Database, batch: int) -> None:
@@ -153,27 +155,28 @@ async def _through(db: Database, settings: Settings, batch: int) -> Measured:
 
 @benchmark("queue: through, one by one", "messages/s", 12_000)
 def through_1(settings: Settings) -> Measured:
-    """Messages a second that are enqueued, pushed to a consumer, and acknowledged: a transaction
-    for each enqueueing and each acknowledgement, 64 and more in flight.
+    """Measure messages a second that are enqueued, pushed to a consumer, and acknowledged.
+
+    Each enqueueing and each acknowledgement is a transaction, 64 and more in flight.
     """
     return _embedded(settings, lambda db, chosen: _through(db, chosen, 1))
 
 
 @benchmark("queue: through, by hundreds", "messages/s", 40_000)
 def through_100(settings: Settings) -> Measured:
-    """The same with a hundred messages in each transaction."""
+    """Measure ``through_1`` with a hundred messages in each transaction."""
     return _embedded(settings, lambda db, chosen: _through(db, chosen, 100))
 
 
 @benchmark("3 nodes: queue: through, one by one", "messages/s", 4_000)
 def through_1_3(settings: Settings) -> Measured:
-    """One by one on three nodes, by one client."""
+    """Measure ``through_1`` on three nodes, by one client."""
     return _on_three_nodes(settings, lambda db, chosen: _through(db, chosen, 1))
 
 
 @benchmark("3 nodes: queue: through, by hundreds", "messages/s", 13_333)
 def through_100_3(settings: Settings) -> Measured:
-    """By hundreds on three nodes, by one client."""
+    """Measure ``through_100`` on three nodes, by one client."""
     return _on_three_nodes(settings, lambda db, chosen: _through(db, chosen, 100))
 
 
@@ -181,7 +184,7 @@ def through_100_3(settings: Settings) -> Measured:
 
 
 async def _claimed(db: Database, messages: int, queue: str = QUEUE, tasks: int = IN_FLIGHT) -> None:
-    """Claims and acknowledges so many, by tens."""
+    """Claim and acknowledge so many messages, by tens."""
     q, left = db.queue(queue), messages
     numbers = itertools.count()
 
@@ -209,15 +212,16 @@ async def _claims(db: Database, settings: Settings) -> Measured:
 
 @benchmark("queue: claim and acknowledge by tens", "messages/s", 40_000)
 def claim_10(settings: Settings) -> Measured:
-    """Messages a second of 60,000 that wait, claimed by tens and acknowledged by tens in
-    transactions that write a value, by 64 tasks.
+    """Measure claimed messages a second, of 60,000 that wait.
+
+    64 tasks claim them by tens, and acknowledge them by tens in transactions that write a value.
     """
     return _embedded(settings, _claims)
 
 
 @benchmark("3 nodes: queue: claim and acknowledge by tens", "messages/s", 13_333)
 def claim_10_3(settings: Settings) -> Measured:
-    """The same on three nodes, by one client."""
+    """Measure ``claim_10`` on three nodes, by one client."""
     return _on_three_nodes(settings, _claims)
 
 
@@ -225,12 +229,12 @@ def claim_10_3(settings: Settings) -> Measured:
 
 
 def _now() -> float:
-    """By the wall clock, in seconds; it tells milliseconds."""
+    """Return the seconds of the wall clock, to the millisecond."""
     return SystemClock().wall_milliseconds() / 1000
 
 
 async def _late(db: Database, each_seconds: float, messages: int) -> list[float]:
-    """How late messages are received that are due one after the other, by the wall clock."""
+    """Return how late messages are received, due one after the other, by the wall clock."""
     queue = await db.create_queue(QUEUE)
     late: list[float] = []
 
@@ -262,7 +266,7 @@ async def _late(db: Database, each_seconds: float, messages: int) -> list[float]
 
 @benchmark("queue: lateness at 1,000 due a second, p99", "ms", 50.0, at_most=True)
 def lateness(settings: Settings) -> Measured:
-    """From the moment at which a message is due until its consumer has it; each is acknowledged."""
+    """Measure the time from when a message is due until its consumer has it."""
 
     async def work(db: Database, chosen: Settings) -> Measured:
         found = percentiles(await _late(db, 0.001, max(int(chosen.seconds * 1000), 100)))
@@ -273,7 +277,7 @@ def lateness(settings: Settings) -> Measured:
 
 @benchmark("queue: lateness when idle, median", "ms", 10.0, at_most=True)
 def lateness_idle(settings: Settings) -> Measured:
-    """The same with one message due every 100 ms, and nothing else to do."""
+    """Measure the lateness with one message due every 100 ms, and nothing else to do."""
 
     async def work(db: Database, chosen: Settings) -> Measured:
         late = await _late(db, 0.1, max(int(chosen.seconds * 10), 5))
@@ -282,12 +286,13 @@ def lateness_idle(settings: Settings) -> Measured:
     return _embedded(settings, work)
 
 
-# --- whether rates last
+# --- lasting rates
 
 
 class _Taken(NamedTuple):
-    """What messages took, each, by the wall clock, and of the processor by the thread of the store:
-    not by the storage engine's, which works besides. In seconds.
+    """The time of each message, by the wall clock and by the processor, in seconds.
+
+    The processor time is that of the store's thread, without that of the storage engine's.
     """
 
     wall: float
@@ -309,9 +314,10 @@ async def _enqueue_by_hundreds(db: Database, queue: str, messages: int) -> None:
 
 
 async def _compared(db: Database, settings: Settings, used: str) -> Measured:
-    """Rates in a used queue over those in a new one with the same settings, by turns, each of them
-    first in every other round: enqueued by hundreds, and claimed and acknowledged by tens. The
-    lesser of both medians.
+    """Compare the rates in a used queue with those in a new one with the same settings, by turns.
+
+    Each is first in every other round: enqueued by hundreds, and claimed and acknowledged by tens.
+    The value is the lesser of both medians.
     """
     await db.create_queue("new")
     messages = min(settings.size(1_000_000), 10_000) // 100 * 100
@@ -343,22 +349,26 @@ def _with_waiting(settings: Settings, waiting: int) -> Measured:
 
 @benchmark("queue: rates with 1,000,000 waiting, against none", "ratio", 0.9)
 def waiting_1m(settings: Settings) -> Measured:
-    """Enqueueing, and claiming and acknowledging by tens, in a queue in which a million messages
-    wait, over the rates of a new queue beside it, by turns; ``_processor``: the same of the
-    processor time of the store's own thread.
+    """Measure rates in a queue in which a million messages wait, over those of a new queue.
+
+    The rates are enqueueing, and claiming and acknowledging by tens, by turns. ``_processor`` has
+    the ratios of the processor time of the store's own thread.
     """
     return _with_waiting(settings, 1_000_000)
 
 
 @benchmark("queue: rates with 10,000,000 waiting, against none", "ratio", 0.9)
 def waiting_10m(settings: Settings) -> Measured:
-    """The same with ten million; --scale makes it less."""
+    """Measure ``waiting_1m`` with ten million messages; --scale makes it less."""
     return _with_waiting(settings, 10_000_000)
 
 
 @benchmark("queue: rates after 10,000,000 acknowledged and purged, against none", "ratio", 0.9)
 def after_10m(settings: Settings) -> Measured:
-    """The same in an empty queue that ten million messages have passed; --scale makes it less."""
+    """Measure these rates in an empty queue that ten million messages have passed.
+
+    --scale makes it less.
+    """
 
     async def work(db: Database, chosen: Settings) -> Measured:
         queue = await db.create_queue(QUEUE, purge_after=0)
@@ -371,7 +381,8 @@ def after_10m(settings: Settings) -> Measured:
             left -= number
         while (await queue.stats()).purged < messages:
             await asyncio.sleep(0.2)
-        await queue.update(purge_after=PURGE_AFTER_SECONDS)  # as the new one: none purges meanwhile
+        # set as in the new queue: neither purges meanwhile
+        await queue.update(purge_after=PURGE_AFTER_SECONDS)
         return await _compared(db, chosen, QUEUE)
 
     return _embedded(settings, work)

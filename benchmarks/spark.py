@@ -1,16 +1,18 @@
-"""Spark and a store, all that is measured: ``python -m benchmarks.spark``.
+"""All measures of Spark and a store: ``python -m benchmarks.spark``.
 
-Needs the extra ``[spark]`` and Java. Apart from the other benchmarks: a session takes longer
-to start than most of them to run. Store and Spark share the machine's cores: ``local[2]``, a store
-in the driver's process. ``--only`` chooses: ``read``, ``write`` (also ``benchmarks.spark_writes``),
-``stream`` (``benchmarks.spark_streams``), ``memory`` (``benchmarks.spark_memory``).
+It needs the extra ``[spark]`` and Java. It stands apart from the other benchmarks: a session takes
+longer to start than most of them to run. Store and Spark share the machine's cores: ``local[2]``, a
+store in the driver's process. ``--only`` chooses: ``read``, ``write`` (also
+``benchmarks.spark_writes``), ``stream`` (``benchmarks.spark_streams``), ``memory``
+(``benchmarks.spark_memory``).
 
 A read of few rows is mostly Spark's own planning, which its JVM compiles only after dozens of
-plans: so it is warmed up (``--warm``), and told beside two that read nothing of ours: a job without
-a source, and a source in Python (``benchmarks.nothing``) that answers the same rows from memory.
+plans: it is warmed up (``--warm``). Two reads without our data are printed beside it. One is a job
+without a source, the other a source in Python (``benchmarks.nothing``) that answers the same rows
+from memory.
 
-Besides the time of the clock, which a busy machine stretches, it tells the processor time that each
-side has taken: the node (with the driver's Python, which waits), the JVM, Spark's Python processes.
+A busy machine stretches the time of the clock. The processor time of each side is therefore
+printed: the node (with the driver's Python, which waits), the JVM, Spark's Python processes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from benchmarks.spark_session import fill, processor_seconds, session
 
 
 def best_of(times: int, act: Callable[[], object]) -> tuple[float, float]:
-    """The least and the middle time of a few, in seconds."""
+    """Return the least and the middle time of a few calls, in seconds."""
     took = []
     for _ in range(times):
         start = time.perf_counter()
@@ -38,7 +40,7 @@ def best_of(times: int, act: Callable[[], object]) -> tuple[float, float]:
 
 
 def measure_reads(spark: Any, rows: int, repeat: int, warm: int, part_bytes: int) -> None:
-    """Prints a line for each, and what the processor did."""
+    """Print a line for each read, with its processor time."""
     from pyspark.sql import functions as F  # noqa: N812, PLC0415 - as its users know it
 
     from benchmarks.nothing import NothingSource  # noqa: PLC0415 - needs the extra
@@ -94,11 +96,11 @@ def measure_reads(spark: Any, rows: int, repeat: int, warm: int, part_bytes: int
             f"{floor:.3f} s, median {median_floor:.3f} s; a job of Spark's own that reads nothing: "
             f"best {nothing:.3f} s, median {median_nothing:.3f} s"
         )
-        pipeline.close()  # before the folder goes
+        pipeline.close()  # closed before the folder goes
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, and prints a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Whether memory is flat in the number of rows: ``python -m benchmarks.spark_memory``.
+"""The memory of reads by the number of rows: ``python -m benchmarks.spark_memory``.
 
-Needs ``[spark]`` and Java. A node in a process of its own is read by Spark, first few rows, then
-ten times as many. Of the node, and of the largest of Spark's Python processes, the peak is told; of
-the node also how much is its own: the engine maps its files, and what has been read of them counts
-as the process's, too, until the system needs the memory.
+It needs ``[spark]`` and Java. Spark reads a node in a process of its own, first few rows, then ten
+times as many. The peaks of the node, and of the largest of Spark's Python processes, are printed.
+The node's own memory is printed, too: the engine maps its files. Pages read of them count as the
+process's until the system needs the memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ server.close()
 
 @contextlib.contextmanager
 def node(folder: Path) -> Iterator[tuple[str, int]]:
-    """A node that serves a folder: its address, and the id of its process."""
+    """Start a node that serves a folder; yield its address, and the id of its process."""
     with subprocess.Popen(
         [sys.executable, "-c", _NODE, str(folder)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -44,8 +44,10 @@ def node(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def read(spark: Any, folder: Path) -> tuple[float, float, float]:
-    """Reads everything; the peak of the node, what is its own, and the peak of Spark's Python, in
-    MiB.
+    """Read everything, and return memory in MiB.
+
+    Returns:
+        The peak of the node, its own memory, and the peak of Spark's Python.
     """
     with node(folder) as (address, pid):
         reader = spark.read.format("postroom").option("connect", address)
@@ -59,7 +61,7 @@ def read(spark: Any, folder: Path) -> tuple[float, float, float]:
 
 
 def measure(spark: Any, rows: int) -> None:
-    """Prints a line for each."""
+    """Print a line for each size."""
     with tempfile.TemporaryDirectory(prefix="postroom-spark-") as name:
         for count in (rows // TIMES, rows):
             folder = Path(name) / str(count)
@@ -72,7 +74,7 @@ def measure(spark: Any, rows: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, and prints a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_memory", description=__doc__)
     parser.add_argument("--rows", type=int, default=2_000_000)
     chosen = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""The Spark session of the benchmarks, and how its processes are looked at."""
+"""The Spark session of the benchmarks, and the observation of its processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROWS_PER_TRANSACTION = 5000
 
 
 def session() -> Any:
-    """As in the documentation, without a user interface."""
+    """Return a session as in the documentation, without a user interface."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after what it must find set
 
@@ -25,7 +25,7 @@ def session() -> Any:
 
 
 def fill(folder: Path, rows: int) -> None:
-    """Small rows: keys of 12 bytes, values of about as many."""
+    """Fill a store with small rows: keys of 12 bytes, values of about as many."""
     with postroom.open(folder, durability="none") as db:
         for start in range(0, rows, ROWS_PER_TRANSACTION):
             with db.begin() as tx:
@@ -34,13 +34,13 @@ def fill(folder: Path, rows: int) -> None:
 
 
 def processes() -> dict[int, str]:
-    """All processes that this one has started, and those have: which of Spark's it is."""
+    """Return the processes that this one and its children have started, with their names."""
     parents, commands = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             stat = (folder / "stat").read_text().rpartition(")")[2].split()
             commands[int(folder.name)] = (folder / "cmdline").read_bytes()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         parents[int(folder.name)] = int(stat[1])
     found: dict[int, str] = {}
@@ -56,27 +56,30 @@ def processes() -> dict[int, str]:
 
 
 def processor_seconds() -> dict[str, float]:
-    """What each side has taken so far, what it has waited for included."""
+    """Return the processor time that each side has taken so far.
+
+    It includes that of processes that have ended.
+    """
     tick = os.sysconf("SC_CLK_TCK")
     seconds = {"node": time.process_time(), "JVM": 0.0, "Python of Spark": 0.0}
     for pid, kind in processes().items():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended meanwhile
             continue
         seconds[kind] += sum(map(int, stat[11:15])) / tick
     return seconds
 
 
 def peak_bytes(pid: int) -> int:
-    """The most memory that a process has had at a time."""
+    """Return the most memory that a process has had at a time."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
 
 
 def own_bytes(pid: int) -> int:
-    """The memory that is a process's own, now: without files that are mapped."""
+    """Return the memory that is a process's own now, without mapped files."""
     status = Path(f"/proc/{pid}/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("RssAnon:"))
     return int(line.split()[1]) * 1024

@@ -22,7 +22,7 @@ PHASES = ("latestOffset", "getBatch", "queryPlanning", "walCommit", "addBatch", 
 
 
 class Writer:
-    """Changes a store all the time."""
+    """A writer that changes a store all the time."""
 
     def __init__(self, db: Any) -> None:
         self._db = db
@@ -39,14 +39,15 @@ class Writer:
                     number += 1
 
     def close(self) -> None:
-        """Ends it."""
+        """End the writer."""
         self._over.set()
         self._thread.join()
 
 
 class Batches(NamedTuple):
-    """What a query did: how long each phase of its batches took, in milliseconds, and the processor
-    time of a batch on each side.
+    """The batches of a query.
+
+    They have the milliseconds of each phase, and the processor time of a batch on each side.
     """
 
     milliseconds: list[dict[str, int]]
@@ -54,7 +55,7 @@ class Batches(NamedTuple):
 
 
 def batches(rows: Any, count: int, warm: int, folder: Path) -> Batches:
-    """Runs a query until it has had so many batches."""
+    """Run a query until it has had so many batches."""
     query = (
         rows.writeStream.format("noop").option("checkpointLocation", str(folder))
         .trigger(processingTime="0 seconds").start()
@@ -80,7 +81,7 @@ def batches(rows: Any, count: int, warm: int, folder: Path) -> Batches:
 
 
 def told(name: str, found: Batches) -> float:
-    """Prints a line; answers the middle time of a batch."""
+    """Print a line, and return the middle time of a batch."""
     took = found.milliseconds
     phases = {each: median(batch.get(each, 0) for batch in took) for each in PHASES}
     whole = median(batch["triggerExecution"] for batch in took)
@@ -94,7 +95,7 @@ def told(name: str, found: Batches) -> float:
 
 
 def measure(spark: Any, count: int, warm: int) -> None:
-    """Prints a line for each, and the difference."""
+    """Print a line for each stream, and the difference."""
     import postroom  # noqa: PLC0415 - after the arguments are read
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
     from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - as above
@@ -118,7 +119,7 @@ def measure(spark: Any, count: int, warm: int) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, and prints a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_streams", description=__doc__)
     parser.add_argument("--batches", type=int, default=40)
     parser.add_argument("--warm", type=int, default=15)

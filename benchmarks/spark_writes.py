@@ -17,7 +17,7 @@ from benchmarks.spark_session import session
 
 
 def write(rows: Any, folder: Path, **options: str) -> float:
-    """Seconds."""
+    """Write the rows into a new store, and return the seconds."""
     start = time.perf_counter()
     writer = rows.write.format("postroom").mode("append").option("path", str(folder))
     writer.options(**options).save()
@@ -25,7 +25,7 @@ def write(rows: Any, folder: Path, **options: str) -> float:
 
 
 def measure(spark: Any, count: int, repeat: int) -> None:
-    """Prints a line for each."""
+    """Print a line for each mode."""
     import postroom  # noqa: PLC0415 - after the arguments are read
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
 
@@ -48,11 +48,11 @@ def measure(spark: Any, count: int, repeat: int) -> None:
                 f"mode={mode}, {count:,} rows: best {count / best:,.0f} rows/s, "
                 f"median {count / middle:,.0f} rows/s"
             )
-        pipeline.close()  # before the folders go
+        pipeline.close()  # closed before the folders go
 
 
 def main(arguments: list[str]) -> int:
-    """Measures, and prints a line for each."""
+    """Measure, and print a line for each."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spark_writes", description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeat", type=int, default=3)

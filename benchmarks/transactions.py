@@ -1,4 +1,4 @@
-"""The outbox transaction, plain reads and writes, scans.
+"""Benchmarks of the outbox transaction, plain reads and writes, and scans.
 
 The *outbox transaction* reads one key, writes it, sends one message and defers one increment, with
 values of 100 bytes, synced before it counts.
@@ -52,7 +52,7 @@ def _outbox_blocking(db: postroom.Database, number: int) -> None:
 async def _in_flight(
     seconds: float, in_flight: int, operation: Callable[[int], Awaitable[None]]
 ) -> tuple[int, float, list[float]]:
-    """Repeats ``operation`` from ``in_flight`` tasks; how often, in how long, and the latencies."""
+    """Repeat ``operation`` from ``in_flight`` tasks; return count, time and latencies."""
     latencies: list[float] = []
     start = time.perf_counter()
     end = start + seconds
@@ -63,7 +63,7 @@ async def _in_flight(
             await operation(number)
             ended = time.perf_counter()
             latencies.append(ended - begun)
-            if ended >= end:  # each has done something, however busy the machine is
+            if ended >= end:  # each task has done something, however busy the machine is
                 return
             if in_flight > 1 and number % 16 == 15:
                 await asyncio.sleep(0)
@@ -93,20 +93,20 @@ def _outbox_asyncio(settings: Settings, in_flight: int, *, drained: bool = False
 
 @benchmark("outbox transaction, 64 in flight (asyncio)", "/s", 30_000)
 def outbox_64(settings: Settings) -> Measured:
-    """Committed outbox transactions a second, from 64 tasks on one event loop."""
+    """Measure committed outbox transactions a second, from 64 tasks on one event loop."""
     return _outbox_asyncio(settings, 64)
 
 
 @benchmark("outbox transaction, a minute, all delivered and executed", "/s", 20_000)
 def outbox_minute(settings: Settings) -> Measured:
-    """The same for twenty times as long (a minute by default), draining included in the time."""
+    """Measure ``outbox_64`` for twenty times as long (a minute by default), draining included."""
     longer = replace(settings, seconds=settings.seconds * 20)
     return _outbox_asyncio(longer, 64, drained=True)
 
 
 @benchmark("outbox transaction, one at a time (asyncio)", "/s", 5_000)
 def outbox_1(settings: Settings) -> Measured:
-    """From one task: each waits for its sync."""
+    """Measure outbox transactions from one task: each waits for its sync."""
     return _outbox_asyncio(settings, 1)
 
 
@@ -137,13 +137,13 @@ def _outbox_threads(settings: Settings, threads: int) -> Measured:
 
 @benchmark("outbox transaction, 16 threads (synchronous)", "/s", 12_000)
 def outbox_16_threads(settings: Settings) -> Measured:
-    """Committed outbox transactions a second, from 16 threads that share one Database."""
+    """Measure committed outbox transactions a second, from 16 threads that share one Database."""
     return _outbox_threads(settings, 16)
 
 
 @benchmark("outbox transaction, one thread (synchronous)", "/s", 5_000)
 def outbox_1_thread(settings: Settings) -> Measured:
-    """From one thread: each waits for its sync."""
+    """Measure outbox transactions from one thread: each waits for its sync."""
     return _outbox_threads(settings, 1)
 
 
@@ -170,8 +170,9 @@ def _asyncio_rate(settings: Settings, in_flight: int, kind: str) -> Measured:
 
 @benchmark("commits beside 10,000 watches (asyncio)", "/s")
 def put_beside_watches(settings: Settings) -> Measured:
-    """``await db.put(key)`` a second from one task, while other keys, and spans of them, are
-    watched. ``share``: of the rate in the same store before.
+    """Measure ``await db.put(key)`` a second from one task, beside watches of others.
+
+    Other keys, and spans of them, are watched. ``share``: of the rate in the same store before.
     """
 
     async def run() -> Measured:
@@ -198,20 +199,20 @@ def put_beside_watches(settings: Settings) -> Measured:
 
 
 def _watched(number: int) -> tuple[bytes, bytes | None]:
-    """A key, or a span of keys, that nobody writes."""
+    """Return a key, or a span of keys, that is never written."""
     key = b"watched/%d" % number
     return key, None if number % 2 else key + b"~"
 
 
 @benchmark("get (asyncio)", "/s", 60_000)
 def get_asyncio(settings: Settings) -> Measured:
-    """``await db.get(key)`` a second from one task; 10,000 keys of 100 bytes."""
+    """Measure ``await db.get(key)`` a second from one task; 10,000 keys of 100 bytes."""
     return _asyncio_rate(settings, 1, "get")
 
 
 @benchmark("get (synchronous)", "/s")
 def get_blocking(settings: Settings) -> Measured:
-    """``db.get(key)`` a second from one thread; 10,000 keys of 100 bytes."""
+    """Measure ``db.get(key)`` a second from one thread; 10,000 keys of 100 bytes."""
     with postroom.open(settings.folder / "store", engine=settings.engine) as db:
         _fill(db, KEYS)
         done, end = 0, time.perf_counter() + settings.seconds
@@ -223,13 +224,13 @@ def get_blocking(settings: Settings) -> Measured:
 
 @benchmark("put, one at a time (asyncio)", "/s")
 def put_1(settings: Settings) -> Measured:
-    """``await db.put(key, 100 bytes)`` a second from one task."""
+    """Measure ``await db.put(key, 100 bytes)`` a second from one task."""
     return _asyncio_rate(settings, 1, "put")
 
 
 @benchmark("put, 64 in flight (asyncio)", "/s")
 def put_64(settings: Settings) -> Measured:
-    """The same from 64 tasks."""
+    """Measure ``await db.put(key, 100 bytes)`` a second from 64 tasks."""
     return _asyncio_rate(settings, 64, "put")
 
 
@@ -242,7 +243,7 @@ def _fill(db: postroom.Database, pairs: int) -> None:
 
 @benchmark("scan (synchronous)", "pairs/s", 500_000)
 def scan_blocking(settings: Settings) -> Measured:
-    """Pairs a second of ``db.scan`` over 1,000,000 pairs of 100 bytes; see its peak memory too."""
+    """Measure pairs a second of ``db.scan`` over 1,000,000 pairs of 100 bytes, and peak memory."""
     pairs = settings.size(1_000_000)
     with postroom.open(settings.folder / "store", engine=settings.engine, durability="none") as db:
         _fill(db, pairs)
@@ -255,7 +256,7 @@ def scan_blocking(settings: Settings) -> Measured:
 
 @benchmark("scan (asyncio)", "pairs/s")
 def scan_asyncio(settings: Settings) -> Measured:
-    """The same with ``async for``; 100,000 pairs."""
+    """Measure pairs a second of ``async for`` over 100,000 pairs of 100 bytes."""
     pairs = settings.size(100_000)
     with postroom.open(settings.folder / "store", engine=settings.engine, durability="none") as db:
         _fill(db, pairs)
