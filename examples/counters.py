@@ -20,7 +20,7 @@ VIEWS = [
 
 
 def view(tx: postroom.Transaction, shelf: str, topic: str, seconds: int) -> None:
-    """A visitor looked at something for a while."""
+    """Note that a visitor looked at something for a while."""
     tx.enqueue_update(postroom.Increment(b"views", 1))
     key = f"shop/{shelf}/{topic}".encode()
     tx.enqueue_update(postroom.Accounting(key, {"views": 1, "seconds": seconds}))

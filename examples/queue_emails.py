@@ -1,7 +1,7 @@
 """A queue: work that is done later, once, with retries.
 
-An order and the mail about it are one transaction. Two consumers share the mails; one attempt fails
-and comes again after a pause; what never works ends as a dead letter, with its reason.
+An order and the mail about it are one transaction. Two consumers share the mails. One attempt fails
+and comes again after a pause; a mail that never works ends as a dead letter, with its reason.
 
 Run it: python examples/queue_emails.py
 """
@@ -17,16 +17,16 @@ BROKEN = b"order 13"
 
 
 def send_mails(db: postroom.Database) -> None:
-    """A consumer: it is handed messages that nobody else gets."""
+    """Send mails: a consumer, which gets messages that no other one gets."""
     for message in db.queue("emails").receive(kinds=["confirmation", "end"], credit=10):
         if message.payload == BROKEN:
             message.reject(delay=0.01, reason="no such address")
             continue
-        with db.begin() as tx:  # what it did, and that it is done, are one transaction
+        with db.begin() as tx:  # the result and the acknowledgement are one transaction
             tx.put(b"mailed/" + message.payload, b"attempt %d" % message.epoch)
             tx.acknowledge("emails", message)
         if message.kind == "end":
-            break  # what was claimed ahead goes to the others
+            break  # messages that were claimed ahead go to the others
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Reminders: messages for later, listed and taken back.
 
-An order that is not paid in a week is closed by a message to the shop, sent with the order and due
-a week later. Who pays marks the order in a transaction, which decides; then the message is taken
-back, which only tidies up: should that not happen, the shop finds an order that is paid.
+An order that is not paid in a week is closed by a message to the shop. The message is sent with the
+order and due a week later. A payment marks the order in a transaction, which decides. Then the
+message is taken back, which only tidies up: if that fails, the shop finds a paid order.
 
 Run it: python examples/reminders.py
 """
@@ -19,14 +19,14 @@ OVERDUE = b"shop/overdue/"
 
 @postroom.transactional
 def order(tx: postroom.Transaction, number: bytes) -> None:
-    """Takes an order, and sets the alarm clock."""
+    """Take an order, and schedule its reminder."""
     tx.put(b"order/" + number, b"open")
     tx.enqueue_message(OVERDUE + number, number, deliver_at=PATIENCE)
 
 
 @postroom.transactional
 def pay(tx: postroom.Transaction, number: bytes) -> bool:
-    """Whether the order could be paid: not if it was closed."""
+    """Pay an order; return whether that worked: not if it was closed."""
     if tx.get_for_update(b"order/" + number) != b"open":
         return False
     tx.put(b"order/" + number, b"paid")
@@ -34,7 +34,7 @@ def pay(tx: postroom.Transaction, number: bytes) -> bool:
 
 
 def tidy_up(db: postroom.Database, number: bytes) -> int:
-    """Takes the reminders of an order back; returns how many there were."""
+    """Take the reminders of an order back; return how many there were."""
     return db.cancel(each.id for each in db.scheduled(*postroom.prefix(OVERDUE + number)))
 
 

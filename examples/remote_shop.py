@@ -17,7 +17,7 @@ import postroom
 
 @postroom.transactional
 def place(tx: postroom.Transaction, order: int) -> None:
-    """The order is stored, counted, and told to the warehouse; or none of that happens."""
+    """Store an order, count it, and tell the warehouse; or do none of that."""
     tx.put(postroom.key("order", order), b"placed")
     tx.enqueue_message(b"warehouse", b"%d" % order)
     tx.enqueue_update(postroom.Increment(b"orders/placed"))
@@ -25,7 +25,7 @@ def place(tx: postroom.Transaction, order: int) -> None:
 
 @postroom.transactional
 def ship(tx: postroom.Transaction) -> int:
-    """The oldest orders that nobody else ships just now."""
+    """Ship the oldest orders that no other worker ships just now; return how many."""
     shipped = 0
     for message in tx.reap_queue(b"warehouse", 10):
         tx.put(postroom.key("order", int(message.value)), b"shipped")
@@ -34,7 +34,7 @@ def ship(tx: postroom.Transaction) -> int:
 
 
 def work(db: postroom.Database, orders: int) -> int:
-    """Places some orders and ships all there are."""
+    """Place some orders, ship all of them, and return how many."""
     for order in range(orders):
         place(db, order)
     shipped = 0

@@ -18,8 +18,8 @@ ARTICLES = {
 
 
 def titles(db: postroom.Database, index: postroom.SearchIndex, words: str) -> list[str]:
-    """Of the articles with these words, the best first."""
-    hits = index.search(words, consistent=True)  # what was committed before is found
+    """Return the titles of the articles with these words, the best first."""
+    hits = index.search(words, consistent=True)  # earlier commits are found
     return [db.get(hit.key)["title"] for hit in hits]
 
 

@@ -1,7 +1,7 @@
 """Watching: a cache that follows the store, and goes on where it stopped.
 
-``watch`` gives every committed change of a key or a span, in the order of the commits. Whoever
-remembers the last timestamp goes on after it, and misses nothing.
+``watch`` gives every committed change of a key or a span, in the order of the commits. A reader
+that remembers the last timestamp goes on after it, and misses nothing.
 
 Run it: python examples/watch_changes.py
 """
@@ -20,7 +20,7 @@ SPAN = postroom.prefix(b"config/")
 async def follow(
     db: postroom.aio.Database, cache: dict[bytes, Any], after: int, changes: int
 ) -> int:
-    """Bring ``cache`` up to date with the next ``changes`` changes; returns where to go on."""
+    """Bring ``cache`` up to date with the next ``changes`` changes; return where to go on."""
     async for change in db.watch(*SPAN, after=after):
         if change.value is None:
             cache.pop(change.key, None)
@@ -41,7 +41,7 @@ async def main() -> None:
         await db.put(b"config/size", b"10")
         after = await follow(db, cache, start, 2)
 
-        await db.put(b"config/size", b"12")  # while nobody watches
+        await db.put(b"config/size", b"12")  # written while no watch is open
         await db.delete(b"config/colour")
         await follow(db, cache, after, 2)
 

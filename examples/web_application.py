@@ -29,12 +29,12 @@ worker = postroom.Worker()  # 'postroom worker' gives it the store
 
 @worker.task(queue="orders", kind="invoice")
 def invoice(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
-    """Writes the invoice of an order, in the transaction that acknowledges its task."""
+    """Write the invoice of an order, in the transaction that acknowledges its task."""
     tx.put(b"invoice/" + message.payload, b"invoice of order " + message.payload)
 
 
 def take_order(tx: postroom.Transaction, number: bytes) -> None:
-    """The order and the task for it are there together, or neither is."""
+    """Store the order and the task for it together, or neither."""
     tx.put(b"order/" + number, b"taken")
     invoice.enqueue(tx, number, id=number)
 
@@ -45,7 +45,7 @@ def take_order(tx: postroom.Transaction, number: bytes) -> None:
 def application(
     db: postroom.Database,
 ) -> Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]:
-    """A WSGI application: POST /orders/7 takes an order, GET /orders/7 tells its invoice."""
+    """Return a WSGI application: POST /orders/7 takes an order, GET /orders/7 tells its invoice."""
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         number = environ["PATH_INFO"].removeprefix("/orders/").encode()
@@ -59,14 +59,14 @@ def application(
 
 
 class QuietHandler(WSGIRequestHandler):
-    """Writes no line for each request."""
+    """A handler that writes no line for each request."""
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is called there
-        """Nothing."""
+        """Write nothing."""
 
 
 def serve_web(address: str) -> None:
-    """Answers requests until SIGTERM; one connection of the process serves all its threads."""
+    """Answer requests until SIGTERM; one connection of the process serves all its threads."""
     with postroom.connect(address, insecure=True) as db:
         server = make_server("127.0.0.1", 0, application(db), handler_class=QuietHandler)
         signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
@@ -79,7 +79,7 @@ def serve_web(address: str) -> None:
 
 
 def start(*command: str) -> subprocess.Popen[str]:
-    """A process that has said that it is ready; what it said is its first line."""
+    """Start a process; its first line of output says that it is ready."""
     here = Path(__file__).parent
     return subprocess.Popen(
         [sys.executable, *command],
@@ -88,7 +88,7 @@ def start(*command: str) -> subprocess.Popen[str]:
 
 
 def first_line(process: subprocess.Popen[str]) -> str:
-    """What a process says first: that it is ready."""
+    """Return the first line of a process: it is ready."""
     assert process.stdout is not None
     line = process.stdout.readline().strip()
     if not line:
@@ -97,14 +97,14 @@ def first_line(process: subprocess.Popen[str]) -> str:
 
 
 def free_address() -> str:
-    """An address at which nobody listens."""
+    """Return an address at which no program listens."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{taken.getsockname()[1]}"
 
 
 def ask(method: str, url: str) -> Any:
-    """What the web process answers."""
+    """Return the answer of the web process."""
     with urllib.request.urlopen(urllib.request.Request(url, method=method)) as answer:
         return json.load(answer)
 

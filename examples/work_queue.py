@@ -1,6 +1,6 @@
 """Competing consumers: four workers share one inbox, and no job is done twice.
 
-``reap_queue`` gives each worker messages that nobody else holds. They are gone when the worker's
+``reap_queue`` gives each worker messages that no other one holds. They are gone when the worker's
 transaction commits, together with its result; if the worker fails, they are free again.
 
 Run it: python examples/work_queue.py
@@ -30,10 +30,10 @@ async def square_some(tx: postroom.aio.Transaction) -> int:
 
 
 async def work(db: postroom.aio.Database, all_sent: asyncio.Event) -> int:
-    """One worker; it goes home when all is sent, and there is nothing to do for a second."""
+    """Work until all is sent, and there is nothing to do for a second."""
     done = 0
     while True:
-        is_last = all_sent.is_set()  # before it looks: what is sent while it does would be left
+        is_last = all_sent.is_set()  # read before looking for jobs: later ones would be left
         taken = await db.run(square_some)
         if is_last and not taken:
             return done

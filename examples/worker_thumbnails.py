@@ -1,7 +1,7 @@
 """A worker: functions that are called with messages, in transactions that acknowledge them.
 
-Each picture of an album becomes a task; when all of an album are done, one more is enqueued, in the
-same write as the last acknowledgement. One attempt in three fails, and is tried again.
+Each picture of an album becomes a task. When all of an album are done, one more is enqueued, in the
+write of the last acknowledgement. One attempt in three fails, and is tried again.
 
 Run it: python examples/worker_thumbnails.py
 """
@@ -21,7 +21,7 @@ worker = postroom.Worker()
 
 @worker.task(queue="pictures", kind="thumbnail", concurrency=4, max_attempts=5)
 def thumbnail(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
-    """Makes one thumbnail. What it writes and the acknowledgement commit together."""
+    """Make one thumbnail. The writes and the acknowledgement commit together."""
     number = int(message.payload)
     if message.epoch == 0 and number % 3 == 0:
         raise OSError("the disk hiccups")  # tried again, after the back-off of the queue
@@ -31,14 +31,14 @@ def thumbnail(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
 
 @worker.task(queue="pictures", kind="album")
 async def album(message: postroom.aio.QueueMessage, tx: postroom.aio.Transaction) -> None:
-    """Called once, when all the pictures of the album are done."""
+    """Store the album: it is called once, when all pictures of it are done."""
     names = [key async for key, _ in tx.scan(*postroom.prefix(b"thumbnail/"))]
     tx.put(b"album/" + message.payload, b"%d pictures" % len(names))
 
 
 def main() -> None:
     logging.getLogger("postroom.worker").setLevel(logging.ERROR)  # failures are on purpose here
-    with postroom.testing.Store() as store:  # in memory, and its clock can be moved
+    with postroom.testing.Store() as store:  # in memory, with a clock that can be moved
         db = store.db
         worker.bind(db)
         db.create_queue("pictures", ack_wait=60)

@@ -1,4 +1,4 @@
-"""Fills a store with departures, for the pipeline beside it. docs/jobs.md tells how it is run.
+"""Fill a store with departures, for the pipeline beside it. docs/jobs.md tells how it is run.
 
 It keeps the history readable for a while: a pipeline that begins later still sees every change.
 
@@ -23,7 +23,7 @@ DEPARTURES = {
 def main(address: str, keep_seconds: float = 0.0) -> None:
     with (
         postroom.connect(address, insecure=True, codec="json") as db,
-        db.hold(),  # nothing is collected that was changed since
+        db.hold(),  # keeps all changes from now on
     ):
         for key, departure in DEPARTURES.items():
             db.put(key, departure)

@@ -1,11 +1,11 @@
-"""From departures, as they change, to statistics of airports: definitions for `spark-pipelines`.
+"""From departures, which change, to statistics of airports: definitions for `spark-pipelines`.
 
 ::
 
     store ── changes, each once ─▶ departures (every version of each) ─▶ airports (a line each)
 
-`departures` is a streaming table: a run appends what was changed since the run before.
-`airports` is made anew of it: of each departure the newest version counts.
+`departures` is a streaming table: a run appends the changes since the run before. `airports` is
+made anew of it: the newest version of each departure counts.
 """
 
 from __future__ import annotations
