@@ -39,7 +39,7 @@ from postroom.cli import (
     values,
     work,
 )
-from postroom.cli.options import in_options
+from postroom.cli.options import with_option_names
 from postroom.errors import Error
 
 NEGATIVE_NUMBERS = {"ignore_unknown_options": True}
@@ -68,7 +68,7 @@ class Commands(TyperGroup):
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(in_options(str(error)).split()) or type(error).__name__
+    return " ".join(with_option_names(str(error)).split()) or type(error).__name__
 
 
 def _forget_standard_output() -> None:

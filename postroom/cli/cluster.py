@@ -87,23 +87,23 @@ async def _run(folder: LocalFolder, *, logs_stay: bool) -> None:
         loop.add_signal_handler(number, stopped.set)
     running = LocalCluster(folder)
     try:
-        await _Watch(running, stopped).run()
-    except _Ended as error:
-        where = f"; all that it wrote is in {error.node.log}" if logs_stay else ""
+        await _ClusterObserver(running, stopped).run()
+    except _TooFewNodes as error:
+        where = f"; its output is in {error.node.log}" if logs_stay else ""
         raise Error(f"{error}{where}") from None
     finally:
         await asyncio.to_thread(running.stop)
 
 
-class _Ended(Exception):
+class _TooFewNodes(Exception):
     """Too many nodes have ended for the others to be of use."""
 
     def __init__(self, node: LocalNode, what: str) -> None:
-        super().__init__(f"{what}: {_told(node)}; its last line is: {node.last_line()}")
+        super().__init__(f"{what}: {_end_of(node)}; its last line is: {node.last_line()}")
         self.node = node
 
 
-class _Watch:
+class _ClusterObserver:
     """The observer of a cluster, from its start until it shall stop."""
 
     def __init__(self, running: LocalCluster, stopped: asyncio.Event) -> None:
@@ -115,7 +115,7 @@ class _Watch:
     async def run(self) -> None:
         """Print that the cluster is ready, then report nodes that end."""
         while not await self._is_ready():
-            if await self._stops_within(LOOK_SECONDS / 5):
+            if await self._stop_requested_within(LOOK_SECONDS / 5):
                 return
         addresses = ",".join(self._running.addresses)
         self._console.print(f"ready: connect to {addresses} with --insecure")
@@ -123,15 +123,15 @@ class _Watch:
             live: Live | None = None
             if self._console.is_terminal:
                 live = stack.enter_context(Live(console=self._console, auto_refresh=False))
-            while not await self._stops_within(LOOK_SECONDS):
-                self._tell_of_the_dead(ready=True)
-                if live is not None and (now := await self._look()) is not None:
+            while not await self._stop_requested_within(LOOK_SECONDS):
+                self._report_ended_nodes(ready=True)
+                if live is not None and (now := await self._survey()) is not None:
                     live.update(nodes_table(now), refresh=True)
 
     async def _is_ready(self) -> bool:
         """Return whether every node serves and knows the leader."""
-        self._tell_of_the_dead(ready=False)
-        now = await self._look()
+        self._report_ended_nodes(ready=False)
+        now = await self._survey()
         if now is None or now.leader is None:
             return False
         knowing = {n.address for n in now.nodes if n.status is not None and n.status.leader}
@@ -139,28 +139,28 @@ class _Watch:
             node.is_removed or (node.serves and node.address in knowing)
             for node in self._running.nodes
         )
-        self._tell_of_the_dead(ready=False)  # reports a node, too, that ended during the look
+        self._report_ended_nodes(ready=False)  # reports a node, too, that ended during the look
         return is_ready
 
-    def _tell_of_the_dead(self, *, ready: bool) -> None:
+    def _report_ended_nodes(self, *, ready: bool) -> None:
         for node in self._running.newly_dead():
             if not self._running.running:
-                raise _Ended(node, "all nodes have ended")
+                raise _TooFewNodes(node, "all nodes have ended")
             if not ready and not node.is_removed:
-                raise _Ended(node, "the cluster was stopped before it was ready")
-            self._console.print(f"{_told(node)}; what it wrote is in {node.log}", markup=False)
+                raise _TooFewNodes(node, "the cluster was stopped before it was ready")
+            self._console.print(f"{_end_of(node)}; its output is in {node.log}", markup=False)
 
-    async def _look(self) -> Survey | None:
+    async def _survey(self) -> Survey | None:
         try:
             return await survey(self._running.addresses, None, None, self._random)
         except Error:  # no node answers: they are starting, or all are dead
             return None
 
-    async def _stops_within(self, seconds: float) -> bool:
+    async def _stop_requested_within(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
         return self._stopped.is_set()
 
 
-def _told(node: LocalNode) -> str:
+def _end_of(node: LocalNode) -> str:
     return f"node {node.number} at {node.address} has ended, {node.how_it_ended()}"

@@ -12,10 +12,10 @@ from postroom.cli.options import (
     AsJson,
     Limit,
     Prefix,
-    Store,
-    in_options,
+    StoreOptions,
     on_a_store,
     on_a_store_with_values,
+    with_option_names,
 )
 from postroom.cli.output import Notation, field, json_headers, print_json
 from postroom.errors import Error
@@ -27,7 +27,7 @@ DEAD_HEADERS: Final = ("id", "reason", "what", "key", "attempts")
 
 @on_a_store_with_values
 def scheduled(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     prefix: Prefix = None,
     limit: Limit = 100,
@@ -46,7 +46,7 @@ def scheduled(
 
 @on_a_store
 def cancel(
-    store: Store,
+    store: StoreOptions,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
@@ -55,7 +55,7 @@ def cancel(
         try:
             cancelled = db.cancel(ids)
         except ValueError as error:
-            raise typer.BadParameter(in_options(str(error)), param_hint="ID") from None
+            raise typer.BadParameter(with_option_names(str(error)), param_hint="ID") from None
     if as_json:
         print_json({"cancelled": cancelled, "gone": len(ids) - cancelled})
     if cancelled < len(ids):
@@ -67,7 +67,7 @@ def cancel(
 
 @on_a_store_with_values
 def dead_letters(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     limit: Limit = 100,
     replay: Annotated[
@@ -90,17 +90,17 @@ def dead_letters(
         raise typer.BadParameter("give --replay or --discard, not both")
     with store.open_existing() as db:
         if replay:
-            db.replay(_chosen(db, replay))
+            db.replay(_dead_letter_ids(db, replay))
             db.drain()
         if discard:
-            db.discard(_chosen(db, discard))
+            db.discard(_dead_letter_ids(db, discard))
         if not replay and not discard:
             with Listing(*DEAD_HEADERS, texts=("reason", "what")) as listing:
                 for letter in db.dead_letters(limit=limit):
                     _print_dead_letter(notation, letter, listing)
 
 
-def _chosen(db: postroom.Database, arguments: list[str]) -> list[str]:
+def _dead_letter_ids(db: postroom.Database, arguments: list[str]) -> list[str]:
     """Return the ids of the named dead letters; raise an error if one of them is unknown."""
     present = [letter.id for letter in db.dead_letters(limit=LETTERS_MAX)]
     if "all" in arguments:

@@ -15,7 +15,7 @@ from postroom.cli.options import (
     Key,
     Limit,
     Prefix,
-    Store,
+    StoreOptions,
     Value,
     on_a_store_with_values,
 )
@@ -26,7 +26,7 @@ from postroom.limits import BURIED_FROM_MAX
 
 @on_a_store_with_values
 def send(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     key: Key,
     value: Value,
@@ -46,7 +46,7 @@ def send(
 
 
 @on_a_store_with_values
-def peek(store: Store, notation: Notation, key: Key, limit: Limit = 100) -> None:
+def peek(store: StoreOptions, notation: Notation, key: Key, limit: Limit = 100) -> None:
     """Print the messages in the inbox of KEY, oldest first, and leave them there."""
     with store.open_existing() as db:
         for message in db.peek(notation.read_key(key), limit):
@@ -55,7 +55,7 @@ def peek(store: Store, notation: Notation, key: Key, limit: Limit = 100) -> None
 
 @on_a_store_with_values
 def reap(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     key: Key,
     limit: Limit = 100,
@@ -76,7 +76,7 @@ def reap(
 
 @on_a_store_with_values
 def bury(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     key: Key,
     ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
@@ -97,7 +97,7 @@ def bury(
 
 @on_a_store_with_values
 def inboxes(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     prefix: Prefix = None,
     limit: Limit = 100,

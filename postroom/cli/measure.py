@@ -21,7 +21,7 @@ from rich.table import Table
 
 import postroom
 import postroom.aio
-from postroom.cli.options import AsJson, Store, on_a_store_if_given
+from postroom.cli.options import AsJson, StoreOptions, on_a_store_if_given
 from postroom.cli.output import print_json
 
 ACCOUNTS = 1000
@@ -46,7 +46,7 @@ class Result:
 
 @on_a_store_if_given
 def bench(
-    store: Store | None,
+    store: StoreOptions | None,
     transactions: Annotated[
         int, typer.Option(metavar="N", min=1, help="Measure N of each.")
     ] = 5000,
@@ -63,7 +63,7 @@ def bench(
         results = asyncio.run(_measure(store, transactions, in_flight))
     else:
         with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-            temporary = Store(path=Path(folder) / "store")
+            temporary = StoreOptions(path=Path(folder) / "store")
             results = asyncio.run(_measure(temporary, transactions, in_flight))
     if as_json:
         for result in results:
@@ -83,7 +83,7 @@ def _table(results: list[Result]) -> Table:
     return table
 
 
-async def _measure(store: Store, transactions: int, in_flight: int) -> list[Result]:
+async def _measure(store: StoreOptions, transactions: int, in_flight: int) -> list[Result]:
     async with await store.open_async() as db:
         alone = max(1, transactions // 5)
         try:
@@ -148,7 +148,7 @@ async def _timed_drain(db: postroom.aio.Database, committed: Result) -> Result:
     started = perf_counter()
     await db.drain(timeout=600)
     seconds = committed.seconds + perf_counter() - started
-    return Result("the same, delivered and executed", committed.times, seconds)
+    return Result("outbox transactions, delivered and executed", committed.times, seconds)
 
 
 async def _timed_reaping(db: postroom.aio.Database) -> Result:

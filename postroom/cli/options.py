@@ -92,7 +92,7 @@ Prefix = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
+class StoreOptions:
     """The place of the store, and how to reach it, from the options.
 
     Attributes:
@@ -178,7 +178,7 @@ _OPTIONS_OF: Final = {
 }
 
 
-def in_options(message: str) -> str:
+def with_option_names(message: str) -> str:
     """Return an error's message with options of the command line in place of Python's arguments."""
     for argument, option in _OPTIONS_OF.items():
         message = message.replace(argument, option)
@@ -267,7 +267,7 @@ def _store(
     insecure: _Insecure = False,
     timeout: _Timeout = None,
     memory: _Memory = None,
-) -> Store | None:
+) -> StoreOptions | None:
     """Return the store of the options, else that of the environment, else ``None``."""
     if path is not None and connect is not None:
         raise typer.BadParameter("give --path or --connect, not both")
@@ -278,7 +278,9 @@ def _store(
     if path is None and connect is None:
         path, connect = _place_in_environment()
     if connect is None:
-        return None if path is None else Store(path=_folder(path), memory_bytes=_memory(memory))
+        return (
+            None if path is None else StoreOptions(path=_folder(path), memory_bytes=_memory(memory))
+        )
     if memory is not None:
         raise typer.BadParameter("--memory goes with --path: 'postroom serve' has one for nodes")
     try:
@@ -286,7 +288,7 @@ def _store(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--connect") from None
     seconds = _timeout_in_environment() if timeout is None else timeout
-    return Store(
+    return StoreOptions(
         addresses=addresses,
         tls=_tls(tls_ca, tls_certificate, tls_key, insecure=insecure),
         token=token or os.environ.get(TOKEN_VARIABLE) or None,
@@ -347,7 +349,7 @@ def _tls(
     """Return the TLS settings, where an option counts more than the environment."""
     if insecure:
         if ca or certificate or key:
-            raise typer.BadParameter("--insecure is to go without TLS: give no --tls-... with it")
+            raise typer.BadParameter("--insecure means no TLS: give no --tls-... with it")
         return None
     told_in_options = bool(ca or certificate or key)
     ca = ca or _file_in_environment(TLS_CA_VARIABLE)
@@ -400,7 +402,7 @@ def _notation(
 ) -> Notation:
     """Return the notation that the options ask for."""
     if as_int and (as_hex or hex_value):
-        raise typer.BadParameter("--int says how values are written, and so does --hex: give one")
+        raise typer.BadParameter("--int and --hex both choose how values are written: give one")
     return Notation(
         hex_keys=as_hex or hex_key,
         hex_values=as_hex or hex_value,
@@ -417,20 +419,20 @@ Maker: TypeAlias = Callable[..., Any]
 
 def on_a_store(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose first argument is a :class:`StoreOptions`."""
-    return decorated(command, required_store)
+    return with_options(command, required_store)
 
 
 def on_a_store_with_values(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function with a :class:`StoreOptions` and a :class:`Notation`."""
-    return decorated(command, required_store, _notation)
+    return with_options(command, required_store, _notation)
 
 
 def on_a_store_if_given(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose first argument is ``None`` if no store is named."""
-    return decorated(command, _store)
+    return with_options(command, _store)
 
 
-def required_store(**options: Any) -> Store:
+def required_store(**options: Any) -> StoreOptions:
     """Return the store that the options name."""
     store = _store(**options)
     if store is None:
@@ -438,7 +440,7 @@ def required_store(**options: Any) -> Store:
     return store
 
 
-def decorated(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
+def with_options(command: Callable[..., None], *makers: Maker) -> Callable[..., None]:
     """Give a command the options of ``makers``, which make its first arguments."""
 
     @functools.wraps(command)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import postroom
-from postroom.cli.options import AsJson, Store, on_a_store
+from postroom.cli.options import AsJson, StoreOptions, on_a_store
 from postroom.cli.output import field, print_json, print_line
 from postroom.counted import counted
 from postroom.errors import Error
@@ -17,7 +17,7 @@ from postroom.limits import POSITIONS_SHOWN_MAX
 
 @on_a_store
 def forget_position(
-    store: Store,
+    store: StoreOptions,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     as_json: AsJson = False,
 ) -> None:

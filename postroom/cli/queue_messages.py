@@ -15,7 +15,7 @@ from postroom.cli.options import (
     Kind,
     Name,
     Priority,
-    Store,
+    StoreOptions,
     as_usage_errors,
     on_a_store,
     on_a_store_with_values,
@@ -29,7 +29,7 @@ Ids = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]
 
 @on_a_store_with_values
 def enqueue(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     name: Name,
     payload: Annotated[str, typer.Argument(metavar="PAYLOAD", show_default=False)],
@@ -60,25 +60,25 @@ def enqueue(
 
 
 @on_a_store
-def cancel(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
+def cancel(store: StoreOptions, name: Name, ids: Ids, as_json: AsJson = False) -> None:
     """Delete unfinished messages of QUEUE; fail if some of them are not there any more."""
     with store.open_existing() as db:
         cancelled = db.queue(name).cancel(ids)
-        _told("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
+        _print_result("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
 
 
 @on_a_store
 def reschedule(
-    store: Store, name: Name, ids: Ids, delay: Delay = None, as_json: AsJson = False
+    store: StoreOptions, name: Name, ids: Ids, delay: Delay = None, as_json: AsJson = False
 ) -> None:
     """Fire messages of QUEUE that no consumer holds at another time; without --delay, now."""
     with store.open_existing() as db:
         moved = db.queue(name).reschedule(ids, delay)
-        _told("rescheduled", moved, ids, "held, done, or not there", as_json=as_json)
+        _print_result("rescheduled", moved, ids, "held, done, or not there", as_json=as_json)
 
 
 @on_a_store
-def replay(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
+def replay(store: StoreOptions, name: Name, ids: Ids, as_json: AsJson = False) -> None:
     """Fire dead messages of QUEUE again, by their ids, or 'all'."""
     with store.open_existing() as db:
         queue = db.queue(name)
@@ -87,10 +87,10 @@ def replay(store: Store, name: Name, ids: Ids, as_json: AsJson = False) -> None:
             if as_json:
                 print_json({"replayed": replayed, "gone": 0})
             return
-        _told("replayed", queue.replay(ids), ids, "not dead, or not there", as_json=as_json)
+        _print_result("replayed", queue.replay(ids), ids, "not dead, or not there", as_json=as_json)
 
 
-def _told(what: str, done: int, ids: list[str], missing: str, *, as_json: bool) -> None:
+def _print_result(what: str, done: int, ids: list[str], missing: str, *, as_json: bool) -> None:
     gone = max(len(ids) - done, 0)
     if as_json:
         print_json({what: done, "gone": gone})

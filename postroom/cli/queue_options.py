@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from postroom.cli.options import decorated, required_store
+from postroom.cli.options import required_store, with_options
 from postroom.messaging.queues.requests import QueueSettings
 
 _NEW_QUEUE: Final = QueueSettings()
@@ -18,9 +18,9 @@ def _setting(name: str, metavar: str, text: str) -> Any:
     default = getattr(_NEW_QUEUE, name)
     if isinstance(default, float):
         default = f"{default:g}"
-    shown = "" if default is None else rf"  \[a new queue: {default}]"
+    progress_shown = "" if default is None else rf"  \[a new queue: {default}]"
     least = 0 if metavar in {"SECONDS", "N", "RATE"} else None
-    return typer.Option(metavar=metavar, min=least, show_default=False, help=text + shown)
+    return typer.Option(metavar=metavar, min=least, show_default=False, help=text + progress_shown)
 
 
 _AckWait = Annotated[
@@ -125,4 +125,4 @@ def _settings(
 
 def on_a_store_with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command with options for its first arguments, a store and settings."""
-    return decorated(command, required_store, _settings)
+    return with_options(command, required_store, _settings)

@@ -14,7 +14,7 @@ from postroom.cli.options import (
     Kind,
     Name,
     Priority,
-    Store,
+    StoreOptions,
     as_usage_errors,
     on_a_store,
     on_a_store_with_values,
@@ -28,7 +28,7 @@ ScheduleName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)
 
 @on_a_store_with_values
 def schedule(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     name: Name,
     schedule_name: ScheduleName,
@@ -57,7 +57,7 @@ def schedule(
 
 
 @on_a_store
-def unschedule(store: Store, name: Name, schedule_name: ScheduleName) -> None:
+def unschedule(store: StoreOptions, name: Name, schedule_name: ScheduleName) -> None:
     """Remove the schedule NAME of QUEUE; messages that it has enqueued stay."""
     with store.open_existing() as db:
         queue = db.queue(name)
@@ -70,7 +70,7 @@ def unschedule(store: Store, name: Name, schedule_name: ScheduleName) -> None:
 
 
 @on_a_store_with_values
-def schedules(store: Store, notation: Notation, name: Name) -> None:
+def schedules(store: StoreOptions, notation: Notation, name: Name) -> None:
     """Print the schedules of QUEUE: name, cron, time zone, kind, payload."""
     headers = ("schedule", "cron", "time zone", "kind", "payload")
     with store.open_existing() as db, Listing(*headers, texts=("payload",)) as listing:

@@ -18,7 +18,7 @@ from postroom.cli.options import (
     Limit,
     LimitIfGiven,
     Name,
-    Store,
+    StoreOptions,
     on_a_store,
     on_a_store_with_values,
 )
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 @app.command("list")
 @on_a_store
-def list_queues(store: Store, as_json: AsJson = False) -> None:
+def list_queues(store: StoreOptions, as_json: AsJson = False) -> None:
     """Print the queues, and how many messages are in each.
 
     A line is: name, ready, scheduled, leased, dead, and a note if the queue is paused or failing.
@@ -65,7 +65,9 @@ def list_queues(store: Store, as_json: AsJson = False) -> None:
 
 @app.command("create")
 @on_a_store_with_settings
-def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson = False) -> None:
+def create(
+    store: StoreOptions, settings: dict[str, Any], name: Name, as_json: AsJson = False
+) -> None:
     """Make QUEUE; succeed, too, if there is one with equal settings."""
     with store.open_or_create() as db:
         db.create_queue(name, **settings)
@@ -75,10 +77,12 @@ def create(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
 
 @app.command("update")
 @on_a_store_with_settings
-def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson = False) -> None:
+def update(
+    store: StoreOptions, settings: dict[str, Any], name: Name, as_json: AsJson = False
+) -> None:
     """Change settings of QUEUE at once; settings that are not given stay."""
     if not settings:
-        raise typer.BadParameter("give a setting to change; 'postroom queue show' tells them all")
+        raise typer.BadParameter("give a setting to change; 'postroom queue show' shows them")
     with store.open_existing() as db:
         db.queue(name).update(**settings)
         if as_json:
@@ -87,7 +91,7 @@ def update(store: Store, settings: dict[str, Any], name: Name, as_json: AsJson =
 
 @app.command("pause")
 @on_a_store
-def pause(store: Store, name: Name) -> None:
+def pause(store: StoreOptions, name: Name) -> None:
     """Stop firing messages of QUEUE, until resume."""
     with store.open_existing() as db:
         db.queue(name).pause()
@@ -95,7 +99,7 @@ def pause(store: Store, name: Name) -> None:
 
 @app.command("resume")
 @on_a_store
-def resume(store: Store, name: Name) -> None:
+def resume(store: StoreOptions, name: Name) -> None:
     """Fire messages of QUEUE again."""
     with store.open_existing() as db:
         db.queue(name).resume()
@@ -104,7 +108,7 @@ def resume(store: Store, name: Name) -> None:
 @app.command("drop")
 @on_a_store
 def drop(
-    store: Store,
+    store: StoreOptions,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without a question.")] = False,
 ) -> None:
@@ -119,7 +123,7 @@ def drop(
 @app.command("show")
 @on_a_store_with_values
 def show(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     name: Name,
     state: Annotated[
@@ -156,7 +160,7 @@ def show(
 @app.command("tail")
 @on_a_store_with_values
 def tail(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     name: Name,
     since: Annotated[

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import postroom
-from postroom.cli.options import Limit, Store, on_a_store_with_values
+from postroom.cli.options import Limit, StoreOptions, on_a_store_with_values
 from postroom.cli.output import Notation, print_json, print_line
 from postroom.client.search.query import parse
 from postroom.errors import Error
@@ -15,7 +15,7 @@ from postroom.errors import Error
 
 @on_a_store_with_values
 def search(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     words: Annotated[list[str], typer.Argument(metavar="WORDS", show_default=False)],
     index: Annotated[
@@ -36,7 +36,7 @@ def search(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="WORDS") from None
     with store.open_existing() as db:
-        name = index if index is not None else _only(db)
+        name = index if index is not None else _only_index_name(db)
         hits = db.search_index(name).search(text, limit=limit, consistent=consistent)
     for hit in hits:
         if notation.as_json:
@@ -45,7 +45,7 @@ def search(
             print_line(f"{hit.score:.3f}", notation.key(hit.key))
 
 
-def _only(db: postroom.Database) -> str:
+def _only_index_name(db: postroom.Database) -> str:
     """Return the name of the only index of the store."""
     names = [each.name for each in db.search_indexes()]
     if len(names) == 1:

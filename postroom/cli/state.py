@@ -35,14 +35,14 @@ VOTING = frozenset({"leader", "follower"})
 
 
 @on_a_store
-def status(store: Store, as_json: AsJson = False) -> None:
+def status(store: StoreOptions, as_json: AsJson = False) -> None:
     """Print the state of the store, its messages, queues and readers, and of a cluster's nodes.
 
     Exits with 1 if no node leads.
     """
     if store.path is None:
         now = _survey(store)
-        led = _Led() if now.leader is None else _ask_leader(store)
+        led = _LeaderView() if now.leader is None else _ask_leader(store)
         _print_survey(now, led, as_json)
         if now.leader is None:
             raise Error("no node leads: nothing can be read or written until a majority is there")
@@ -63,7 +63,7 @@ def status(store: Store, as_json: AsJson = False) -> None:
 
 @on_a_store
 def remove_node(
-    store: Store,
+    store: StoreOptions,
     node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
     force: Annotated[
         bool,
@@ -94,7 +94,7 @@ def remove_node(
 
 @on_a_store
 def rebind_node(
-    store: Store,
+    store: StoreOptions,
     node_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
     certificate: Annotated[
         Path | None,
@@ -162,23 +162,23 @@ def _survey(store: Store) -> Survey:
     return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))
 
 
-class _Led(NamedTuple):
+class _LeaderView(NamedTuple):
     """The leader's view of all data: its queues, and the positions of readers."""
 
     queues: QueuesSummary = QueuesSummary()
     positions: tuple[postroom.PositionInfo, ...] = ()
 
 
-def _ask_leader(store: Store) -> _Led:
+def _ask_leader(store: StoreOptions) -> _LeaderView:
     """Return what the leader says. After the survey it may lead no more."""
     try:
         with store.open_existing() as db:
-            return _Led(summarize_queues(db), db.status().positions)
+            return _LeaderView(summarize_queues(db), db.status().positions)
     except Error as error:
-        return _Led(QueuesSummary(error=in_options(str(error))))
+        return _LeaderView(QueuesSummary(error=with_option_names(str(error))))
 
 
-def _print_survey(now: Survey, led: _Led, as_json: bool) -> None:
+def _print_survey(now: Survey, led: _LeaderView, as_json: bool) -> None:
     if not as_json:
         console = _console()
         console.print(nodes_table(now))
@@ -204,13 +204,13 @@ def _print_survey(now: Survey, led: _Led, as_json: bool) -> None:
                 )
         _print_services(console, now)
         if now.counters is not None:
-            console.print(_table("messages", _counted(now.counters)))
+            console.print(_table("messages", _counter_facts(now.counters)))
         led.queues.print()
         print_positions(led.positions)
         return
     for report in now.nodes:
         print_json(_node_facts(report, now.leader))
-    counters = None if now.counters is None else _counted(now.counters)
+    counters = None if now.counters is None else _counter_facts(now.counters)
     leader = now.leader.node_id if now.leader else None
     print_json({
         "leader": leader, "counters": counters, "queues": led.queues.as_json(),
@@ -251,7 +251,7 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "node_id": report.node_id or None,
         "address": report.address,
         "answers": status is not None,
-        "trouble": None if report.error is None else in_options(str(report.error)),
+        "trouble": None if report.error is None else with_option_names(str(report.error)),
         "role": status and status.role,
         "term": status and status.term,
         "applied_index": status and status.applied_index,
@@ -291,7 +291,7 @@ def service_notes(now: Survey) -> list[str]:
     """Return the notes of the leader's services, one line each."""
     status = now.leader and now.leader.status
     services = status.services if status else ()
-    return [f"{each.name}: {_shown(each.note)}" for each in services if each.note]
+    return [f"{each.name}: {_one_line(each.note)}" for each in services if each.note]
 
 
 def _service_state(
@@ -300,13 +300,13 @@ def _service_state(
     """Return the state of one service on one line, with text from outside made harmless."""
     state = "running" if running else "pausing" if failures else "at rest"
     if failures:
-        state += f"; failed {counted(failures, 'time')}, the last time: {_shown(last_error)}"
+        state += f"; failed {counted(failures, 'time')}, the last time: {_one_line(last_error)}"
     if note:
-        state += f"; {_shown(note)}"
+        state += f"; {_one_line(note)}"
     return f"{name}: {state}" if name else state
 
 
-def _shown(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return text from outside on one line."""
     return text.encode("unicode_escape").decode("ascii")
 
@@ -367,33 +367,33 @@ def _facts(now: postroom.Status) -> dict[str, object]:
         "version": postroom.__version__,
         **now._asdict(),
         "timestamp": now.timestamp.datetime.isoformat(),
-        "counters": _counted(now.counters),
+        "counters": _counter_facts(now.counters),
         "services": [each._asdict() for each in now.services],
         "storage": now.storage._asdict(),
         "positions": positions_as_json(now.positions),
     }
 
 
-def _counted(counters: Counters) -> dict[str, object]:
+def _counter_facts(counters: Counters) -> dict[str, object]:
     """Return the counters, and the number of dead letters, which alerts look at."""
     return {**msgspec.structs.asdict(counters), "dead_letters": counters.dead_letters}
 
 
 def _table(title: str, facts: dict[str, object]) -> Table:
     table = Table(title=title, title_justify="left", show_header=False)
-    for name, value in _flat("", facts):
+    for name, value in _flat_facts("", facts):
         table.add_row(name.replace("_", " "), value)
     return table
 
 
-def _flat(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, str]]:
+def _flat_facts(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the facts as pairs of name and text, without empty ones.
 
     A fact inside another one has both names.
     """
     for name, value in facts.items():
         if isinstance(value, dict):
-            yield from _flat(f"{prefix}{name} · ", value)
+            yield from _flat_facts(f"{prefix}{name} · ", value)
         elif name == "services" and isinstance(value, list):
             for each in value:
                 state = _service_state(

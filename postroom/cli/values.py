@@ -9,7 +9,14 @@ from typing import Annotated, Final
 import typer
 
 import postroom
-from postroom.cli.options import Key, LimitIfGiven, Prefix, Store, Value, on_a_store_with_values
+from postroom.cli.options import (
+    Key,
+    LimitIfGiven,
+    Prefix,
+    StoreOptions,
+    Value,
+    on_a_store_with_values,
+)
 from postroom.cli.output import Notation, field, print_json, print_line
 from postroom.errors import Error, WrongType, shorten
 from postroom.limits import KEY_BYTES_MAX
@@ -25,7 +32,7 @@ IDLE_SECONDS: Final = 0.5
 
 
 @on_a_store_with_values
-def get(store: Store, notation: Notation, key: Key) -> None:
+def get(store: StoreOptions, notation: Notation, key: Key) -> None:
     """Print the value of KEY; fail if there is none."""
     key_bytes = notation.read_key(key)
     with store.open_existing() as db:
@@ -44,7 +51,7 @@ def get(store: Store, notation: Notation, key: Key) -> None:
 
 @on_a_store_with_values
 def put(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     key: Key,
     value: Value,
@@ -69,7 +76,7 @@ def _set_counter(tx: postroom.Transaction, key: bytes, number: int) -> None:
 
 
 @on_a_store_with_values
-def delete(store: Store, notation: Notation, key: Key) -> None:
+def delete(store: StoreOptions, notation: Notation, key: Key) -> None:
     """Delete KEY; its inbox stays. Deleting a missing key is no failure."""
     key_bytes = notation.read_key(key)
     with store.open_existing() as db:
@@ -80,7 +87,7 @@ def delete(store: Store, notation: Notation, key: Key) -> None:
 
 @on_a_store_with_values
 def increment(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     key: Key,
     by: Annotated[int, typer.Argument(metavar="BY", help="May be negative.")] = 1,
@@ -97,7 +104,7 @@ def increment(
 
 @on_a_store_with_values
 def scan(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     start: Annotated[str, typer.Argument(metavar="START", help="The first key.")] = "",
     end: End = None,
@@ -117,7 +124,7 @@ def scan(
 
 @on_a_store_with_values
 def watch(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     start: Annotated[
         str, typer.Argument(metavar="START", help="The key; with END, the first key.")
@@ -170,7 +177,7 @@ def _print_change(notation: Notation, change: postroom.Change) -> None:
 
 @on_a_store_with_values
 def accounting(
-    store: Store,
+    store: StoreOptions,
     notation: Notation,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", show_default=False)],
 ) -> None:

@@ -13,13 +13,13 @@ import typer
 
 import postroom
 import postroom.aio
-from postroom.cli.options import Store, on_a_store_if_given
+from postroom.cli.options import StoreOptions, on_a_store_if_given
 from postroom.errors import Error
 
 
 @on_a_store_if_given
 def worker(
-    store: Store | None,
+    store: StoreOptions | None,
     application: Annotated[str, typer.Argument(metavar="MODULE:NAME", show_default=False)],
     concurrency: Annotated[
         int | None,
@@ -42,7 +42,7 @@ def worker(
     It finishes what it has begun; a second signal cancels that. The store is the worker's own, or
     the one that the options name. Standard error says "ready", and reports failures.
     """
-    found = _found(application)
+    found = _import_worker(application)
     chosen = None if queues is None else [each.strip() for each in queues.split(",")]
     logging.basicConfig(
         level=logging.WARNING,
@@ -61,7 +61,7 @@ def worker(
         asyncio.run(_run_async(found, store, codec, options))
 
 
-def _found(application: str) -> postroom.Worker | postroom.aio.Worker:
+def _import_worker(application: str) -> postroom.Worker | postroom.aio.Worker:
     module_name, _, name = application.partition(":")
     if not module_name or not name:
         raise typer.BadParameter("a worker is written MODULE:NAME, as app:worker")
@@ -79,7 +79,7 @@ def _found(application: str) -> postroom.Worker | postroom.aio.Worker:
 
 
 def _run(
-    found: postroom.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
+    found: postroom.Worker, store: StoreOptions | None, codec: str | None, options: dict[str, Any]
 ) -> None:
     if store is None:
         _check(found)
@@ -92,7 +92,10 @@ def _run(
 
 
 async def _run_async(
-    found: postroom.aio.Worker, store: Store | None, codec: str | None, options: dict[str, Any]
+    found: postroom.aio.Worker,
+    store: StoreOptions | None,
+    codec: str | None,
+    options: dict[str, Any],
 ) -> None:
     if store is None:
         _check(found)

@@ -25,7 +25,7 @@ Values: TypeAlias = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class SubjectComparison:
     """The comparison of one subject.
 
     Attributes:
@@ -99,7 +99,7 @@ def expect(flights: Iterable[Flight]) -> Expected:
     return expected
 
 
-async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Finding]:
+async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[SubjectComparison]:
     """Compare the store with ``flights``, subject by subject."""
     # The check runs in a thread: the store shares this loop, and the year takes two seconds to
     # count.
@@ -118,7 +118,9 @@ async def check(db: postroom.aio.Database, flights: Iterable[Flight]) -> list[Fi
     ]
 
 
-async def check_turn_rounds(db: postroom.aio.Database, legs: Iterable[Leg]) -> list[Finding]:
+async def check_turn_rounds(
+    db: postroom.aio.Database, legs: Iterable[Leg]
+) -> list[SubjectComparison]:
     """Compare the results of the second act with the ``legs`` with which it was played."""
     flown = await asyncio.to_thread(list, legs)
     hangars = turned_round(flown)
@@ -144,14 +146,14 @@ def turned_round(legs: Iterable[Leg]) -> dict[str, list[int]]:
     return hangars
 
 
-def compare(subject: str, expected: Values, found: Values) -> Finding:
+def compare(subject: str, expected: Values, found: Values) -> SubjectComparison:
     """Compare the expected values with the found ones."""
     differences = [
         f"{name}: {found.get(name, 'nothing')} instead of {expected.get(name, 'nothing')}"
         for name in sorted(expected.keys() | found.keys())
         if expected.get(name) != found.get(name)
     ]
-    return Finding(subject, len(expected), differences)
+    return SubjectComparison(subject, len(expected), differences)
 
 
 def without_zeros(sums: Mapping[str, int]) -> dict[str, int]:

@@ -21,7 +21,14 @@ import postroom.aio
 from postroom.counted import counted
 from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
-from postroom.demo.third_act import MARK_FILE, ThirdAct, files_of, keeping, play, remove_files
+from postroom.demo.third_act import (
+    MARK_FILE,
+    ThirdAct,
+    files_folder,
+    keep_readable,
+    play,
+    remove_files,
+)
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
 from postroom.errors import Error
 from postroom.server.local_cluster import LocalCluster, LocalNode
@@ -86,8 +93,8 @@ async def _demonstrate(
         await claim(db, folder)
         async with AsyncExitStack() as stack:
             if third_act is not None:
-                await stack.enter_async_context(keeping(db))
-            pauses = Pauses()
+                await stack.enter_async_context(keep_readable(db))
+            pauses = DeparturePauses()
             wanted = min(flights_asked, count_flights())
             async with _with_faults(console, running, db, randomness):
                 total = await replay_missing(console, db, folder, wanted, pauses.note)
@@ -100,7 +107,9 @@ async def _demonstrate(
             if third_act is None:
                 return exact
             store = {"connect": ",".join(running.addresses), "insecure": "true"}
-            return await play(console, third_act, store, files_of(folder), total, turned) and exact
+            return (
+                await play(console, third_act, store, files_folder(folder), total, turned) and exact
+            )
 
 
 def _remove(folder: Path) -> None:
@@ -115,7 +124,7 @@ def _remove(folder: Path) -> None:
     remove_files(folder)
 
 
-class Pauses:
+class DeparturePauses:
     """The pauses between departures.
 
     Attributes:

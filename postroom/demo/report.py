@@ -23,12 +23,12 @@ from rich.progress import (
 from rich.table import Table
 
 from postroom.counted import counted
-from postroom.demo.check import Finding
+from postroom.demo.check import SubjectComparison
 from postroom.demo.replay import Measures
-from postroom.demo.turn_rounds import Attempts
+from postroom.demo.turn_rounds import TurnRoundOutcomes
 
 if TYPE_CHECKING:
-    from postroom.pipeline.jobs.job import Progress as JobProgress
+    from postroom.pipeline.jobs.job import JobProgress
 
 DIFFERENCES_SHOWN: Final = 3
 
@@ -111,7 +111,7 @@ def _percentiles(seconds: list[float]) -> str:
     return ", ".join(f"{milliseconds:.1f}" for milliseconds in chosen) + " ms" if seconds else "-"
 
 
-def show_attempts(console: Console, attempts: Sequence[Attempts], seconds: float) -> None:
+def show_attempts(console: Console, attempts: Sequence[TurnRoundOutcomes], seconds: float) -> None:
     """Print the outcome of turn-rounds: a row for each first attempt, second one, and so on."""
     done = sum(len(each.late_milliseconds) for each in attempts)
     title = f"{done:,} turn-rounds; this run took {seconds:,.1f} s"
@@ -136,7 +136,7 @@ def bytes_on_disk(folder: Path) -> int:
     return total
 
 
-def show_findings(console: Console, findings: list[Finding]) -> None:
+def show_comparisons(console: Console, findings: list[SubjectComparison]) -> None:
     """Print the verdict, subject by subject, and the first differences of each."""
     table = Table("compared with the source", "values", "result", title_justify="left")
     table.columns[1].justify = "right"

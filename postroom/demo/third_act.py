@@ -30,9 +30,9 @@ from rich.console import Console
 
 import postroom.aio
 from postroom.counted import counted
-from postroom.demo.check import Finding, compare, expect, turned_round
+from postroom.demo.check import SubjectComparison, compare, expect, turned_round
 from postroom.demo.flights import flights, legs
-from postroom.demo.report import show_findings, show_jobs, stages
+from postroom.demo.report import show_comparisons, show_jobs, stages
 from postroom.demo.turn_rounds import QUEUE
 from postroom.errors import SnapshotTooOld
 
@@ -60,20 +60,20 @@ class ThirdAct:
     spark: Any
 
 
-def files_of(store: Path) -> Path:
+def files_folder(store: Path) -> Path:
     """Return the folder for the files that are made of a store."""
     return store.with_name(f"{store.name}-spark")
 
 
 def remove_files(store: Path) -> None:
     """Delete the files that were made of a removed store."""
-    files = files_of(store)
+    files = files_folder(store)
     if (files / MARK_FILE).exists():
         shutil.rmtree(files)
 
 
 @asynccontextmanager
-async def keeping(db: postroom.aio.Database) -> AsyncGenerator[None, None]:
+async def keep_readable(db: postroom.aio.Database) -> AsyncGenerator[None, None]:
     """Keep what is read meanwhile readable, from the beginning of the store if possible."""
     async with AsyncExitStack() as stack:
         at = await stack.enter_async_context(db.hold())
@@ -128,7 +128,7 @@ class Play:
         show_jobs(
             self._console,
             [
-                ("archive", _told(archived), reported_from - began),
+                ("archive", _archive_summary(archived), reported_from - began),
                 ("report", counted(reported.rows, "measure"), audited_from - reported_from),
                 (
                     "audit",
@@ -140,7 +140,7 @@ class Play:
         self._console.out(f"The report is {reported.page}", highlight=False)
         self._console.print("Comparing files, report and audit with the source ...")
         findings = self._compare(archived, reported, audited, total, turned)
-        show_findings(self._console, findings)
+        show_comparisons(self._console, findings)
         return all(finding.passed for finding in findings)
 
     # --- the jobs
@@ -194,7 +194,7 @@ class Play:
         audited: AuditResult,
         total: int,
         turned: int,
-    ) -> list[Finding]:
+    ) -> list[SubjectComparison]:
         expected = expect(flights(total))
         flown = list(legs(turned))
         sums = sum(map(_metrics, expected.accounts.values()))
@@ -220,7 +220,7 @@ class Play:
 
     def _turn_rounds(self) -> dict[str, object]:
         """Return the turn-rounds of each aircraft in the files, and the sum of the numbers."""
-        rows = self._asked(
+        rows = self._query(
             "queues",
             "SELECT `group` AS tail, count(*) AS turns, "
             "sum(CAST(get_json_object(CAST(payload AS STRING), '$[0]') AS BIGINT)) AS numbers "
@@ -230,7 +230,7 @@ class Play:
 
     def _mail(self) -> dict[str, object]:
         """Return the arrivals and cancellations of each airport, and the sum of the numbers."""
-        rows = self._asked(
+        rows = self._query(
             "inboxes",
             "SELECT substring(CAST(key AS STRING), 9) AS airport, "
             "count_if(get_json_object(told, '$[1]') = 'false') AS arrivals, "
@@ -251,7 +251,7 @@ class Play:
         ).collect()
         return {"mail" if row.prefix else row.queue: row.messages for row in rows}
 
-    def _asked(self, table: str, question: str) -> list[Any]:
+    def _query(self, table: str, question: str) -> list[Any]:
         from postroom.pipeline.jobs.archive import read_archive  # noqa: PLC0415 - needs the extra
 
         archived = read_archive(self._spark, str(self._files / "archive"))
@@ -267,7 +267,7 @@ def _metrics(sums: Mapping[str, int]) -> int:
     return 3 * (sums["departures"] > 0) + (sums["cancelled"] > 0)
 
 
-def _told(archived: ArchiveResult) -> str:
+def _archive_summary(archived: ArchiveResult) -> str:
     files = counted(archived.files, "file")
     new = archived.queue_messages + archived.inbox_messages
     return f"{counted(new, 'message')}; the archive has {archived.rows:,} in {files}"

@@ -16,13 +16,13 @@ from postroom.demo.check import check, check_turn_rounds
 from postroom.demo.crews import Crew, LocalCrew
 from postroom.demo.flights import count_flights, flights, legs
 from postroom.demo.replay import numbers_done, replay
-from postroom.demo.report import progress, show_attempts, show_findings, show_measures
+from postroom.demo.report import progress, show_attempts, show_comparisons, show_measures
 from postroom.demo.second_act import turn_round_missing
 from postroom.demo.third_act import (
     KEPT_SECONDS,
     MARK,
     ThirdAct,
-    files_of,
+    files_folder,
     play,
     remove_files,
 )
@@ -59,7 +59,7 @@ async def demonstrate(
         return exact
     with closing(LoopbackServer(path, gc_ttl=KEPT_SECONDS)) as server:
         store = {"connect": server.address, "insecure": "true"}
-        return await play(console, third_act, store, files_of(path), total, turned) and exact
+        return await play(console, third_act, store, files_folder(path), total, turned) and exact
 
 
 async def replay_missing(
@@ -114,7 +114,7 @@ async def compare(console: Console, db: postroom.aio.Database, total: int, turne
     console.print("Comparing the store with the source ...")
     findings = await check(db, flights(total))
     findings += await check_turn_rounds(db, legs(turned))
-    show_findings(console, findings)
+    show_comparisons(console, findings)
     return all(finding.passed for finding in findings)
 
 

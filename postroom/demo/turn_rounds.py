@@ -141,7 +141,7 @@ def fails(number: int, attempt: int) -> bool:
 
 
 @dataclass(slots=True)
-class Attempts:
+class TurnRoundOutcomes:
     """The outcomes of attempts of one number: of the first ones, the second ones, and so on.
 
     Attributes:
@@ -160,20 +160,20 @@ class Attempts:
         return self.failed + self.lost + len(self.late_milliseconds)
 
 
-async def attempts(db: postroom.aio.Database) -> list[Attempts]:
+async def attempts(db: postroom.aio.Database) -> list[TurnRoundOutcomes]:
     """Return the outcomes of all attempts, by their number.
 
     They come from what the store holds, and include all runs, however often the demonstration
     itself was killed.
     """
-    found: list[Attempts] = []
+    found: list[TurnRoundOutcomes] = []
     async for key, value in db.scan(*postroom.prefix(b"turn/")):
         number, (_, _, *done) = int(key.removeprefix(b"turn/")), decode(value)
         if not done:
             continue
         last, late_milliseconds = done
         while len(found) < last:
-            found.append(Attempts())
+            found.append(TurnRoundOutcomes())
         for attempt in range(1, last):
             if fails(number, attempt):
                 found[attempt - 1].failed += 1

@@ -46,7 +46,7 @@ def check_python(executable: str) -> None:
     found = shutil.which(executable)
     if found is not None and Path(found).absolute() == Path(sys.executable).absolute():
         return
-    said = _asked(found or executable)
+    said = _postroom_version(found or executable)
     if said != postroom.__version__:
         raise Invalid(
             f"Spark starts its tasks with {executable!r} ({found or 'not found'}), which "
@@ -56,7 +56,7 @@ def check_python(executable: str) -> None:
         )
 
 
-def _asked(executable: str) -> str:
+def _postroom_version(executable: str) -> str:
     """Return the version of Postroom in another Python; empty: it has none."""
     try:
         done = subprocess.run(

@@ -19,9 +19,9 @@ from postroom.client.bulk import Partition
 from postroom.client.sync import Database
 from postroom.pipeline import connections
 from postroom.pipeline.decoding import decode_for
-from postroom.pipeline.driver_service import Line
-from postroom.pipeline.filters import Selection, Span, narrowed, with_prefix
-from postroom.pipeline.options import Options, Store
+from postroom.pipeline.driver_service import DriverLink
+from postroom.pipeline.filters import ReadSelection, Span, narrowed, with_prefix
+from postroom.pipeline.options import SourceOptions, StoreAddress
 from postroom.pipeline.reading import Part, Work, read
 from postroom.pipeline.tables import VALUES
 
@@ -50,14 +50,19 @@ class TableReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: Options, store: Store, at: int, line: Line | None, schema: StructType
+        self,
+        options: SourceOptions,
+        store: StoreAddress,
+        at: int,
+        line: DriverLink | None,
+        schema: StructType,
     ) -> None:
         self._options = options
         self._store = store
         self._at = at
         self._line = line
         self._schema = schema
-        self._selection = with_prefix(options.prefix) if options.prefix else Selection()
+        self._selection = with_prefix(options.prefix) if options.prefix else ReadSelection()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Narrows what is read; all filters are evaluated again by Spark."""
@@ -92,7 +97,7 @@ class TableReader(DataSourceReader):
         yield from read(connections.database(self._store), partition.part, work)
 
 
-def parts(db: Database, options: Options, selection: Selection, at: int) -> list[Part]:
+def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: int) -> list[Part]:
     """What has to be read of a table at a timestamp.
 
     Raises:
@@ -114,7 +119,7 @@ def parts(db: Database, options: Options, selection: Selection, at: int) -> list
     ]
 
 
-def _key_parts(db: Database, spans: list[Span], options: Options) -> list[Part]:
+def _key_parts(db: Database, spans: list[Span], options: SourceOptions) -> list[Part]:
     """Single keys, some to a task, each task's in one range."""
     if not spans:
         return []
@@ -132,7 +137,7 @@ def _begins_in(span: Span, part: Partition) -> bool:
     return part.start <= span[0] and (part.end is None or span[0] < part.end)
 
 
-def _queue_parts(db: Database, options: Options, selection: Selection) -> list[Part]:
+def _queue_parts(db: Database, options: SourceOptions, selection: ReadSelection) -> list[Part]:
     names = [options.queue] if options.queue else [each.name for each in db.queues()]
     if selection.queues is not None:
         names = [name for name in names if name in selection.queues]

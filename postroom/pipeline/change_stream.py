@@ -43,8 +43,8 @@ from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
 from postroom.pipeline import connections, offsets, tables
 from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import Span, with_prefix
-from postroom.pipeline.offsets import Step
-from postroom.pipeline.options import Options, Store
+from postroom.pipeline.offsets import RangeStep
+from postroom.pipeline.options import SourceOptions, StoreAddress
 from postroom.pipeline.reading import Part, Work, of_changes, read, recent
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import CommittedChange, CommittedChanges
@@ -54,7 +54,7 @@ QUIET_SECONDS: Final = 30.0
 """The time between empty batches of a stream without changes; it is less than history is kept."""
 
 
-class Seen(NamedTuple):
+class SeenChanges(NamedTuple):
     """The changes of a span after a timestamp, and the timestamp up to which they are complete."""
 
     after: int
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
 class StepPart(InputPartition):
     """The part of a batch that one task reads."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: RangeStep) -> None:
         super().__init__(step)
         self.step = step
 
@@ -79,7 +79,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         schema: of the stream.
     """
 
-    def __init__(self, options: Options, store: Store, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, store: StoreAddress, schema: StructType) -> None:
         self._options = options
         self._store = store
         self._schema = schema
@@ -87,7 +87,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._complete = 0  # the timestamp up to which the last answer was complete
         self._held: dict[int, ExitStack] = {}
         self._kept: int | None = None  # the position that the store keeps, if it is known
-        self._seen: Seen | None = None  # the changes of the batch that is being made
+        self._seen: SeenChanges | None = None  # the changes of the batch that is being made
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": {}, "_seen": None}
@@ -124,9 +124,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._cut(position, limit) or self._beyond_quiet(position)
         if until is None:
             return start
-        return {**offsets.everywhere(self._ranges(), until), **self._behind(until)}
+        return {**offsets.everywhere(self._ranges(), until), **self._lag(until)}
 
-    def _behind(self, position: int) -> dict[str, Any]:
+    def _lag(self, position: int) -> dict[str, Any]:
         """Return how far a batch that ends at ``position`` is behind the newest change.
 
         The number is for people: Spark shows the end of a batch in ``lastProgress``. It asks a
@@ -177,7 +177,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Give the protections back. Spark may never call it."""
-        self._let_go(None)
+        self._release(None)
 
     # --- the contents of a batch
 
@@ -246,7 +246,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 after = self._beyond_loss(error)
             else:
                 self._complete = found.until
-                self._see(after, found)
+                self._remember(after, found)
                 return found
 
     def _see(self, after: int, found: CommittedChanges) -> None:
@@ -262,7 +262,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 until = change.timestamp - 1
                 break
         kept = [each for each in found.changes if each.timestamp <= until]
-        self._seen = Seen(after, until, kept)
+        self._seen = SeenChanges(after, until, kept)
 
     # --- the history that it needs
 
@@ -278,7 +278,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return
             self._held[position] = stack
         self._keep(position)
-        self._let_go(position)
+        self._release(position)
 
     def _keep(self, position: int) -> None:
         """Let the store keep a position, which is held, if the stream has a name."""
@@ -297,7 +297,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from error
         self._kept = position
 
-    def _let_go(self, but: int | None) -> None:
+    def _release(self, but: int | None) -> None:
         for position in [each for each in self._held if each != but]:
             self._held.pop(position).close()
 
@@ -308,7 +308,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotTooOld: it may not.
         """
         if self._options.fail_on_data_loss:
-            raise lost(error)
+            raise data_loss_error(error)
         return max(each.readable_from for each in self._ranges())
 
     # --- a task
@@ -332,7 +332,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 return
 
-    def _task(self, step: Step, after: int) -> tuple[Part, Work]:
+    def _task(self, step: RangeStep, after: int) -> tuple[Part, Work]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
         decode = decode_for(self._options.format, schema, "value", self._options.mode)
         return (
@@ -345,7 +345,7 @@ def _holds(span: Span, key: bytes) -> bool:
     return span[0] <= key and (span[1] is None or key < span[1])
 
 
-def lost(error: SnapshotTooOld) -> SnapshotTooOld:
+def data_loss_error(error: SnapshotTooOld) -> SnapshotTooOld:
     """Return the error for changes that are gone before a stream has seen them."""
     return SnapshotTooOld(
         f"changes that this stream has not read are collected: {error}. Nothing was read: start a "
@@ -354,4 +354,4 @@ def lost(error: SnapshotTooOld) -> SnapshotTooOld:
     )
 
 
-__all__ = ["ChangeReader", "StepPart", "lost"]
+__all__ = ["ChangeReader", "StepPart", "data_loss_error"]

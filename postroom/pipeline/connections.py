@@ -13,14 +13,14 @@ from dataclasses import replace
 
 from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import Database
-from postroom.pipeline.options import Store
-from postroom.pipeline.worker_processes import settle
+from postroom.pipeline.options import StoreAddress
+from postroom.pipeline.worker_processes import freeze_imports
 
 _lock = threading.Lock()
-_open: dict[tuple[int, Store], Database] = {}
+_open: dict[tuple[int, StoreAddress], Database] = {}
 
 
-def database(store: Store) -> Database:
+def database(store: StoreAddress) -> Database:
     """Return this process's connection to a store; make one if there is none.
 
     Raises:
@@ -34,16 +34,16 @@ def database(store: Store) -> Database:
             found = _open[key] = connect(
                 store.connect, tls=tls, token=store.token, insecure=store.insecure
             )
-            settle()
+            freeze_imports()
         return found
 
 
-def served_at(store: Store, address: str) -> Store:
+def at_address(store: StoreAddress, address: str) -> StoreAddress:
     """Return the store at another address, on the loopback device."""
     return replace(store, connect=address, insecure=True)
 
 
-def close(store: Store) -> None:
+def close(store: StoreAddress) -> None:
     """End this process's connection, if there is one."""
     with _lock:
         found = _open.pop((os.getpid(), store), None)

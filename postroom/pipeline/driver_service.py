@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from postroom import errors
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.pipeline import connections
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 
 if TYPE_CHECKING:
     from postroom.server.loopback import LoopbackServer
@@ -40,41 +40,43 @@ _LINE_BYTES: Final = 64 * 1024
 
 
 @dataclass(frozen=True)
-class Line:
+class DriverLink:
     """The address of a driver service, pickled with the data source."""
 
     port: int
     secret: str = field(repr=False)
 
-    def address(self, store: Store) -> Store:
+    def address(self, store: StoreAddress) -> StoreAddress:
         """Return the address of a store for tasks: the driver opens and serves a folder."""
         if store.connect:
             return store
         answer = self._ask({"do": "address", "path": store.path})
-        return connections.served_at(store, str(answer["address"]))
+        return connections.at_address(store, str(answer["address"]))
 
-    def begin(self, store: Store, at: int, seconds: float, *, whole: bool) -> tuple[Store, int]:
+    def begin(
+        self, store: StoreAddress, at: int, seconds: float, *, whole: bool
+    ) -> tuple[StoreAddress, int]:
         """Return a store for tasks, and a timestamp (0: now) that is kept readable there."""
         answer = self._ask(_hold(store, at, seconds, whole=whole))
-        reached = store if store.connect else connections.served_at(store, str(answer["address"]))
+        reached = store if store.connect else connections.at_address(store, str(answer["address"]))
         return reached, int(answer["at"])
 
     @contextmanager
-    def holding(self, store: Store, at: int, seconds: float) -> Iterator[None]:
+    def holding(self, store: StoreAddress, at: int, seconds: float) -> Iterator[None]:
         """Keep a timestamp readable from now on.
 
         The answer is awaited at the end of the block: the store can be asked something meanwhile.
         """
-        with self._asked(_hold(store, at, seconds, whole=False)) as line:
+        with self._awaited_answer(_hold(store, at, seconds, whole=False)) as line:
             yield
             _answer(line)
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        with self._asked(question) as line:
+        with self._awaited_answer(question) as line:
             return _answer(line)
 
     @contextmanager
-    def _asked(self, question: dict[str, Any]) -> Iterator[socket.socket]:
+    def _awaited_answer(self, question: dict[str, Any]) -> Iterator[socket.socket]:
         with _reaching():
             line = socket.create_connection(("127.0.0.1", self.port), ASK_SECONDS)
         with line:
@@ -83,7 +85,7 @@ class Line:
             yield line
 
 
-def _hold(store: Store, at: int, seconds: float, *, whole: bool) -> dict[str, Any]:
+def _hold(store: StoreAddress, at: int, seconds: float, *, whole: bool) -> dict[str, Any]:
     return {"do": "hold", "store": asdict(store), "at": at, "seconds": seconds, "whole": whole}
 
 
@@ -131,10 +133,10 @@ class DriverService:
         self._secret = secrets.token_hex(16)
         self._lock = threading.Lock()
         self._folders: dict[str, LoopbackServer] = {}
-        self._held: dict[tuple[Store, int], _Held] = {}
+        self._held: dict[tuple[StoreAddress, int], _Held] = {}
         self._over = threading.Event()
         self._server = _Server(self)
-        self.line = Line(self._server.server_address[1], self._secret)
+        self.line = DriverLink(self._server.server_address[1], self._secret)
         self._threads = [
             threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True),
             threading.Thread(target=self._look, daemon=True),
@@ -157,7 +159,7 @@ class DriverService:
                 return {"address": self._address(question["path"])}
             store = dict(question["store"])
             store["tls"] = None if store["tls"] is None else tuple(store["tls"])
-            reached = self._reached(Store(**store))
+            reached = self._reached(StoreAddress(**store))
             at = self._hold(
                 reached, int(question["at"]), float(question["seconds"]),
                 whole=bool(question["whole"]),
@@ -178,9 +180,9 @@ class DriverService:
                 raise Unavailable("the session has ended; nothing was read: register in a new one")
             yield
 
-    def _reached(self, store: Store) -> Store:
+    def _reached(self, store: StoreAddress) -> StoreAddress:
         """Return a store as tasks reach it."""
-        return store if store.connect else connections.served_at(store, self._address(store.path))
+        return store if store.connect else connections.at_address(store, self._address(store.path))
 
     def _address(self, path: str) -> str:
         from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - tasks need no server
@@ -191,7 +193,7 @@ class DriverService:
                 self._folders[folder] = LoopbackServer(folder, create=False)
             return self._folders[folder].address
 
-    def _hold(self, store: Store, at: int, seconds: float, *, whole: bool) -> int:
+    def _hold(self, store: StoreAddress, at: int, seconds: float, *, whole: bool) -> int:
         until = self._monotonic() + seconds
         with self._open():
             held = self._held.get((store, at))
@@ -205,7 +207,7 @@ class DriverService:
             self._held[store, found] = _Held(stack, found, until, whole=whole)
             return found
 
-    def _enter(self, stack: ExitStack, store: Store, at: int, *, whole: bool) -> int:
+    def _enter(self, stack: ExitStack, store: StoreAddress, at: int, *, whole: bool) -> int:
         while True:
             try:
                 held = connections.database(store).hold(at or None, whole=whole and not at)
@@ -214,7 +216,7 @@ class DriverService:
                 if not whole or at or not self._make_room(store, 1):
                     raise
 
-    def _make_room(self, store: Store, most: int) -> bool:
+    def _make_room(self, store: StoreAddress, most: int) -> bool:
         """Let go of the whole timestamp that is needed least, if Spark does nothing just now.
 
         A store keeps ``most`` timestamps as a whole.
@@ -230,9 +232,9 @@ class DriverService:
 
     def _look(self) -> None:
         while not self._over.wait(LOOK_SECONDS):
-            self.let_go()
+            self.release_unused()
 
-    def let_go(self) -> None:
+    def release_unused(self) -> None:
         """Give back the protections that are not needed any more."""
         now = self._monotonic()
         with self._lock:
@@ -273,10 +275,10 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, service: DriverService) -> None:
         self.service = service
-        super().__init__(("127.0.0.1", 0), _Question)
+        super().__init__(("127.0.0.1", 0), _QuestionHandler)
 
 
-class _Question(socketserver.StreamRequestHandler):
+class _QuestionHandler(socketserver.StreamRequestHandler):
     """The handler of one question, with one answer."""
 
     timeout = ASK_SECONDS

@@ -43,7 +43,7 @@ _FOREVER: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Selection:
+class ReadSelection:
     """The part of a table that is to be read.
 
     Attributes:
@@ -74,9 +74,9 @@ class Selection:
         ]
 
 
-def with_prefix(prefix: bytes) -> Selection:
+def with_prefix(prefix: bytes) -> ReadSelection:
     """Return the selection of all keys that begin with ``prefix``."""
-    return Selection(start=prefix, end=after_prefix(prefix))
+    return ReadSelection(start=prefix, end=after_prefix(prefix))
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -90,7 +90,7 @@ def _end(bound: bytes) -> bytes | None:
     return bound if len(bound) <= KEY_BYTES_MAX else after_prefix(bound[:KEY_BYTES_MAX])
 
 
-def narrowed(selection: Selection, filters: Iterable[Filter], table: str) -> Selection:
+def narrowed(selection: ReadSelection, filters: Iterable[Filter], table: str) -> ReadSelection:
     """Return ``selection``, narrowed by ``filters``."""
     times, whole = _TIMES.get(table, ("", ""))
     for each in filters:
@@ -107,7 +107,7 @@ def narrowed(selection: Selection, filters: Iterable[Filter], table: str) -> Sel
     return selection
 
 
-def _by_key(selection: Selection, each: Filter) -> Selection:
+def _by_key(selection: ReadSelection, each: Filter) -> ReadSelection:
     if isinstance(each, In):
         found = [_bytes(value) for value in each.value]
         if any(value is None for value in found):
@@ -144,7 +144,7 @@ def _span(each: Filter, value: bytes) -> Span:  # noqa: PLR0911 - a row for each
             return b"", None
 
 
-def _by_name(selection: Selection, each: Filter, which: str) -> Selection:
+def _by_name(selection: ReadSelection, each: Filter, which: str) -> ReadSelection:
     if isinstance(each, _EQUAL):
         wanted = frozenset({each.value})
     elif isinstance(each, In):
@@ -158,7 +158,7 @@ def _by_name(selection: Selection, each: Filter, which: str) -> Selection:
     )
 
 
-def _by_time(selection: Selection, each: Filter) -> Selection:
+def _by_time(selection: ReadSelection, each: Filter) -> ReadSelection:
     bounds = _moments(getattr(each, "value", None))
     if bounds is None:
         return selection

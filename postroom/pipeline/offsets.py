@@ -34,7 +34,7 @@ class RangePosition:
 
 
 @dataclass(frozen=True)
-class Step:
+class RangeStep:
     """The part of a batch in one range: the changes after one timestamp, up to another."""
 
     range_id: int
@@ -94,7 +94,7 @@ def position_of(offset: dict[str, Any]) -> int:
     return min((each.position for each in read(offset)), default=0)
 
 
-def steps(start: dict[str, Any], end: dict[str, Any]) -> list[Step]:
+def steps(start: dict[str, Any], end: dict[str, Any]) -> list[RangeStep]:
     """Return the steps between two offsets, by the ranges of the later one.
 
     A range that was split or merged since the earlier offset goes on, piece by piece, from the
@@ -107,7 +107,7 @@ def steps(start: dict[str, Any], end: dict[str, Any]) -> list[Step]:
             span = _common((each.start, each.end), (earlier.start, earlier.end))
             if span is not None and earlier.position < each.position:
                 found.append(
-                    Step(each.range_id, each.generation, span, earlier.position, each.position)
+                    RangeStep(each.range_id, each.generation, span, earlier.position, each.position)
                 )
     return found
 

@@ -40,7 +40,7 @@ _KNOWN: Final = frozenset({
 
 
 @dataclass(frozen=True)
-class Store:
+class StoreAddress:
     """The addresses or the folder of a store; it is the key of a process's connections.
 
     Attributes:
@@ -59,7 +59,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """The options of a source.
 
     Attributes:
@@ -81,7 +81,7 @@ class Options:
         fail_on_data_loss: whether a stream ends when changes that it has not seen are collected.
     """
 
-    store: Store
+    store: StoreAddress
     table: str
     at: int
     since: int | None
@@ -122,7 +122,7 @@ def plain(given: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def parse(given: Mapping[str, str]) -> Options:
+def parse(given: Mapping[str, str]) -> SourceOptions:
     """Return the options of a source.
 
     Raises:
@@ -134,7 +134,7 @@ def parse(given: Mapping[str, str]) -> Options:
         raise Invalid(f"there is no option {unknown[0]!r}: options are {', '.join(sorted(_KNOWN))}")
     since = options.get("since")
     name, position_for, protect_for = _protection(options)
-    return Options(
+    return SourceOptions(
         store=_store(options),
         table=_one_of("table", options.get("table", "data"), TABLES),
         at=_moment("at", options.get("at")),
@@ -177,7 +177,7 @@ def _mode(options: Mapping[str, str]) -> str:
     return mode
 
 
-def _store(options: Mapping[str, str]) -> Store:
+def _store(options: Mapping[str, str]) -> StoreAddress:
     connect, path = options.get("connect", ""), options.get("path", "")
     if not options:
         raise Invalid(
@@ -198,7 +198,7 @@ def _store(options: Mapping[str, str]) -> Store:
             "give either tls_ca= (a file, with tls_certificate= and tls_key= if the nodes want "
             "them), or insecure=true, only where nobody else can reach the network"
         )
-    return Store(connect, path, insecure, tls, options.get("token"))
+    return StoreAddress(connect, path, insecure, tls, options.get("token"))
 
 
 def _start(given: str) -> str:

@@ -24,15 +24,15 @@ from postroom.errors import Invalid
 from postroom.pipeline import connect_updates, connections, tables
 from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
-from postroom.pipeline.driver_service import Line
-from postroom.pipeline.options import Store, parse
+from postroom.pipeline.driver_service import DriverLink
+from postroom.pipeline.options import StoreAddress, parse
 from postroom.pipeline.prefetching import with_prefetch
 from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
 from postroom.pipeline.sinks.loads import LoadWriter
 from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
 from postroom.pipeline.typed_values import encoder
-from postroom.pipeline.worker_processes import settle
+from postroom.pipeline.worker_processes import freeze_imports
 
 
 class PostroomSource(DataSource):
@@ -42,29 +42,29 @@ class PostroomSource(DataSource):
         line: to the driver's service; ``None``: there is none.
     """
 
-    line: ClassVar[Line | None] = None
+    line: ClassVar[DriverLink | None] = None
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._planned()
+        self._prepare_planning()
         self.options = options
         self.is_sink = of_sinks.is_sink(options)
         self.wanted = wanted = parse(of_sinks.of_store(options) if self.is_sink else options)
         if wanted.store.path and self.line is None:
             raise Invalid("path= needs the driver on this machine: give connect= instead")
-        self.store, self.at = self._reached() if self.is_sink else self._pinned()
+        self.store, self.at = self._store_for_writing() if self.is_sink else self._pinned()
 
-    def _planned(self) -> None:
+    def _prepare_planning(self) -> None:
         """Prepare this process for planning."""
-        settle()
+        freeze_imports()
         if self.line is None:
             connect_updates.drop_empty()
 
-    def _reached(self) -> tuple[Store, int]:
+    def _store_for_writing(self) -> tuple[StoreAddress, int]:
         """Return the store as tasks reach it, and 0: a writer has no timestamp."""
         store = self.wanted.store
         return (store if self.line is None else self.line.address(store)), 0
 
-    def _pinned(self) -> tuple[Store, int]:
+    def _pinned(self) -> tuple[StoreAddress, int]:
         """Return the store as tasks reach it, and the timestamp of this data frame."""
         wanted = self.wanted
         whole = wanted.table in tables.UNVERSIONED
@@ -97,7 +97,7 @@ class PostroomSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader that plans and reads a batch."""
-        self._planned()
+        self._prepare_planning()
         tables.check(schema, self.wanted.table, self.wanted.format, self.wanted.mode)
         wanted = self.wanted
         if wanted.name:
@@ -108,7 +108,7 @@ class PostroomSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader that plans and reads a stream of changes."""
-        self._planned()
+        self._prepare_planning()
         if self.wanted.table != "changes":
             raise Invalid(
                 f"a stream is read from the table changes, not {self.wanted.table!r}: give "
@@ -138,7 +138,7 @@ class PostroomSource(DataSource):
 
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
         """Return the options of a sink, which fit the rows."""
-        self._planned()
+        self._prepare_planning()
         if overwrite:
             raise Invalid(
                 "a store is added to, and not overwritten as a whole; nothing was written: say "

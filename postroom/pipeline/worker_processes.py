@@ -19,21 +19,21 @@ from typing import IO, Any, Final
 from postroom.errors import Error
 
 _DAEMON: Final = "pyspark.daemon"
-_settled = False
+_frozen = False
 
 
-def settle() -> None:
+def freeze_imports() -> None:
     """Keep what this process has imported out of garbage collection.
 
     It does something once, and nothing outside of Spark's own processes: a driver's garbage is its
     program's business.
     """
-    global _settled  # noqa: PLW0603 - once for the process
-    if not _settled and _is_of_spark():
+    global _frozen  # noqa: PLW0603 - once for the process
+    if not _frozen and _is_of_spark():
         gc.collect()  # present garbage shall not stay
         gc.freeze()
         _tell_errors_in_a_sentence()
-        _settled = True
+        _frozen = True
 
 
 def _tell_errors_in_a_sentence() -> None:
@@ -59,4 +59,4 @@ def _is_of_spark() -> bool:
     return getattr(run_as, "name", "") == _DAEMON
 
 
-__all__ = ["settle"]
+__all__ = ["freeze_imports"]

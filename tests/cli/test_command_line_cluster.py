@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import postroom
 from postroom.cli import state
 from postroom.cli.application import app
-from postroom.cli.options import Store
+from postroom.cli.options import StoreOptions
 from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import NodeReport, Survey
 from postroom.kv.engine_file import ENGINES, EngineName
-from postroom.pipeline.driver_service import Line
-from postroom.pipeline.options import Store as StoreOfSpark
+from postroom.pipeline.driver_service import DriverLink
+from postroom.pipeline.options import StoreAddress
 from postroom.ranges.nodes import NodeStatus, PeerStatus
 from postroom.server.cluster.node_keys import fingerprint_of_file
 from tests.cli.commands import (
@@ -175,7 +175,7 @@ def test_the_path_of_the_environment_gives_way() -> None:
 
 
 @pytest.mark.parametrize("command", [["get", "k"], ["status"], ["put", "k", "v"]])
-def test_nobody_answers(command: list[str]) -> None:
+def test_a_command_fails_if_no_node_answers(command: list[str]) -> None:
     result = invoke(*command, "--connect", NOBODY, "--insecure", "--timeout", "0.3")
     assert failed_with(result, 1, "postroom: ", NOBODY)
 
@@ -262,5 +262,9 @@ def test_a_node_is_served_by_the_engine_that_wrote_its_folder(
 
 def test_a_token_is_not_shown() -> None:
     """Where a store is, is said in tracebacks and logs."""
-    for each in (Store(token="hidden"), StoreOfSpark(token="hidden"), Line(7400, "hidden")):
+    for each in (
+        StoreOptions(token="hidden"),
+        StoreAddress(token="hidden"),
+        DriverLink(7400, "hidden"),
+    ):
         assert "hidden" not in repr(each)

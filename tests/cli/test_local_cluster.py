@@ -106,7 +106,9 @@ def test_a_node_cannot_stop_with_an_input_that_is_no_pipe(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_comes_in_is_for_whichever_node_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_finds_the_shared_pipe_empty_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The nodes of a local cluster read one pipe: the others find nothing, and must not wait."""
     reads, writes = os.pipe()
     os.set_blocking(reads, False)

@@ -249,7 +249,7 @@ def test_shells_complete_commands() -> None:
      ["dead-letters"], ["status"], ["put", "k", "v"], ["send", "k", "v"], ["increment", "k"]],
     ids=lambda each: each[0],
 )  # fmt: skip
-def test_no_command_makes_a_store_of_somebody_elses_folder(
+def test_a_command_does_not_make_a_store_of_a_foreign_folder(
     shell: Shell, command: list[str], held: dict[str, str]
 ) -> None:
     shell.path.mkdir()

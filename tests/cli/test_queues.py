@@ -83,7 +83,7 @@ def test_queues(shell: Shell) -> None:
     assert len(shell.lines("list")) == 1
 
 
-def test_what_is_refused_is_told_in_commands(shell: Shell) -> None:
+def test_an_error_names_the_commands_that_help(shell: Shell) -> None:
     missing = shell("enqueue", "jobs", "x")
     assert missing.exit_code == 1
     assert (

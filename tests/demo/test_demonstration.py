@@ -15,7 +15,7 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.demo.check import Finding, check, check_turn_rounds
+from postroom.demo.check import SubjectComparison, check, check_turn_rounds
 from postroom.demo.cluster import demonstrate_on_cluster
 from postroom.demo.flights import Flight, Leg, count_flights, flights, legs
 from postroom.demo.replay import decode_board, depart, encode, flight_key, replay
@@ -37,7 +37,7 @@ from postroom.server.local_folder import LocalFolder
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
 
 
-def failures(findings: list[Finding]) -> set[str]:
+def failures(findings: list[SubjectComparison]) -> set[str]:
     return {finding.subject for finding in findings if not finding.passed}
 
 
@@ -86,7 +86,7 @@ def test_one_attempt_in_fifty_fails() -> None:
     assert failed == pytest.approx(30_000 / FAILS_ONE_IN, rel=0.1)
 
 
-def test_it_ends_exact_and_says_so_again(
+def test_the_demonstration_ends_exact_and_says_the_same_when_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
@@ -107,7 +107,7 @@ def test_it_ends_exact_and_says_so_again(
     assert "50 of 50" in capsys.readouterr().out
 
 
-def test_it_goes_on_from_a_part(tmp_path: Path) -> None:
+def test_the_demonstration_goes_on_from_a_part(tmp_path: Path) -> None:
     assert asyncio.run(demonstrate(tmp_path / "store", 100, fresh=False))
     assert asyncio.run(demonstrate(tmp_path / "store", 250, fresh=False))
 
@@ -198,7 +198,7 @@ def wait_until_nobody_listens(ports: list[int]) -> None:
             raise AssertionError(f"somebody is left over at port {port}")
 
 
-def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
+def test_the_demonstration_removes_only_its_own_cluster(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     going = demonstrate_on_cluster(tmp_path, 3, 10, None, fresh=True)
     with pytest.raises(Error, match="not the demonstration's"):
@@ -206,7 +206,7 @@ def test_it_removes_only_its_own_cluster(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists()
 
 
-def test_it_touches_no_cluster_that_runs(tmp_path: Path) -> None:
+def test_the_demonstration_does_not_touch_a_running_cluster(tmp_path: Path) -> None:
     mark = tmp_path / "made by postroom demo"
     with LocalFolder(tmp_path):
         mark.touch()
@@ -341,7 +341,7 @@ TAMPERED_TURNS: dict[str, tuple[Tamper, set[str]]] = {
 def test_the_check_of_the_second_act_notices(name: str) -> None:
     tamper, expected = TAMPERED_TURNS[name]
 
-    async def tampered() -> list[Finding]:
+    async def tampered() -> list[SubjectComparison]:
         async with await postroom.aio.open(":memory:") as db:
             await turned_round(db, 60)
             await tamper(db)
@@ -354,7 +354,7 @@ def test_the_check_of_the_second_act_notices(name: str) -> None:
 def test_the_check_notices(name: str) -> None:
     tamper, expected = TAMPERED[name]
 
-    async def tampered() -> list[Finding]:
+    async def tampered() -> list[SubjectComparison]:
         async with await postroom.aio.open(":memory:") as db:
             await replayed(db, 60)
             await tamper(db)
@@ -376,7 +376,7 @@ def test_a_failed_check_is_a_failure(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_it_leaves_the_stores_of_others_alone(tmp_path: Path, fresh: bool) -> None:
+def test_the_demonstration_leaves_foreign_stores_alone(tmp_path: Path, fresh: bool) -> None:
     store = tmp_path / "store"
     with postroom.open(str(store)) as db:
         db.put(b"mine", b"x")

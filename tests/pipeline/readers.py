@@ -11,11 +11,11 @@ from pyspark.sql.datasource import Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from postroom.pipeline.driver_service import Line
+from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.source import PostroomSource
 
 
-def source(line: Line | None = None, **options: object) -> PostroomSource:
+def source(line: DriverLink | None = None, **options: object) -> PostroomSource:
     """A data source as a session makes it."""
     kind = type("Source", (PostroomSource,), {"line": line})
     found: PostroomSource = kind(options={name: str(value) for name, value in options.items()})

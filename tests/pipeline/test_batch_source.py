@@ -236,7 +236,7 @@ def test_messages_are_read_with_what_is_known_of_them(served: str, db: postroom.
     assert keys(rows(made, "key", filters=[EqualTo(KEY, b"l")])) == [b"l"]
 
 
-def test_what_left_inboxes_is_read_from_one_timestamp_to_another(
+def test_messages_that_left_inboxes_are_read_between_two_timestamps(
     served: str, db: postroom.Database
 ) -> None:
     with db.begin() as tx:
@@ -265,7 +265,7 @@ def test_what_left_inboxes_is_read_from_one_timestamp_to_another(
     assert rows(none) == []
 
 
-def test_what_has_no_versions_is_read_as_it_was_when_the_source_was_made(
+def test_tables_without_versions_are_read_as_of_the_making_of_the_source(
     served: str, db: postroom.Database, service: DriverService
 ) -> None:
     db.put(b"text", b"no number")
@@ -314,7 +314,7 @@ def test_what_has_no_versions_is_read_as_it_was_when_the_source_was_made(
             rows(never)
 
 
-def test_what_audits_are_made_of_is_read_as_tables(
+def test_the_records_of_audits_are_read_as_tables(
     served: str, db: postroom.Database, service: DriverService
 ) -> None:
     db.create_queue("q")

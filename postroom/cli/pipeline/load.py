@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json, print_line
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 Files = Annotated[
@@ -73,7 +73,7 @@ SkipBad = Annotated[
 
 @on_spark
 def load(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     files: Files,
     name: Name,
@@ -96,8 +96,8 @@ def load(
     nothing.
     """
     columns, options = _pairs(set, "--set"), _pairs(option, "--option")
-    reached = as_options(store)
-    with spark.session("load") as session, shown(quiet=as_json) as progress:
+    reached = source_options(store)
+    with spark.session("load") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         wanted = jobs.LoadOptions(

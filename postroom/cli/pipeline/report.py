@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 _To = Annotated[
@@ -42,7 +42,7 @@ _Title = Annotated[
 
 @on_spark
 def report(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     to: _To,
     archive: _Archive = None,
@@ -55,8 +55,8 @@ def report(
 
     They tell how long messages take, how many come and go, what waits and what is dead.
     """
-    options = as_options(store)
-    with spark.session("report") as session, shown(quiet=as_json) as progress:
+    options = source_options(store)
+    with spark.session("report") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline.jobs import report as job  # noqa: PLC0415 - needs the extra
 
         result = job(

@@ -6,13 +6,15 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli.options import AsJson, Store
+from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json, print_line
-from postroom.cli.pipeline.running import Spark, as_options, on_spark, shown
+from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
 
 Folder = Annotated[
     str,
-    typer.Argument(metavar="[FOLDER]", show_default=False, help="Of an export, or its URI."),
+    typer.Argument(
+        metavar="[FOLDER]", show_default=False, help="The folder of an export, or its URI."
+    ),
 ]
 Abandon = Annotated[
     bool,
@@ -24,7 +26,7 @@ Abandon = Annotated[
 
 @on_spark
 def restore(
-    store: Store,
+    store: StoreOptions,
     spark: Spark,
     folder: Folder = "",
     abandon: Abandon = False,
@@ -37,13 +39,13 @@ def restore(
     """
     if bool(folder) == abandon:
         raise typer.BadParameter("give FOLDER, or --abandon", param_hint="FOLDER")
-    options = as_options(store) if store.path is None else {"path": str(store.path)}
-    with spark.session("restore") as session, shown(quiet=as_json) as progress:
+    options = source_options(store) if store.path is None else {"path": str(store.path)}
+    with spark.session("restore") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         if abandon:
             jobs.abandon_restore(session, options)
-            print_line("abandoned: the store is empty, and serves everybody")
+            print_line("abandoned: the store is empty, and serves clients")
             return
         done = jobs.restore(session, options, folder, progress=progress)
     if as_json:

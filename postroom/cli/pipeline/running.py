@@ -13,11 +13,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from postroom.cli.options import Store, decorated, required_store
+from postroom.cli.options import StoreOptions, required_store, with_options
 from postroom.errors import Unavailable, how_to_install
 
 if TYPE_CHECKING:
-    from postroom.pipeline.jobs.job import Progress as JobProgress
+    from postroom.pipeline.jobs.job import JobProgress
 
 _MASTER: Final = "local[*]"
 
@@ -75,10 +75,10 @@ def _spark(master: _Master = _MASTER, conf: _Settings = None) -> Spark:
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function with a :class:`StoreOptions` and a :class:`Spark`."""
-    return decorated(command, required_store, _spark)
+    return with_options(command, required_store, _spark)
 
 
-def as_options(store: Store) -> dict[str, str]:
+def source_options(store: StoreOptions) -> dict[str, str]:
     """Return the store as options of the Spark source."""
     if store.path is not None:
         if not store.path.is_dir() or not any(store.path.iterdir()):
@@ -100,7 +100,7 @@ def as_options(store: Store) -> dict[str, str]:
 
 
 @contextmanager
-def shown(*, quiet: bool = False) -> Iterator[JobProgress]:
+def progress_shown(*, quiet: bool = False) -> Iterator[JobProgress]:
     """Show on standard error how far a job is, if that is a terminal.
 
     Args:

@@ -31,9 +31,9 @@ from postroom.messaging.image_requests import ImagePage
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export_files import File, Folder, Manifest, manifest_of
 from postroom.pipeline.jobs.export_rows import Entry, TableWriter
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 from postroom.pipeline.jobs.spreading import reached, spread
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -77,7 +77,7 @@ class ExportedPart:
         file_bytes: about how much a file holds.
     """
 
-    store: Store
+    store: StoreAddress
     folder: str
     at: int
     number: int
@@ -93,7 +93,7 @@ def export(
     folder: str,
     *,
     part_bytes: int = PART_BYTES,
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
 ) -> ExportResult:
     """Exports a store: values, inboxes, outboxes, dead letters, sums, queues, counters, what is
     staged; as it is now. Older versions are not exported.
@@ -143,7 +143,7 @@ def _export(
     store: Mapping[str, str],
     place: Folder,
     part_bytes: int,
-    progress: Progress,
+    progress: JobProgress,
 ) -> Manifest:
     name = uuid.uuid4().hex
     place.begin(name)
@@ -162,7 +162,7 @@ def _export(
 
 
 def planned(
-    db: Database, store: Store, folder: str, at: int, part_bytes: int
+    db: Database, store: StoreAddress, folder: str, at: int, part_bytes: int
 ) -> list[ExportedPart]:
     """What the tasks export: what belongs to no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]

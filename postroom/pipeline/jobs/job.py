@@ -34,7 +34,7 @@ class JobFailed(Error):
     """A job could not do its work; the message says what was changed, and what to do."""
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     """The receiver of a job's progress."""
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
@@ -64,7 +64,7 @@ def _silent(stage: str, done: int, total: int | None) -> None:
     del stage, done, total
 
 
-SILENT: Progress = _silent
+SILENT: JobProgress = _silent
 """The receiver that ignores progress."""
 
 

@@ -33,7 +33,7 @@ from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, STAGED_QUERY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.pipeline import tables
 from postroom.pipeline.filters import after_prefix
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database, in_a_line
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, in_a_line
 from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
 from postroom.pipeline.sinks.staged import last_batch
 from postroom.pipeline.typed_values import encoder
@@ -118,7 +118,7 @@ def load(
     files: Sequence[str],
     options: LoadOptions,
     *,
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
 ) -> LoadResult:
     """Load files into a store, each row exactly once, whatever is killed and run again.
 
@@ -146,7 +146,7 @@ def load(
         checked.schema,
         merge_schema=checked.merge_schema,
     )
-    rows = judged(found, checked)
+    rows = with_problems(found, checked)
     bad = 0
     progress("loading rows", 0, None)
     if checked.skip_bad:
@@ -154,7 +154,7 @@ def load(
         rows = rows.where(F.col("problem").isNull())
     counted = Observation()
     wanted = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
-    writer = written(spark, wanted, checked).write.format("postroom").options(**store)
+    writer = sound_rows(spark, wanted, checked).write.format("postroom").options(**store)
     try:
         writer.options(**sink_options(checked)).mode("append").save()
     except Exception as error:  # Spark raises many types of errors
@@ -238,7 +238,7 @@ def is_done(db: Database, options: LoadOptions) -> bool:
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def judged(rows: DataFrame, options: LoadOptions) -> DataFrame:
+def with_problems(rows: DataFrame, options: LoadOptions) -> DataFrame:
     """Return the columns of the sink, and each row's problem (``problem``) and file.
 
     Raises:
@@ -333,7 +333,7 @@ def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
     return said
 
 
-def written(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
+def sound_rows(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
     """Return the rows for the sink: each row is sound, or fails the load."""
     del spark
     names = [name for name in rows.columns if name not in {"problem", "file", "row"}]

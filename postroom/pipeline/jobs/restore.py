@@ -31,9 +31,9 @@ from postroom.pipeline import connections
 from postroom.pipeline.jobs.export import check_counts
 from postroom.pipeline.jobs.export_files import File, Folder, Manifest
 from postroom.pipeline.jobs.export_rows import Entry, entries_of, schema_of
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 from postroom.pipeline.jobs.spreading import reached, spread
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 from postroom.server.loopback import LoopbackServer
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -64,7 +64,7 @@ class RestoreResult:
 class RestoredPart:
     """What one task restores: a file, under a number, in a run."""
 
-    store: Store
+    store: StoreAddress
     folder: str
     run: bytes
     number: int
@@ -76,7 +76,7 @@ def restore(
     store: Mapping[str, str],
     folder: str,
     *,
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
 ) -> RestoreResult:
     """Restores an export into an empty store, which serves nobody until that is complete.
 
@@ -139,7 +139,7 @@ def abandon_restore(spark: SparkSession, store: Mapping[str, str]) -> None:
 
 
 def left(
-    db: Database, manifest: Manifest, store: Store, folder: str, run: bytes
+    db: Database, manifest: Manifest, store: StoreAddress, folder: str, run: bytes
 ) -> list[RestoredPart]:
     """The files that are not there yet."""
     there = db.images.read().parts

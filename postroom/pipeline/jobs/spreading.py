@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from postroom import errors, pipeline
 from postroom.errors import Error, Invalid
-from postroom.pipeline.jobs.job import Progress
-from postroom.pipeline.options import Store, parse
+from postroom.pipeline.jobs.job import JobProgress
+from postroom.pipeline.options import StoreAddress, parse
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ AT_ONCE: Final = 32
 _SCHEMA: Final = "number bigint, failed string, said binary"
 
 
-def reached(spark: SparkSession, store: Mapping[str, str]) -> Store:
+def reached(spark: SparkSession, store: Mapping[str, str]) -> StoreAddress:
     """Return a store as tasks reach it: the driver's service opens and serves a folder.
 
     Raises:
@@ -47,7 +47,7 @@ def spread(
     act: Callable[[T], bytes],
     things: Sequence[T],
     stage: str,
-    progress: Progress,
+    progress: JobProgress,
 ) -> list[bytes]:
     """Return the answers of ``act`` to each of ``things``, in their order.
 
@@ -81,7 +81,7 @@ def _each(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                failed, said = attempted(act, things[number])
+                failed, said = attempt(act, things[number])
                 yield pa.RecordBatch.from_pydict(
                     {"number": [number], "failed": [failed], "said": [said]},
                     pa.schema([
@@ -92,7 +92,7 @@ def _each(
     return run
 
 
-def attempted(act: Callable[[T], bytes], thing: T) -> tuple[str, bytes]:
+def attempt(act: Callable[[T], bytes], thing: T) -> tuple[str, bytes]:
     """Return the name of the error that ``act`` has raised, or ``""``, and its text or answer."""
     try:
         return "", act(thing)

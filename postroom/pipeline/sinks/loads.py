@@ -31,7 +31,7 @@ from postroom.errors import Invalid, shorten
 from postroom.messaging.staging_requests import LoadRows
 from postroom.pipeline import connections
 from postroom.pipeline.filters import after_prefix
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.sinks.options import SinkOptions
 from postroom.pipeline.sinks.rows import RowMaker
 from postroom.pipeline.sinks.staged import current_task
@@ -60,7 +60,7 @@ class LoadWriter(DataSourceArrowWriter):
         Invalid: the span is not empty.
     """
 
-    def __init__(self, store: Store, options: SinkOptions) -> None:
+    def __init__(self, store: StoreAddress, options: SinkOptions) -> None:
         self._store = store
         self._options = options
         self._run = uuid.uuid4().bytes

@@ -42,7 +42,7 @@ from postroom.counted import counted
 from postroom.errors import Invalid
 from postroom.messaging.staging_requests import StagedQuery, StageRows
 from postroom.pipeline import connections
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.sinks.chunks import Chunks
 from postroom.pipeline.sinks.options import SinkOptions
 from postroom.pipeline.sinks.rows import RowMaker
@@ -100,7 +100,7 @@ def current_task() -> Task:
 
 
 def stage(
-    store: Store,
+    store: StoreAddress,
     options: SinkOptions,
     name: tuple[bytes, int, bytes],
     partition: int,
@@ -152,7 +152,7 @@ class BatchWriter(DataSourceArrowWriter):
         options: of the sink.
     """
 
-    def __init__(self, store: Store, options: SinkOptions) -> None:
+    def __init__(self, store: StoreAddress, options: SinkOptions) -> None:
         self._store = store
         self._options = options
         self._job = uuid.uuid4().bytes + bytes(8)
@@ -202,7 +202,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         options: of the sink.
     """
 
-    def __init__(self, store: Store, options: SinkOptions) -> None:
+    def __init__(self, store: StoreAddress, options: SinkOptions) -> None:
         self._store = store
         self._options = options
 

@@ -16,10 +16,10 @@ from unittest import mock
 
 import postroom
 from postroom.pipeline.jobs.archive import newest
-from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import MANIFEST, STARTED, Folder
-from postroom.pipeline.jobs.spreading import attempted
+from postroom.pipeline.jobs.spreading import attempt
 from postroom.server.loopback import LoopbackServer
 from tests.client.images import read
 from tests.client.search.looking import differences
@@ -88,7 +88,7 @@ class Archive(Job):
 
         root = self.folder / "archive"
         found: Counter[tuple[str, str]] = Counter()
-        manifest = newest.latest(LocalFolder(root))
+        manifest = newest.latest(LocalArchiveFolder(root))
         for each in manifest.files:
             table = pq.ParquetFile(root / each.path).read().to_pydict()
             if each.table == "inboxes":
@@ -242,7 +242,7 @@ def export_here(store: dict[str, str], folder: Any) -> None:
         spark: Any, act: Callable[[Any], bytes], things: Sequence[Any], stage: str, progress: Any
     ) -> list[bytes]:
         del spark, stage, progress
-        said = [attempted(act, thing) for thing in things]
+        said = [attempt(act, thing) for thing in things]
         assert not any(failed for failed, _ in said), said
         return [answer for _, answer in said]
 

@@ -12,10 +12,10 @@ import msgspec
 import postroom
 import postroom.testing
 from postroom.messaging.requests import Delivered
-from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import Kept
-from postroom.pipeline.jobs.archive.run import ArchiveResult, Run, Settings, latest
-from postroom.pipeline.jobs.archive.writing import Span
+from postroom.pipeline.jobs.archive.run import ArchiveResult, ArchiveRun, ArchiveSettings, latest
+from postroom.pipeline.jobs.archive.writing import HistorySpan
 from tests.client.stores import Store
 
 GC_TTL = 80.0
@@ -32,7 +32,7 @@ class ByHand:
     def __init__(self, db: postroom.Database, root: Path, name: str) -> None:
         self._db, self._root, self._name, self._number = db, root, name, 0
 
-    def write_queues(self, span: Span) -> list[Kept]:
+    def write_queues(self, span: HistorySpan) -> list[Kept]:
         new = []
         for name in span.created_at:
             pages = [
@@ -84,7 +84,7 @@ class Archiver:
 
     def __init__(self, store: postroom.testing.Store | Store, root: Path) -> None:
         self.store, self.db, self.root = store, store.db, root
-        self.folder = LocalFolder(root)
+        self.folder = LocalArchiveFolder(root)
         self.expected: Counter[tuple[str, str]] = Counter()
         self._number = 0
         self.db.create_queue("kept", archive=True)
@@ -106,8 +106,8 @@ class Archiver:
             self.expected["inboxes", f"{self._number}"] += 1
 
     def run(self, failpoint: Callable[[str], None] = lambda _: None) -> ArchiveResult:
-        settings = Settings(keep=0.0, grace=1000.0, files_max=2)
-        run = Run(self.db, self.folder, settings, failpoint=failpoint)
+        settings = ArchiveSettings(keep=0.0, grace=1000.0, files_max=2)
+        run = ArchiveRun(self.db, self.folder, settings, failpoint=failpoint)
         return run.whole(lambda name: ByHand(self.db, self.root, name))
 
     def archived(self) -> Counter[tuple[str, str]]:
@@ -123,7 +123,7 @@ class Archiver:
         made = {each.name: int(each.created_at) for each in self.db.queues()}
         for name, created_at in made.items():
             after = manifest.until(name, created_at)
-            for each in hand.write_queues(Span({name: created_at}, after, at)):
+            for each in hand.write_queues(HistorySpan({name: created_at}, after, at)):
                 found.update((each.table, row) for row in read(self.root / "other", each))
         for each in hand.write_inboxes(max(manifest.inboxes_until, self.readable()), at):
             found.update((each.table, row) for row in read(self.root / "other", each))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from postroom.pipeline.jobs.archive.manifest import Gap
-from postroom.pipeline.jobs.archive.run import Run, latest
+from postroom.pipeline.jobs.archive.run import ArchiveRun, latest
 from tests.pipeline.jobs.archiving import Archiver
 
 
-def test_what_the_store_did_not_keep_is_said_to_be_missing(archiver: Archiver) -> None:
+def test_history_that_the_store_did_not_keep_is_a_gap(archiver: Archiver) -> None:
     archiver.db.queue("done").update(purge_after=0)
     archiver.work()
     first = archiver.run()
@@ -27,7 +27,7 @@ def test_what_the_store_did_not_keep_is_said_to_be_missing(archiver: Archiver) -
     assert archiver.run().gaps == ()
 
 
-def test_what_a_new_queue_did_not_keep_is_said_to_be_missing(archiver: Archiver) -> None:
+def test_history_that_a_new_queue_did_not_keep_is_a_gap(archiver: Archiver) -> None:
     archiver.run()
     made = archiver.db.create_queue("short", purge_after=0)
     archiver.store.advance(10)
@@ -43,7 +43,7 @@ def test_what_a_new_queue_did_not_keep_is_said_to_be_missing(archiver: Archiver)
 
 
 @pytest.mark.parametrize("settings", [{"purge_after": 10_000}, {"archive": True}])
-def test_what_was_lost_under_earlier_settings_is_said_to_be_missing(
+def test_history_lost_under_earlier_settings_is_a_gap(
     archiver: Archiver, settings: dict[str, Any]
 ) -> None:
     archiver.db.queue("done").update(purge_after=0)
@@ -61,7 +61,7 @@ def test_what_was_lost_under_earlier_settings_is_said_to_be_missing(
     assert not [each for each in archiver.run().gaps if each.is_queue]
 
 
-def test_what_is_to_be_purged_is_kept_while_it_is_read(archiver: Archiver) -> None:
+def test_messages_to_be_purged_are_kept_while_they_are_read(archiver: Archiver) -> None:
     archiver.work()
     archiver.run()
     archiver.work()
@@ -146,9 +146,9 @@ def test_a_queue_that_is_made_and_dropped_while_others_are_read_leaves_no_gap(
     archiver: Archiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it had ended by the time up to which is read."""
-    plan = Run.plan
+    plan = ArchiveRun.plan
 
-    def planned(of: Run, *args: Any) -> Any:
+    def planned(of: ArchiveRun, *args: Any) -> Any:
         archiver.db.create_queue("short")
         return plan(of, *args)
 
@@ -156,7 +156,7 @@ def test_a_queue_that_is_made_and_dropped_while_others_are_read_leaves_no_gap(
         if step == "files of inboxes":
             archiver.db.queue("short").drop()
 
-    monkeypatch.setattr(Run, "plan", planned)
+    monkeypatch.setattr(ArchiveRun, "plan", planned)
     assert archiver.run(drop).gaps == ()
     monkeypatch.undo()
     (gap,) = archiver.run().gaps

@@ -12,7 +12,7 @@ import pytest
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive import gaps, lists, newest
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import Gap, Kept
 from postroom.pipeline.jobs.job import JobFailed
 
@@ -33,7 +33,7 @@ def test_gaps_of_one_queue_that_touch_are_one() -> None:
     ]
 
 
-def test_however_many_gaps_there_are_few_are_kept_and_none_is_left_out() -> None:
+def test_many_gaps_of_a_queue_become_few_that_cover_all() -> None:
     random, told, every, at = Random(0), [], [], 0
     for _ in range(10 * gaps.OF_ONE_MAX):
         at += random.randrange(1, 100)
@@ -47,7 +47,7 @@ def test_however_many_gaps_there_are_few_are_kept_and_none_is_left_out() -> None
     assert told[0].after == every[0].after
 
 
-def test_however_many_queues_are_made_and_dropped_few_gaps_are_kept_and_none_is_left_out(
+def test_gaps_of_many_dropped_queues_become_few_that_cover_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gaps, "OF_ALL_MAX", 400)
@@ -79,7 +79,7 @@ class Archive:
     QUEUES = 20
 
     def __init__(self, root: Path) -> None:
-        self.folder = LocalFolder(root)
+        self.folder = LocalArchiveFolder(root)
         self.files: dict[str, Kept] = {}
         self.written = 0
 
@@ -103,9 +103,9 @@ class Archive:
             assert self.folder.put_new(path, lists.encode(few))
             self.written += 1
         content = manifests.encode(stored)
-        assert self.folder.put_new(manifests.path_of(number), content)
+        assert self.folder.put_new(manifests.manifest_path(number), content)
         every = [each.path for each in self.folder.files("")]
-        for path in manifests.left_over(newest.latest(self.folder), every):
+        for path in manifests.useless_files(newest.latest(self.folder), every):
             self.folder.delete(path)
         return len(content)
 

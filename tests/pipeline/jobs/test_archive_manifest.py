@@ -12,8 +12,15 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import HadoopFolder, LocalFolder
-from postroom.pipeline.jobs.archive.manifest import Dropped, Gap, Kept, Known, Listed, Manifest
+from postroom.pipeline.jobs.archive.folders import HadoopFolder, LocalArchiveFolder
+from postroom.pipeline.jobs.archive.manifest import (
+    ArchiveManifest,
+    Dropped,
+    Gap,
+    Kept,
+    Known,
+    Listed,
+)
 
 DAY = "q=mail-1f/day=2026-11-22"
 
@@ -23,7 +30,7 @@ def kept(number: int, part: str = DAY, *, size: int = 10, table: str = "queues")
 
 
 def test_a_manifest_is_read_as_it_was_written() -> None:
-    made = Manifest(
+    made = ArchiveManifest(
         7, "ab", 1 << 62, {"mail": Known(3, 9)}, 8, [Gap("mail", 1, 2, is_queue=True)],
         [kept(1)], [Dropped("files/1-ab/x", 5)],
         lists=[Listed("lists/1-ab/1.json", 600)],
@@ -48,7 +55,7 @@ def test_a_manifest_of_an_earlier_version_is_read() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b'{"number": "x"}', b'{"format": 3}'])
-def test_what_is_no_manifest_is_said_to_be_none(content: bytes) -> None:
+def test_a_file_that_is_no_manifest_is_refused(content: bytes) -> None:
     with pytest.raises(Invalid):
         manifests.decode(content)
 
@@ -62,9 +69,9 @@ def test_numbers_are_in_names() -> None:
     assert manifests.run_in("files/other") == manifests.run_in("12-ab/x") == 0
 
 
-def test_what_runs_that_were_killed_have_left_goes_and_nothing_else() -> None:
+def test_only_files_left_by_killed_runs_are_deleted() -> None:
     counts, dropped = kept(3), "files/2-ab/queues/1/old.parquet"
-    manifest = Manifest(30, files=[counts], dropped=[Dropped(dropped, 1)])
+    manifest = ArchiveManifest(30, files=[counts], dropped=[Dropped(dropped, 1)])
     left = ["files/30-cd/queues/1/part.parquet", "files/3-ab/queues/1/_SUCCESS",
             "manifests/00000010.json", "manifests/00000030.json.9.draft"]  # fmt: skip
     stays = [
@@ -73,7 +80,7 @@ def test_what_runs_that_were_killed_have_left_goes_and_nothing_else() -> None:
         "files/31-cd/queues/1/part.parquet", "manifests/00000031.json.9.draft",  # who is at work
         "files/notes.txt", "README",
     ]  # fmt: skip
-    assert manifests.left_over(manifest, [*stays, *left]) == left
+    assert manifests.useless_files(manifest, [*stays, *left]) == left
 
 
 def test_small_files_become_fewer_when_there_are_many_or_the_day_is_over() -> None:
@@ -83,7 +90,7 @@ def test_small_files_become_fewer_when_there_are_many_or_the_day_is_over() -> No
     closed = {other: True}
 
     def chosen(files_max: int) -> list[Kept]:
-        return manifests.to_compact(files, files_max=files_max, size_small=100, closed=closed)
+        return manifests.files_to_compact(files, files_max=files_max, size_small=100, closed=closed)
 
     assert chosen(4) == files[5:7]
     assert chosen(3) == files[:4] + files[5:7]
@@ -91,7 +98,7 @@ def test_small_files_become_fewer_when_there_are_many_or_the_day_is_over() -> No
 
 def test_files_that_were_replaced_stay_for_those_who_read_them() -> None:
     old, other, new = [kept(1), kept(2)], kept(3), kept(4)
-    manifest = Manifest(4, files=[*old, other], dropped=[Dropped("a", 10), Dropped("b", 20)])
+    manifest = ArchiveManifest(4, files=[*old, other], dropped=[Dropped("a", 10), Dropped("b", 20)])
     files, dropped = manifests.replaced(manifest, old, [new], at=30)
     assert files == [other, new]
     assert [each.path for each in dropped] == ["a", "b", old[0].path, old[1].path]
@@ -102,7 +109,7 @@ def test_files_that_were_replaced_stay_for_those_who_read_them() -> None:
 
 
 def test_a_file_appears_as_a_whole_and_never_over_another_one(tmp_path: Path) -> None:
-    folder = LocalFolder(tmp_path / "not yet" / "there")
+    folder = LocalArchiveFolder(tmp_path / "not yet" / "there")
     assert folder.files("manifests") == []
     assert folder.put_new("manifests/1.json", b"one")
     assert not folder.put_new("manifests/1.json", b"two")
@@ -115,11 +122,11 @@ def test_a_file_appears_as_a_whole_and_never_over_another_one(tmp_path: Path) ->
     assert not (tmp_path / "not yet" / "there" / "manifests").exists()
 
 
-def test_who_writes_the_same_file_elsewhere_has_a_draft_of_their_own(
+def test_each_writer_of_a_file_has_a_draft_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a share, processes of two machines have the same number: 1, in containers."""
-    link, others = os.link, [LocalFolder(tmp_path)]
+    link, others = os.link, [LocalArchiveFolder(tmp_path)]
 
     def slowly(source: Path, target: Path) -> None:
         if others:
@@ -127,7 +134,7 @@ def test_who_writes_the_same_file_elsewhere_has_a_draft_of_their_own(
         link(source, target)
 
     monkeypatch.setattr(os, "link", slowly)
-    assert not LocalFolder(tmp_path).put_new("manifests/1.json", b"this one")
+    assert not LocalArchiveFolder(tmp_path).put_new("manifests/1.json", b"this one")
     assert (tmp_path / "manifests" / "1.json").read_bytes() == b"the other one"
 
 
@@ -135,7 +142,7 @@ def test_files_that_vanish_while_they_are_listed_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another run's drafts do, and what it deletes."""
-    folder = LocalFolder(tmp_path)
+    folder = LocalArchiveFolder(tmp_path)
     names = [f"manifests/{number}.json" for number in range(3)]
     for each in names:
         folder.put_new(each, b"x")
@@ -163,7 +170,7 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
 
     monkeypatch.setattr(os, "scandir", scanned)
     with pytest.raises(PermissionError):
-        LocalFolder(tmp_path).files("")
+        LocalArchiveFolder(tmp_path).files("")
 
 
 def test_a_file_that_is_not_there_is_missed_elsewhere_as_it_is_here(tmp_path: Path) -> None:
@@ -185,7 +192,7 @@ def test_a_file_that_is_not_there_is_missed_elsewhere_as_it_is_here(tmp_path: Pa
     path = SimpleNamespace(getFileSystem=lambda _: system)
     hadoop = SimpleNamespace(fs=SimpleNamespace(Path=lambda _: path))
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(hadoop=hadoop)))
-    for folder in (LocalFolder(tmp_path), HadoopFolder(jvm, None, "hdfs:///x")):
+    for folder in (LocalArchiveFolder(tmp_path), HadoopFolder(jvm, None, "hdfs:///x")):
         with pytest.raises(FileNotFoundError, match=r"lists/1\.json"):
             folder.read("lists/1.json")
     system.there = True

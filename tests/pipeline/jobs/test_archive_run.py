@@ -128,8 +128,8 @@ def test_an_old_copy_of_the_folder_is_left_alone(archiver: Archiver) -> None:
     for _ in range(3):
         archiver.work()
         archiver.run()
-    archiver.folder.delete(manifests.path_of(3))
-    archiver.folder.delete(manifests.path_of(2))
+    archiver.folder.delete(manifests.manifest_path(3))
+    archiver.folder.delete(manifests.manifest_path(2))
     with pytest.raises(JobFailed, match="old copy"):
         archiver.run()
 
@@ -141,7 +141,7 @@ def test_a_copy_of_the_folder_from_before_the_last_run_is_left_alone(archiver: A
     archiver.work()
     archiver.store.advance(2 * GC_TTL)
     assert archiver.run().trimmed
-    archiver.folder.delete(manifests.path_of(2))
+    archiver.folder.delete(manifests.manifest_path(2))
     with pytest.raises(JobFailed, match="old copy"):
         archiver.run()
 
@@ -178,7 +178,7 @@ def test_a_run_that_begins_while_another_one_ends_blames_nobody(
     assert archiver.archived() == archiver.expected
 
 
-def test_nothing_is_deleted_from_the_store_when_files_are_missing(archiver: Archiver) -> None:
+def test_a_run_with_missing_files_deletes_no_message_from_the_store(archiver: Archiver) -> None:
     archiver.work()
     archiver.run()
     archiver.store.advance(2 * GC_TTL)

@@ -269,7 +269,7 @@ def _receive(tx: postroom.Transaction, random: Random) -> None:
         tx.bury(found[:1], "no")
 
 
-def test_nothing_is_found_where_nothing_is_wrong_whatever_happens_meanwhile(
+def test_an_audit_of_a_sound_store_under_load_finds_no_difference(
     spark: Any, served: str, db: postroom.Database
 ) -> None:
     fill(db)
@@ -335,7 +335,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     return script
 
 
-def test_it_counts_again_when_the_leader_has_changed(
+def test_an_audit_counts_again_after_a_change_of_leader(
     scripted: Callable[..., list[int]],
 ) -> None:
     tries = scripted(RuntimeError("gone"), "counted", held=False)
@@ -343,7 +343,7 @@ def test_it_counts_again_when_the_leader_has_changed(
     assert len(tries) == 2
 
 
-def test_it_gives_up_when_the_leader_changes_all_the_time(
+def test_an_audit_gives_up_when_the_leader_changes_all_the_time(
     scripted: Callable[..., list[int]],
 ) -> None:
     tries = scripted(*[RuntimeError("gone")] * 3, held=False)
@@ -352,7 +352,7 @@ def test_it_gives_up_when_the_leader_changes_all_the_time(
     assert len(tries) == 3
 
 
-def test_what_fails_for_another_reason_is_told_at_once(
+def test_an_audit_that_fails_for_another_reason_ends_at_once(
     scripted: Callable[..., list[int]],
 ) -> None:
     tries = scripted(RuntimeError("no memory\nat line 1"), held=True)

@@ -45,7 +45,7 @@ def test_several_ranges_are_compared_each_and_in_total(spark: Any) -> None:
     }  # fmt: skip
 
 
-def test_what_is_left_of_a_dropped_queue_does_not_count(spark: Any) -> None:
+def test_the_remains_of_a_dropped_queue_do_not_count(spark: Any) -> None:
     body = {"range": 1, "what": "body", "key": b"k", "kind": "", "id": b"1", "seq": b"s"}
     beside = [{**body, "number": number} for number in (3, 4)]
     every = tables(spark, beside=beside)

@@ -63,7 +63,7 @@ def connected(store: dict[str, str]) -> Any:
     return postroom.connect(store["connect"], insecure=True)
 
 
-def test_there_and_back(
+def test_an_export_can_be_restored_into_an_empty_store(
     tasks: InProcess, filled: postroom.Database, store: dict[str, str], other: dict[str, str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -93,7 +93,7 @@ def test_there_and_back(
         restore(None, store, folder)  # type: ignore[arg-type]
 
 
-def test_what_is_in_the_files(
+def test_the_files_of_an_export_hold_the_store_and_its_manifest(
     tasks: InProcess, filled: postroom.Database, store: dict[str, str], tmp_path: Path
 ) -> None:
     tasks.twice = True
@@ -175,7 +175,7 @@ def test_another_leader_means_another_snapshot(
     assert Folder(str(tmp_path / "two")).manifest() is None
 
 
-def test_what_is_not_an_export_is_left_alone(
+def test_a_folder_that_is_no_export_is_left_alone(
     tasks: InProcess, store: dict[str, str], db: postroom.Database, tmp_path: Path
 ) -> None:
     del tasks, db

@@ -33,9 +33,9 @@ def definition() -> Definition:
 
 
 def traces(definition: Definition, documents: dict[bytes, bytes], data: dict[bytes, bytes]) -> Any:
-    of_documents = [document_trace(definition, *each) for each in documents.items()]
-    of_index = [index_trace(definition, *each) for each in data.items()]
-    return sorted(each for each in (*of_documents, *of_index) if each is not None)
+    document_traces = [document_trace(definition, *each) for each in documents.items()]
+    index_traces = [index_trace(definition, *each) for each in data.items()]
+    return sorted(each for each in (*document_traces, *index_traces) if each is not None)
 
 
 def suspected(
@@ -199,7 +199,7 @@ def test_a_build_that_was_killed_begins_anew(
     assert (ended.built, ended.settled, ended.different) == (False, 1, 0)
 
 
-def test_what_cannot_be_is_refused(
+def test_an_index_without_a_prefix_or_with_another_one_is_refused(
     spark: Any, db: postroom.Database, store: dict[str, str]
 ) -> None:
     with pytest.raises(Invalid, match="give the prefix"):

@@ -42,7 +42,7 @@ def test_options_that_cannot_be(options: LoadOptions, why: str) -> None:
         check(options, ["a.csv"])
 
 
-def test_what_is_asked_for() -> None:
+def test_options_of_a_load_become_options_of_the_sink() -> None:
     assert check(LoadOptions("x"), ["dir/a.NDJSON"]).format == "json"
     assert check(LoadOptions("x", format="csv"), ["dir/a.txt"]).format == "csv"
     with pytest.raises(Invalid, match="no files"):
@@ -68,7 +68,7 @@ def test_a_load_is_known_however_many_names_are(
         assert not is_done(db, LoadOptions(other))
 
 
-def test_what_spark_says_is_said_in_a_line() -> None:
+def test_a_failure_of_spark_becomes_one_line() -> None:
     said = "x\n at y\npostroom.errors.Invalid: row 3 of partition 1 cannot be written: z\n  at a"
     assert str(failure(Exception(said))) == "row 3 of partition 1 cannot be written: z"
     assert "no such thing" in str(failure(Exception("no such thing\nmore")))

@@ -14,7 +14,7 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import LocalFolder
+from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.newest import note_begun, note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.report import run as reporting
@@ -93,16 +93,16 @@ def test_messages_of_archive_and_store_count_once(
     assert "no such user" in page
 
 
-def test_what_is_not_the_archive_of_the_store_is_not_taken_for_it(
+def test_a_foreign_archive_is_refused_by_the_report(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:
     store = {"connect": served, "insecure": "true"}
     for _ in range(2):  # never archived, and then into another folder
         with pytest.raises(JobFailed, match="no archive"):
             report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "misspelt"))
-        note_trimmed(db, manifests.Manifest(1, "mine"))
-    other = manifests.encode(manifests.Manifest(1, "another"))
-    LocalFolder(tmp_path / "another").put_new(manifests.path_of(1), other)
+        note_trimmed(db, manifests.ArchiveManifest(1, "mine"))
+    other = manifests.encode(manifests.ArchiveManifest(1, "another"))
+    LocalArchiveFolder(tmp_path / "another").put_new(manifests.manifest_path(1), other)
     with pytest.raises(JobFailed, match="another store"):
         report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "another"))
 
@@ -121,9 +121,9 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
     monkeypatch.setattr(reporting, "_write", write)
     monkeypatch.setattr(reporting, "_is_newest", newest)
     store: Mapping[str, str] = {"connect": served, "insecure": "true"}
-    note_begun(db, manifests.Manifest(0, "mine"))
-    content = manifests.encode(manifests.Manifest(1, "mine"))
-    LocalFolder(tmp_path / "archive").put_new(manifests.path_of(1), content)
+    note_begun(db, manifests.ArchiveManifest(0, "mine"))
+    content = manifests.encode(manifests.ArchiveManifest(1, "mine"))
+    LocalArchiveFolder(tmp_path / "archive").put_new(manifests.manifest_path(1), content)
     with pytest.raises(JobFailed, match="new manifest"):
         report(spark, store, str(tmp_path / "report"), archive=str(tmp_path / "archive"), hours=2)
     assert len(reads) == 3

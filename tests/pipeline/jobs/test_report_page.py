@@ -8,15 +8,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from postroom.pipeline.jobs.report.charts import Line, chart, legend, number_text, seconds_text
+from postroom.pipeline.jobs.report.charts import ChartLine, chart, legend, number_text, seconds_text
 from postroom.pipeline.jobs.report.content import (
     PERIODS_MAX,
     Content,
     Flow,
     Letters,
-    Taken,
+    MessageTimes,
     backlog,
-    there,
+    living,
     whole_periods,
 )
 from postroom.pipeline.jobs.report.measures import fitting_period
@@ -68,10 +68,10 @@ def checked(text: str) -> Checked:
     return found
 
 
-def taken(measure: str = "schedule to firing", **more: object) -> Taken:
+def taken(measure: str = "schedule to firing", **more: object) -> MessageTimes:
     given = {"source": "queue", "period": None, "queue": None, "kind": None, "prefix": None}
     numbers = {"messages": 5, "mean": 0.2, "p50": 0.1, "p90": 1.0, "p99": 61.0, "max": 7300.0}
-    return Taken(**{**given, **numbers, "measure": measure, **more})  # type: ignore[arg-type]
+    return MessageTimes(**{**given, **numbers, "measure": measure, **more})  # type: ignore[arg-type]
 
 
 def full() -> Content:
@@ -177,9 +177,9 @@ def test_a_store_in_which_nothing_happened_has_a_page() -> None:
 
 def test_a_chart_tells_its_lines_apart_and_what_they_say() -> None:
     lines = [
-        Line("a & b", [(HOUR, 1.0), (HOUR + 1, 3.0), (HOUR + 3, 2.0)]),
-        Line("never", []),
-        Line("other", [(HOUR, 0.0)]),
+        ChartLine("a & b", [(HOUR, 1.0), (HOUR + 1, 3.0), (HOUR + 3, 2.0)]),
+        ChartLine("never", []),
+        ChartLine("other", [(HOUR, 0.0)]),
     ]
     drawn = chart("Some", lines)
     checked(drawn)
@@ -191,14 +191,14 @@ def test_a_chart_tells_its_lines_apart_and_what_they_say() -> None:
     )
     assert 'class="s1" stroke-dasharray="7 3"' in drawn
     assert "never" not in drawn + legend(lines)
-    many = [Line(f"line {number}", [(HOUR, 1.0)]) for number in range(20)]
+    many = [ChartLine(f"line {number}", [(HOUR, 1.0)]) for number in range(20)]
     assert chart("Many", many).count("stroke-dasharray") == 6
 
 
 @pytest.mark.parametrize("values", [[0.0], [1e-9, 1e9], [5.0, 5.0], [0.001, 0.0], [123_456.0]])
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_any_values_lie_within_the_drawing(values: list[float], *, logarithmic: bool) -> None:
-    drawn = chart("Some", [Line("x", list(enumerate(values, HOUR)))], logarithmic=logarithmic)
+    drawn = chart("Some", [ChartLine("x", list(enumerate(values, HOUR)))], logarithmic=logarithmic)
     heights = [float(y) for y in re.findall(r'cy="([^"]+)"', drawn)]
     assert len(heights) == len(values)
     assert all(0 <= y <= 240 for y in heights)
@@ -226,4 +226,4 @@ def test_the_backlog_is_counted_back_from_what_is_there() -> None:
     assert backlog(2, flows) == [(10, 5), (11, 5), (12, 2), (13, 2)]
     assert [flow.period for flow in whole_periods(flows, 13, periods_max=2)] == [12, 13]
     assert whole_periods([], 13) == []
-    assert there({"ready": 2, "dead": 5, "leased": 1}) == 3
+    assert living({"ready": 2, "dead": 5, "leased": 1}) == 3

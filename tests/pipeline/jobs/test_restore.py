@@ -145,7 +145,9 @@ def test_a_store_that_counts_something_else_stays_closed(
         assert db.images.read().state == "restoring"
 
 
-def test_there_is_no_export(tasks: InProcess, empty: dict[str, str], tmp_path: Path) -> None:
+def test_a_restore_from_a_folder_without_an_export_fails(
+    tasks: InProcess, empty: dict[str, str], tmp_path: Path
+) -> None:
     del tasks
     with pytest.raises(JobFailed, match="no export"):
         restore(None, empty, str(tmp_path / "nowhere"))  # type: ignore[arg-type]

@@ -19,12 +19,12 @@ from postroom import limits
 from postroom.client.sync_staging import StagingCalls
 from postroom.errors import Invalid, Unavailable
 from postroom.pipeline import connections
-from postroom.pipeline.options import Store
+from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.sinks import loads, staged
 from postroom.pipeline.sinks.options import SinkOptions
 from tests.pipeline.sinks.faults import Faults, Killed
 
-HERE = Store(connect="here", insecure=True)
+HERE = StoreAddress(connect="here", insecure=True)
 COUNT = SinkOptions(mode="increment")
 SINK = SinkOptions(mode="increment", sink=b"s" * 32)
 FAULTS = ("refused", "lost", "killed before", "killed after")
@@ -97,7 +97,7 @@ def test_a_commit_that_took_effect_does_not_fail_for_cleaning_up(
     assert counts(faults.db) == {b"a": 1, b"b": 1}
 
 
-def test_what_a_killed_program_has_published_half_is_finished_by_the_next(faults: Faults) -> None:
+def test_a_batch_half_published_by_a_killed_program_is_finished_by_the_next(faults: Faults) -> None:
     writer = staged.BatchWriter(HERE, COUNT)
     messages = [writer.write(batches([b"k%d" % n for n in range(8)]))]
     staging = faults.db.staging
@@ -139,7 +139,7 @@ def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
     assert (staging.read().jobs, staging.read().attempts) == (0, 0)
 
 
-def test_of_two_writers_of_one_batch_one_counts(faults: Faults) -> None:
+def test_one_of_two_writers_of_a_batch_counts(faults: Faults) -> None:
     options = SinkOptions(mode="increment", query=b"totals", batch=1)
     one, other = staged.BatchWriter(HERE, options), staged.BatchWriter(HERE, options)
     of_one = [one.write(batches([b"k%d" % n for n in range(8)]))]

@@ -34,20 +34,20 @@ from postroom.pipeline.jobs.job import JobFailed
 _LOCAL: Final = {"", "file"}
 
 
-class Found(NamedTuple):
+class StoredFile(NamedTuple):
     """The path of a file below the folder, and its size in bytes."""
 
     path: str
     size: int
 
 
-class Folder(Protocol):
+class ArchiveFolder(Protocol):
     """The folder of an archive: see the module. Paths are relative, with ``/``."""
 
     def uri(self, path: str = "") -> str:
         """Return the URI by which Spark names a path."""
 
-    def files(self, path: str) -> list[Found]:
+    def files(self, path: str) -> list[StoredFile]:
         """Return all files below a path, in order; none if there is no such path."""
 
     def read(self, path: str) -> bytes:
@@ -71,7 +71,7 @@ class Folder(Protocol):
         """Delete a file, or nothing if there is none."""
 
 
-class LocalFolder:
+class LocalArchiveFolder:
     """A folder on this machine, or on a share that it has mounted.
 
     Args:
@@ -85,7 +85,7 @@ class LocalFolder:
         """Return the URI by which Spark names a path; it takes percent signs literally."""
         return f"file://{self._root / path}"
 
-    def files(self, path: str) -> list[Found]:
+    def files(self, path: str) -> list[StoredFile]:
         """Return all files below a path."""
         found = []
         for folder, _, names in os.walk(self._root / path, onerror=_raise_if_there):
@@ -95,7 +95,7 @@ class LocalFolder:
                 except FileNotFoundError:  # it was deleted just now, or it is a draft
                     continue
                 if stat.S_ISREG(state.st_mode):
-                    found.append(Found(each.relative_to(self._root).as_posix(), state.st_size))
+                    found.append(StoredFile(each.relative_to(self._root).as_posix(), state.st_size))
         return sorted(found)
 
     def read(self, path: str) -> bytes:
@@ -186,7 +186,7 @@ class HadoopFolder:
         """Return the URI by which Spark names a path."""
         return f"{self._root}/{path}" if path else self._root
 
-    def files(self, path: str) -> list[Found]:
+    def files(self, path: str) -> list[StoredFile]:
         """Return all files below a path."""
         place, found = self._path(path), []
         if not self._system.exists(place):
@@ -195,7 +195,7 @@ class HadoopFolder:
         while listed.hasNext():
             each = listed.next()
             whole = str(each.getPath().toUri().getPath())
-            found.append(Found(whole.removeprefix(self._top).lstrip("/"), int(each.getLen())))
+            found.append(StoredFile(whole.removeprefix(self._top).lstrip("/"), int(each.getLen())))
         return sorted(found)
 
     def read(self, path: str) -> bytes:
@@ -241,12 +241,12 @@ class HadoopFolder:
         self._system.delete(self._path(path), False)
 
 
-def to_read(uri: str) -> str:
+def literal_pattern(uri: str) -> str:
     """Return a URI as a pattern of Spark's readers that matches only itself."""
     return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", uri)
 
 
-def open_folder(spark: SparkSession, where: str) -> Folder:
+def open_folder(spark: SparkSession, where: str) -> ArchiveFolder:
     """Return the folder at a path, or at a URI.
 
     Raises:
@@ -254,11 +254,18 @@ def open_folder(spark: SparkSession, where: str) -> Folder:
     """
     parts = urlsplit(where)
     if parts.scheme in _LOCAL:
-        return LocalFolder(Path(unquote(parts.path) if parts.scheme else where))
+        return LocalArchiveFolder(Path(unquote(parts.path) if parts.scheme else where))
     jvm, context = getattr(spark, "_jvm", None), getattr(spark, "_jsc", None)
     if jvm is None or context is None:
         raise Invalid(f"{where} can be archived into only where Spark's driver is on this machine")
     return HadoopFolder(jvm, context.hadoopConfiguration(), where)
 
 
-__all__ = ["Folder", "Found", "HadoopFolder", "LocalFolder", "open_folder", "to_read"]
+__all__ = [
+    "ArchiveFolder",
+    "HadoopFolder",
+    "LocalArchiveFolder",
+    "StoredFile",
+    "literal_pattern",
+    "open_folder",
+]

@@ -24,7 +24,7 @@ from postroom.client.queues.messages import QueueInfo
 from postroom.client.sync import Database
 from postroom.errors import Invalid
 from postroom.kv.clock import from_seconds
-from postroom.pipeline.jobs.archive.manifest import Gap, Known, Manifest
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest, Gap, Known
 
 KEPT_SECONDS_MIN: Final = 75.0
 """The time for which done messages stay readable, however short ``purge_after`` is."""
@@ -34,7 +34,7 @@ OF_ALL_MAX: Final = 1_000
 """The number of gaps that are listed in all."""
 
 
-def acknowledged(db: Database) -> dict[str, int]:
+def acknowledged_counts(db: Database) -> dict[str, int]:
     """Return how many messages of each queue were ever acknowledged."""
     found = {}
     for info in db.queues():
@@ -52,8 +52,12 @@ def kept_for(info: QueueInfo) -> float:
     return -1.0 if info.settings.archive else max(info.settings.purge_after, KEPT_SECONDS_MIN)
 
 
-def of_queues(
-    db: Database, before: Manifest, infos: Iterable[QueueInfo], damaged: Container[str], at: int
+def queue_gaps(
+    db: Database,
+    before: ArchiveManifest,
+    infos: Iterable[QueueInfo],
+    damaged: Container[str],
+    at: int,
 ) -> Iterator[Gap]:
     """Yield what queues may have lost before it was read.
 
@@ -85,7 +89,7 @@ def of_queues(
         then = before.queues[info.name] if is_known else Known(created_at, 0, 0)
         lost = _purged_until(then, info, now, at)
         if before.number and after < lost:
-            counted = acknowledged(db) if counted is None else counted
+            counted = acknowledged_counts(db) if counted is None else counted
             if counted.get(info.name) != then.acknowledged:
                 yield Gap(info.name, after, lost, is_queue=True)
 
@@ -129,4 +133,4 @@ def _both(one: Gap, other: Gap) -> Gap:
     return msgspec.structs.replace(one, until=max(one.until, other.until))
 
 
-__all__ = ["acknowledged", "kept_for", "merged", "of_queues"]
+__all__ = ["acknowledged_counts", "kept_for", "merged", "queue_gaps"]

@@ -23,13 +23,13 @@ from typing import Final
 import msgspec
 
 from postroom.errors import Invalid
-from postroom.pipeline.jobs.archive.folders import Folder
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import (
     LISTS,
+    ArchiveManifest,
     Dropped,
     Kept,
     Listed,
-    Manifest,
 )
 
 FILES_MIN: Final = 500
@@ -49,7 +49,7 @@ def encode(files: list[Kept]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(files), indent=1)
 
 
-def read(folder: Folder, manifest: Manifest) -> dict[str, list[Kept]]:
+def read(folder: ArchiveFolder, manifest: ArchiveManifest) -> dict[str, list[Kept]]:
     """The lists of a manifest, by their paths.
 
     Raises:
@@ -69,7 +69,7 @@ def read(folder: Folder, manifest: Manifest) -> dict[str, list[Kept]]:
     return found
 
 
-def joined(manifest: Manifest, listed: Mapping[str, list[Kept]]) -> Manifest:
+def joined(manifest: ArchiveManifest, listed: Mapping[str, list[Kept]]) -> ArchiveManifest:
     """A stored manifest, with all files in one."""
     files = [*manifest.files, *(each for few in listed.values() for each in few)]
     files.sort(key=lambda each: each.path)
@@ -77,11 +77,11 @@ def joined(manifest: Manifest, listed: Mapping[str, list[Kept]]) -> Manifest:
 
 
 def divided(
-    manifest: Manifest,
+    manifest: ArchiveManifest,
     listed: Mapping[str, list[Kept]],
     is_settled: Callable[[Kept], bool],
     run: str,
-) -> tuple[Manifest, Manifest, dict[str, list[Kept]]]:
+) -> tuple[ArchiveManifest, ArchiveManifest, dict[str, list[Kept]]]:
     """What is to be stored of a manifest: itself, and new lists.
 
     Args:

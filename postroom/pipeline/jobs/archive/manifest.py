@@ -128,7 +128,7 @@ class Listed(msgspec.Struct, frozen=True):
     files: int
 
 
-class Manifest(msgspec.Struct, frozen=True):
+class ArchiveManifest(msgspec.Struct, frozen=True):
     """The content of an archive: see the module.
 
     Attributes:
@@ -160,15 +160,15 @@ class Manifest(msgspec.Struct, frozen=True):
         return known.until if known is not None and known.created_at == created_at else 0
 
 
-_decoder: Final = msgspec.json.Decoder(Manifest)
+_decoder: Final = msgspec.json.Decoder(ArchiveManifest)
 
 
-def encode(manifest: Manifest) -> bytes:
+def encode(manifest: ArchiveManifest) -> bytes:
     """Return a manifest as it is stored: text that a person can read."""
     return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
 
 
-def decode(content: bytes) -> Manifest:
+def decode(content: bytes) -> ArchiveManifest:
     """Return a stored manifest.
 
     Raises:
@@ -186,7 +186,7 @@ def decode(content: bytes) -> Manifest:
     return found
 
 
-def path_of(number: int) -> str:
+def manifest_path(number: int) -> str:
     """Return the path of a manifest."""
     return f"{MANIFESTS}/{number:0{_DIGITS}}.json"
 
@@ -194,7 +194,7 @@ def path_of(number: int) -> str:
 def number_in(path: str) -> int:
     """Return the number of the manifest at a path; 0: there is none."""
     number = _number_of(path)
-    return number if path == path_of(number) else 0
+    return number if path == manifest_path(number) else 0
 
 
 def _number_of(path: str) -> int:
@@ -219,7 +219,7 @@ def run_in(path: str) -> int:
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def left_over(manifest: Manifest, paths: Iterable[str]) -> list[str]:
+def useless_files(manifest: ArchiveManifest, paths: Iterable[str]) -> list[str]:
     """Return the files below the folder that do not count and never will.
 
     Files of runs with a higher number belong to a run at work.
@@ -242,7 +242,7 @@ def _checksums_of(path: str) -> str:
     return f"{folder}/.{name}.crc"
 
 
-def to_compact(
+def files_to_compact(
     files: Iterable[Kept], *, files_max: int, size_small: int, closed: Mapping[str, bool]
 ) -> list[Kept]:
     """Return the files that are to become fewer.
@@ -265,7 +265,7 @@ def to_compact(
 
 
 def replaced(
-    manifest: Manifest, old: Iterable[Kept], new: Iterable[Kept], at: int
+    manifest: ArchiveManifest, old: Iterable[Kept], new: Iterable[Kept], at: int
 ) -> tuple[list[Kept], list[Dropped]]:
     """Return the files, and the dropped ones, after some were replaced.
 
@@ -280,7 +280,7 @@ def replaced(
     return sorted([*files, *new], key=lambda each: each.path), dropped
 
 
-def still_dropped(manifest: Manifest, before: int) -> list[Dropped]:
+def still_dropped(manifest: ArchiveManifest, before: int) -> list[Dropped]:
     """Return the files that were dropped at a timestamp or later: they stay for now."""
     return [each for each in manifest.dropped if each.at >= before]
 
@@ -288,20 +288,20 @@ def still_dropped(manifest: Manifest, before: int) -> list[Dropped]:
 __all__ = [
     "FILES",
     "LISTS",
+    "ArchiveManifest",
     "Dropped",
     "Gap",
     "Kept",
     "Known",
     "Listed",
-    "Manifest",
     "decode",
     "encode",
-    "left_over",
+    "files_to_compact",
+    "manifest_path",
     "newest",
     "number_in",
-    "path_of",
     "replaced",
     "run_in",
     "still_dropped",
-    "to_compact",
+    "useless_files",
 ]

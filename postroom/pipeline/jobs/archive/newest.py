@@ -16,8 +16,8 @@ from postroom.client.sync import Database
 from postroom.counted import counted
 from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import Folder
-from postroom.pipeline.jobs.archive.manifest import Manifest
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.job import JobFailed
 
 _TRIES: Final = 5
@@ -25,7 +25,7 @@ _JOB_BYTES: Final = 24
 _ARCHIVE: Final = b"archive "
 
 
-def latest(folder: Folder) -> Manifest:
+def latest(folder: ArchiveFolder) -> ArchiveManifest:
     """Return the newest manifest of a folder; an empty one if there is none.
 
     Raises:
@@ -34,9 +34,9 @@ def latest(folder: Folder) -> Manifest:
     for _ in range(_TRIES):
         number = newest_number(folder)
         if not number:
-            return Manifest()
+            return ArchiveManifest()
         try:
-            found = manifests.decode(folder.read(manifests.path_of(number)))
+            found = manifests.decode(folder.read(manifests.manifest_path(number)))
             return lists.joined(found, lists.read(folder, found))
         except FileNotFoundError:  # there are newer ones, and it was deleted
             continue
@@ -46,12 +46,12 @@ def latest(folder: Folder) -> Manifest:
     )
 
 
-def newest_number(folder: Folder) -> int:
+def newest_number(folder: ArchiveFolder) -> int:
     """Return the number of the newest manifest; 0: there is none."""
     return manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
 
 
-def of_this_store(db: Database, folder: Folder) -> Manifest:
+def latest_of_store(db: Database, folder: ArchiveFolder) -> ArchiveManifest:
     """Return the newest manifest of a folder if it is of this store; an empty one if it has none.
 
     Raises:
@@ -81,12 +81,12 @@ def of_this_store(db: Database, folder: Folder) -> Manifest:
     return found
 
 
-def note_begun(db: Database, before: Manifest) -> None:
+def note_begun(db: Database, before: ArchiveManifest) -> None:
     """Note in the store that the run after a manifest has begun."""
     _note(db, _begun(before), before.number + 1)
 
 
-def note_trimmed(db: Database, manifest: Manifest) -> None:
+def note_trimmed(db: Database, manifest: ArchiveManifest) -> None:
     """Note in the store that it is trimmed by a manifest from now on."""
     _note(db, _trimmed(manifest), manifest.number)
 
@@ -101,14 +101,14 @@ def _noted(db: Database, query: bytes) -> int:
     return found[0].batch if found and found[0].query == query else 0
 
 
-def _begun(manifest: Manifest) -> bytes:
+def _begun(manifest: ArchiveManifest) -> bytes:
     """Return the query whose last batch is the run of an archive that began last."""
     return _ARCHIVE + manifest.archive.encode()
 
 
-def _trimmed(manifest: Manifest) -> bytes:
+def _trimmed(manifest: ArchiveManifest) -> bytes:
     """Return the query whose last batch is the run by which the store was trimmed last."""
     return _begun(manifest) + b" trimmed"
 
 
-__all__ = ["latest", "newest_number", "note_begun", "note_trimmed", "of_this_store"]
+__all__ = ["latest", "latest_of_store", "newest_number", "note_begun", "note_trimmed"]

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive.folders import open_folder
-from postroom.pipeline.jobs.archive.manifest import Manifest
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.archive.run import latest
 from postroom.pipeline.jobs.archive.writing import INBOXES, QUEUES, read_files
 
@@ -26,7 +26,7 @@ class Archived:
 
     queues: DataFrame
     inboxes: DataFrame
-    manifest: Manifest
+    manifest: ArchiveManifest
 
 
 def read_archive(spark: SparkSession, folder: str) -> Archived:

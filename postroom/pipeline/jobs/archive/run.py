@@ -43,18 +43,18 @@ from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive import gaps as all_gaps
 from postroom.pipeline.jobs.archive import lists, newest
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import Folder, open_folder
-from postroom.pipeline.jobs.archive.manifest import Gap, Kept, Known, Manifest
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, open_folder
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest, Gap, Kept, Known
 from postroom.pipeline.jobs.archive.newest import latest
 from postroom.pipeline.jobs.archive.writing import (
     INBOXES,
     QUEUES,
     QUEUES_AT_ONCE,
-    Span,
+    HistorySpan,
     Writer,
     day_of,
 )
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 KEEP_SECONDS: Final = 86_400.0
 """The time for which archived messages stay in the store; done ones stay as long by default."""
@@ -113,7 +113,7 @@ def archive(  # noqa: PLR0913 - each argument is an option
     keep: float = KEEP_SECONDS,
     grace: float = GRACE_SECONDS,
     files_max: int = FILES_MAX,
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
     failpoint: Failpoint = _nothing,
 ) -> ArchiveResult:
     """Move history out of the store into Parquet.
@@ -141,14 +141,14 @@ def archive(  # noqa: PLR0913 - each argument is an option
             raise Invalid(f"{name} is seconds, from 0 on, not {seconds}; nothing was changed")
     target = open_folder(spark, folder)
     with database(spark, store) as db:
-        run = Run(db, target, Settings(keep, grace, files_max), progress, failpoint)
+        run = ArchiveRun(db, target, ArchiveSettings(keep, grace, files_max), progress, failpoint)
         return run.whole(lambda name: Writer(spark, store, target, name))
 
 
-class Writes(Protocol):
+class HistoryWriter(Protocol):
     """The writer of files that a run needs from Spark: see :class:`.Writer`."""
 
-    def write_queues(self, span: Span) -> list[Kept]:
+    def write_queues(self, span: HistorySpan) -> list[Kept]:
         """Write the messages of queues that were done, or archived."""
 
     def write_inboxes(self, after: int, until: int) -> list[Kept]:
@@ -159,7 +159,7 @@ class Writes(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class ArchiveSettings:
     """The options of a run: see :func:`archive`."""
 
     keep: float = KEEP_SECONDS
@@ -182,11 +182,11 @@ class Plan:
     infos: list[QueueInfo]
     damaged: dict[str, str]
     queues: dict[str, Known]
-    spans: list[Span]
+    spans: list[HistorySpan]
     inboxes_after: int
 
 
-class Run:
+class ArchiveRun:
     """A run of the job, and its steps. It knows nothing of Spark.
 
     Args:
@@ -200,9 +200,9 @@ class Run:
     def __init__(
         self,
         db: Database,
-        folder: Folder,
-        settings: Settings,
-        progress: Progress = SILENT,
+        folder: ArchiveFolder,
+        settings: ArchiveSettings,
+        progress: JobProgress = SILENT,
         failpoint: Failpoint = _nothing,
     ) -> None:
         self._db = db
@@ -211,7 +211,7 @@ class Run:
         self._progress = progress
         self._failpoint = failpoint
 
-    def whole(self, writer_of: Callable[[str], Writes]) -> ArchiveResult:
+    def whole(self, writer_of: Callable[[str], HistoryWriter]) -> ArchiveResult:
         """Do all steps.
 
         Args:
@@ -220,7 +220,7 @@ class Run:
         before = self.begin()
         name = f"{before.number + 1}-{secrets.token_hex(4)}"
         writer = writer_of(name)
-        counted = all_gaps.acknowledged(self._db)  # counted before messages are read
+        counted = all_gaps.acknowledged_counts(self._db)  # counted before messages are read
         with self._alone(before):
             with self.hold(before) as (since, at):
                 plan = self.plan(before, since, at, counted)
@@ -242,9 +242,9 @@ class Run:
             compacted, self.tidy(after), trimmed, tuple(gaps), tuple(after.gaps), plan.damaged,
         )  # fmt: skip
 
-    def begin(self) -> Manifest:
+    def begin(self) -> ArchiveManifest:
         """Return the newest manifest of this store, and note the new run in the store."""
-        before = newest.of_this_store(self._db, self._folder)
+        before = newest.latest_of_store(self._db, self._folder)
         if not before.number:
             before = msgspec.structs.replace(before, archive=secrets.token_hex(16))
         self._failpoint("identity")
@@ -252,7 +252,7 @@ class Run:
         return before
 
     @contextmanager
-    def hold(self, before: Manifest) -> Iterator[tuple[int, int]]:
+    def hold(self, before: ArchiveManifest) -> Iterator[tuple[int, int]]:
         """Hold the timestamps between which history is read: nothing of it goes meanwhile.
 
         The first one is that of the run before, or the first that can be read.
@@ -271,7 +271,7 @@ class Run:
             yield int(after), int(at)
 
     def plan(
-        self, before: Manifest, after_inboxes: int, at: int, counted: Mapping[str, int]
+        self, before: ArchiveManifest, after_inboxes: int, at: int, counted: Mapping[str, int]
     ) -> Plan:
         """Return the part of the store that is new."""
         every = self._db.queues()
@@ -285,23 +285,23 @@ class Run:
             queues[info.name] = Known(created_at, at, acknowledged, kept)
             groups[before.until(info.name, created_at)][info.name] = created_at
         spans = [
-            Span(dict(few), after, at)
+            HistorySpan(dict(few), after, at)
             for after, names in sorted(groups.items())
             for few in _in_pieces(sorted(names.items()), QUEUES_AT_ONCE)
         ]
         return Plan(infos, damaged, queues, spans, after_inboxes)
 
-    def gaps(self, before: Manifest, plan: Plan, at: int) -> list[Gap]:
+    def gaps(self, before: ArchiveManifest, plan: Plan, at: int) -> list[Gap]:
         """Return what may have gone before it was read.
 
         Call it when all is read, since done messages are purged meanwhile, too.
         """
-        gaps = [*all_gaps.of_queues(self._db, before, plan.infos, plan.damaged, at)]
+        gaps = [*all_gaps.queue_gaps(self._db, before, plan.infos, plan.damaged, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
             gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
         return sorted(gaps, key=lambda each: each.until)
 
-    def write(self, writer: Writes, plan: Plan, at: int) -> list[Kept]:
+    def write(self, writer: HistoryWriter, plan: Plan, at: int) -> list[Kept]:
         """Write the new history into files, and return these."""
         self._failpoint("files of queues")
         new: list[Kept] = []
@@ -315,12 +315,14 @@ class Run:
         self._progress("history into files", stages, stages)
         return new
 
-    def compact(self, writer: Writes, manifest: Manifest) -> tuple[Manifest, int]:
+    def compact(
+        self, writer: HistoryWriter, manifest: ArchiveManifest
+    ) -> tuple[ArchiveManifest, int]:
         """Write many small files into fewer ones."""
         today, closed = day_of(manifest.at), {}
         for each in manifest.files:
             closed[each.part] = _day_in(each.part) < today - 1
-        small = manifests.to_compact(
+        small = manifests.files_to_compact(
             manifest.files,
             files_max=self._settings.files_max,
             size_small=SMALL_BYTES,
@@ -338,7 +340,7 @@ class Run:
         files, dropped = manifests.replaced(manifest, small, new, manifest.at)
         return msgspec.structs.replace(manifest, files=files, dropped=dropped), len(small)
 
-    def commit(self, manifest: Manifest, run: str) -> Manifest:
+    def commit(self, manifest: ArchiveManifest, run: str) -> ArchiveManifest:
         """Make this manifest the archive from here on; return it with its lists."""
         today = day_of(manifest.at)
         try:
@@ -352,13 +354,13 @@ class Run:
             self._failpoint("list")
             self._folder.put_new(path, lists.encode(few))
         self._failpoint("manifest")
-        place = manifests.path_of(manifest.number)
+        place = manifests.manifest_path(manifest.number)
         if not self._folder.put_new(place, manifests.encode(stored)):
             raise self._overtaken()
         return manifest
 
     @contextmanager
-    def _alone(self, before: Manifest) -> Iterator[None]:
+    def _alone(self, before: ArchiveManifest) -> Iterator[None]:
         """Explain a failure by a quicker run that has deleted what this one wrote.
 
         Raises:
@@ -377,7 +379,7 @@ class Run:
             "nothing, and nothing is missing: run one at a time"
         )
 
-    def trim(self, manifest: Manifest, until: int) -> int:
+    def trim(self, manifest: ArchiveManifest, until: int) -> int:
         """Delete from the store what is safe in the files."""
         there = {each.path for each in self._folder.files(manifests.FILES)}
         missing = [each.path for each in manifest.files if each.path not in there]
@@ -414,11 +416,11 @@ class Run:
             trimmed += gone
         return trimmed
 
-    def tidy(self, manifest: Manifest) -> int:
+    def tidy(self, manifest: ArchiveManifest) -> int:
         """Delete files that do not count."""
         every = [each.path for top in (manifests.MANIFESTS, manifests.LISTS, manifests.FILES)
                  for each in self._folder.files(top)]  # fmt: skip
-        useless = manifests.left_over(manifest, every)
+        useless = manifests.useless_files(manifest, every)
         for path in useless:
             self._failpoint("tidying")
             self._folder.delete(path)

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from postroom.counted import counted
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.pipeline.jobs.archive.folders import Folder, to_read
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern
 from postroom.pipeline.jobs.archive.manifest import FILES, Kept
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.tables import schema_of
@@ -41,7 +41,7 @@ def schema(table: str) -> StructType:
 
 
 @dataclass(frozen=True)
-class Span:
+class HistorySpan:
     """The history of some queues that is to be written.
 
     Attributes:
@@ -65,7 +65,7 @@ class Writer:
     """
 
     def __init__(
-        self, spark: SparkSession, store: Mapping[str, str], folder: Folder, run: str
+        self, spark: SparkSession, store: Mapping[str, str], folder: ArchiveFolder, run: str
     ) -> None:
         self._spark = spark
         self._store = store
@@ -75,7 +75,7 @@ class Writer:
 
     # --- out of the store
 
-    def write_queues(self, span: Span) -> list[Kept]:
+    def write_queues(self, span: HistorySpan) -> list[Kept]:
         """Write the messages of queues that were done, or archived."""
         names, until = list(span.created_at), span.until
         frame = (
@@ -169,7 +169,7 @@ class Writer:
         counted = (
             self._spark.read.schema(schema(table))
             .option("recursiveFileLookup", "true")
-            .parquet(to_read(self._folder.uri(place)))
+            .parquet(literal_pattern(self._folder.uri(place)))
             .groupBy(F.col("_metadata.file_path").alias("path"))
             .count()
         )
@@ -203,15 +203,17 @@ def day_of(timestamp: int) -> int:
     return timestamp // _DAY
 
 
-def read_files(spark: SparkSession, folder: Folder, table: str, files: list[Kept]) -> DataFrame:
+def read_files(
+    spark: SparkSession, folder: ArchiveFolder, table: str, files: list[Kept]
+) -> DataFrame:
     """Return the messages of some files."""
     if not files:
         return spark.createDataFrame([], schema(table))
     return (
         spark.read.schema(schema(table))
         .option("recursiveFileLookup", "true")
-        .parquet(*[to_read(folder.uri(each.path)) for each in files])
+        .parquet(*[literal_pattern(folder.uri(each.path)) for each in files])
     )
 
 
-__all__ = ["ENDED", "INBOXES", "QUEUES", "Span", "Writer", "day_of", "read_files", "schema"]
+__all__ = ["ENDED", "INBOXES", "QUEUES", "HistorySpan", "Writer", "day_of", "read_files", "schema"]

@@ -16,14 +16,14 @@ from postroom.client.sync import Database
 from postroom.errors import Error, SnapshotTooOld
 from postroom.pipeline.jobs.audit.facts import compared, facts
 from postroom.pipeline.jobs.audit.findings import EXAMPLES_MAX, AuditResult, findings
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 TRIES: Final = 3
 _TABLES: Final = ("counters", "inbox_index", "places", "beside")
 
 
 def audit(
-    spark: SparkSession, store: Mapping[str, str], *, progress: Progress = SILENT
+    spark: SparkSession, store: Mapping[str, str], *, progress: JobProgress = SILENT
 ) -> AuditResult:
     """Recounts at one timestamp what the store claims: conservation of messages by range and in
     total, sums of every prefix, the index of inboxes, the statistics of queues.
@@ -68,7 +68,7 @@ def _explained(error: Exception) -> Exception:
 
 
 def _audit(
-    spark: SparkSession, store: Mapping[str, str], db: Database, at: int, progress: Progress
+    spark: SparkSession, store: Mapping[str, str], db: Database, at: int, progress: JobProgress
 ) -> AuditResult:
     progress("recounting", 0, 1)
     queues = [each for page in db.bulk.counters(at=at) for each in page.queues]

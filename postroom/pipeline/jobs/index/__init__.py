@@ -31,7 +31,7 @@ from postroom.client.sync import Database
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.index import rows
 from postroom.pipeline.jobs.index.check import Check
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 _ROWS = "key binary, value binary"
 
@@ -79,7 +79,7 @@ def index(  # noqa: PLR0913 - each argument is an option
     anew: bool = False,
     verify: bool = False,
     repair: bool = False,
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
 ) -> IndexResult:
     """Build a search index, unless it is built; compare it with the documents, if wanted.
 
@@ -138,7 +138,7 @@ def _build(
     db: Database,
     building: Building,
     definition: Definition,
-    progress: Progress,
+    progress: JobProgress,
 ) -> IndexResult:
     """Do everything that is left until the index is ready."""
     built = definition.state == "building"
@@ -158,7 +158,7 @@ def _load(
     store: Mapping[str, str],
     db: Database,
     definition: Definition,
-    progress: Progress,
+    progress: JobProgress,
 ) -> list[int]:
     """Load records and postings of all documents.
 

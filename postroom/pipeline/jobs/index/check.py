@@ -20,7 +20,7 @@ from postroom.client.sync_transaction import Transaction
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.pipeline.jobs.index import suspects
-from postroom.pipeline.jobs.job import JobFailed, Progress
+from postroom.pipeline.jobs.job import JobFailed, JobProgress
 
 if TYPE_CHECKING:
     from postroom.pipeline.jobs.index import IndexResult
@@ -48,7 +48,7 @@ class Check:
         store: Mapping[str, str],
         db: Database,
         definition: Definition,
-        progress: Progress,
+        progress: JobProgress,
     ) -> None:
         self._spark = spark
         self._store = store
@@ -103,14 +103,14 @@ class Check:
     def _suspects(self, at: Timestamp) -> Iterator[Suspect]:
         """Yield the suspects at a timestamp, found by Spark; count the records by the way."""
         definition = self._definition
-        of_documents = self._read(definition.span, at).mapInArrow(
-            partial(suspects.of_documents, definition), suspects.TRACES
+        document_traces = self._read(definition.span, at).mapInArrow(
+            partial(suspects.document_traces, definition), suspects.TRACES
         )
-        of_index = self._read(definition.layout.span, at).mapInArrow(
-            partial(suspects.of_index, definition), suspects.TRACES
+        index_traces = self._read(definition.layout.span, at).mapInArrow(
+            partial(suspects.index_traces, definition), suspects.TRACES
         )
         found = (
-            of_documents.union(of_index)
+            document_traces.union(index_traces)
             .repartition("document")
             .sortWithinPartitions("document")
             .mapInArrow(partial(suspects.suspects, definition), suspects.SUSPECTS)

@@ -57,7 +57,7 @@ class Trace(NamedTuple):
     value: bytes
 
 
-class Counted(NamedTuple):
+class CheckedDocument(NamedTuple):
     """A suspect, if any, and the counts of the records of other documents.
 
     Attributes:
@@ -70,7 +70,7 @@ class Counted(NamedTuple):
     words: int
 
 
-def of_documents(
+def document_traces(
     definition: Definition, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield traces of documents, which are keys and values."""
@@ -86,7 +86,9 @@ def document_trace(definition: Definition, key: bytes, stored: bytes) -> Trace:
     return Trace(key, _DOCUMENT, b"", msgpack.packb([dict(words), reason]))
 
 
-def of_index(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def index_traces(
+    definition: Definition, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """Yield traces of the data of an index, which are keys and values."""
     for batch in batches:
         traces = (index_trace(definition, key, stored) for key, stored in _pairs(batch))
@@ -114,13 +116,13 @@ def suspects(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Itera
     yield _batch([*found, (None, None, documents, words)], _SUSPECTS)
 
 
-def compared(definition: Definition, traces: Iterable[Trace]) -> Iterator[Counted]:
+def compared(definition: Definition, traces: Iterable[Trace]) -> Iterator[CheckedDocument]:
     """Yield the comparison of each document in turn."""
     for key, some in groupby(traces, key=itemgetter(0)):
         yield _compare(definition, key, some)
 
 
-def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> Counted:
+def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> CheckedDocument:
     document: Document | None = None
     records: dict[str, bytes] = {}
     places: dict[Posting, bytes] = {}
@@ -142,7 +144,7 @@ def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> Cou
         strays = tuple(place for posting, place in places.items() if posting not in named)
         suspect = Suspect(key, strays)
     counts = known.record
-    return Counted(suspect, int(counts is not None), 0 if counts is None else counts.length)
+    return CheckedDocument(suspect, int(counts is not None), 0 if counts is None else counts.length)
 
 
 def _pairs(batch: pa.RecordBatch) -> Iterator[tuple[bytes, bytes]]:
@@ -161,5 +163,13 @@ def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBa
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-__all__ = ["Counted", "Trace", "compared", "document_trace", "index_trace", "of_documents",
-           "of_index", "suspects"]  # fmt: skip
+__all__ = [
+    "CheckedDocument",
+    "Trace",
+    "compared",
+    "document_trace",
+    "document_traces",
+    "index_trace",
+    "index_traces",
+    "suspects",
+]  # fmt: skip

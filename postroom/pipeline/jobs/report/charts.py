@@ -35,7 +35,7 @@ Point = tuple[int, float]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line of a chart.
 
     Attributes:
@@ -77,7 +77,7 @@ def _short(number: float) -> str:
 
 def chart(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[ChartLine],
     *,
     seconds: int = _HOUR,
     label: Callable[[float], str] = number_text,
@@ -104,7 +104,7 @@ def chart(
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{name}-t {name}-d">',
         f'<title id="{name}-t">{escape(title)}</title>',
-        f'<desc id="{name}-d">{escape(_told(drawn, label, seconds))}</desc>',
+        f'<desc id="{name}-d">{escape(_description(drawn, label, seconds))}</desc>',
     ]
     parts += _grid(box, label)
     for number, line in enumerate(drawn):
@@ -113,7 +113,7 @@ def chart(
     return "\n".join(parts)
 
 
-def legend(lines: Sequence[Line]) -> str:
+def legend(lines: Sequence[ChartLine]) -> str:
     """Return the legend of the lines, as HTML."""
     items = []
     for number, line in enumerate([line for line in lines if line.points][:STYLES]):
@@ -197,7 +197,7 @@ def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
     step = max(step, box.seconds)
     for moment in range(-(-first // step) * step, last + 1, step):
         text, x = (
-            datetime.fromtimestamp(moment, UTC).strftime(_form(step)),
+            datetime.fromtimestamp(moment, UTC).strftime(_moment_format(step)),
             box.x(moment / box.seconds),
         )
         anchor = "middle" if _LEFT + 36 < x < WIDTH - 40 else (
@@ -206,14 +206,14 @@ def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
     return parts
 
 
-def _form(step: int) -> str:
+def _moment_format(step: int) -> str:
     """Return the format of moments that are this many seconds apart."""
     if step >= _HOUR:
         return "%m-%d" if step >= _DAY else "%m-%d %H:00"
     return "%H:%M" if step >= _MINUTE else "%H:%M:%S"
 
 
-def _drawn(box: _Box, number: int, line: Line, label: Callable[[float], str]) -> list[str]:
+def _drawn(box: _Box, number: int, line: ChartLine, label: Callable[[float], str]) -> list[str]:
     path, before = [], None
     for period, value in line.points:
         move = "L" if before is not None and period - before <= 1 else "M"
@@ -230,7 +230,7 @@ def _drawn(box: _Box, number: int, line: Line, label: Callable[[float], str]) ->
     return parts
 
 
-def _told(lines: Sequence[Line], label: Callable[[float], str], seconds: int) -> str:
+def _description(lines: Sequence[ChartLine], label: Callable[[float], str], seconds: int) -> str:
     """Return the highest and the newest values of the lines, in words."""
     told = []
     for line in lines:
@@ -243,4 +243,4 @@ def _told(lines: Sequence[Line], label: Callable[[float], str], seconds: int) ->
     return "; ".join(told)
 
 
-__all__ = ["STYLES", "Line", "chart", "legend", "number_text", "period_text", "seconds_text"]
+__all__ = ["STYLES", "ChartLine", "chart", "legend", "number_text", "period_text", "seconds_text"]

@@ -16,7 +16,7 @@ QUEUES_DRAWN: Final = 5
 
 
 @dataclass(frozen=True)
-class Taken:
+class MessageTimes:
     """The times, or the attempts, that some messages took.
 
     Attributes:
@@ -87,11 +87,11 @@ class Content:
     archived_until: float = 0.0
     since: float = 0.0
     gaps: Sequence[str] = ()
-    overall: Sequence[Taken] = ()
-    by_period: Sequence[Taken] = ()
-    queues: Sequence[Taken] = ()
-    kinds: Sequence[Taken] = ()
-    prefixes: Sequence[Taken] = ()
+    overall: Sequence[MessageTimes] = ()
+    by_period: Sequence[MessageTimes] = ()
+    queues: Sequence[MessageTimes] = ()
+    kinds: Sequence[MessageTimes] = ()
+    prefixes: Sequence[MessageTimes] = ()
     flows: Mapping[str, Sequence[Flow]] = field(default_factory=dict)
     queue_flows: Mapping[str, Sequence[Flow]] = field(default_factory=dict)
     totals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -125,7 +125,7 @@ def backlog(here: int, flows: Sequence[Flow]) -> list[tuple[int, int]]:
     return found[::-1]
 
 
-def there(now: Mapping[str, int]) -> int:
+def living(now: Mapping[str, int]) -> int:
     """Return how many messages live, by the numbers of all states."""
     return sum(number for state, number in now.items() if state != "dead")
 
@@ -137,8 +137,8 @@ __all__ = [
     "Content",
     "Flow",
     "Letters",
-    "Taken",
+    "MessageTimes",
     "backlog",
-    "there",
+    "living",
     "whole_periods",
 ]

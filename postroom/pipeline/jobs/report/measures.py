@@ -92,7 +92,7 @@ def measures(found: DataFrame, seconds: int, since: int = 0) -> DataFrame:
 
 def _latencies(found: DataFrame, seconds: int) -> DataFrame:
     """Return, by levels, the times that each done message has taken."""
-    taken = _taken(found, seconds)
+    taken = _time_rows(found, seconds)
     always, columns = ["source", "measure"], [F.col(name) for name in _DIVIDED_BY]
     sets = [[F.col(name) for name in (*always, *level)] for level in LEVELS.values()]
     grouped = taken.groupingSets(sets, F.col("source"), F.col("measure"), *columns).agg(
@@ -103,7 +103,7 @@ def _latencies(found: DataFrame, seconds: int) -> DataFrame:
         F.max("value").alias("max"),
     )
     named = F.create_map(
-        *[F.lit(each) for level, by in LEVELS.items() for each in (_set_of(by), level)]
+        *[F.lit(each) for level, by in LEVELS.items() for each in (_grouping_id(by), level)]
     )
     parts = [F.col("shares")[number].alias(f"p{share * 100:g}")
              for number, share in enumerate(_SHARES)]  # fmt: skip
@@ -113,12 +113,12 @@ def _latencies(found: DataFrame, seconds: int) -> DataFrame:
     ).select(*COLUMNS)  # fmt: skip
 
 
-def _set_of(by: tuple[str, ...]) -> int:
+def _grouping_id(by: tuple[str, ...]) -> int:
     """Return the ``grouping_id`` of a level: a bit for each column that it does not divide by."""
     return sum(1 << bit for bit, name in enumerate(reversed(_DIVIDED_BY)) if name not in by)
 
 
-def _taken(found: DataFrame, seconds: int) -> DataFrame:
+def _time_rows(found: DataFrame, seconds: int) -> DataFrame:
     """Return a row for each message and measure."""
     ends = {
         INBOX: (("sent", "due"), ("due", "ended"), ("sent", "ended")),
@@ -183,7 +183,7 @@ def _flows(found: DataFrame, seconds: int) -> DataFrame:
     return flows.select(
         F.lit("queue and period").alias("level"), "source", "period", "queue",
         F.expr(f"stack({len(FLOWS) + 1}, {pairs}) as (measure, messages)"),
-    ).select(*_only("period", "queue"))  # fmt: skip
+    ).select(*_measure_columns("period", "queue"))  # fmt: skip
 
 
 def _one(measure: str) -> Column:
@@ -198,7 +198,7 @@ def _now(found: DataFrame) -> DataFrame:
         .agg(F.count(F.lit(1)).alias("messages"))
         .withColumn("level", F.lit("queue"))
         .withColumn("measure", F.lit(NOW))
-        .select(*_only("queue", "kind"))
+        .select(*_measure_columns("queue", "kind"))
     )
 
 
@@ -210,11 +210,11 @@ def _reasons(found: DataFrame) -> DataFrame:
         .agg(F.count(F.lit(1)).alias("messages"))
         .withColumn("level", F.lit("queue"))
         .withColumn("measure", F.lit(REASON))
-        .select(*_only("queue", "kind"))
+        .select(*_measure_columns("queue", "kind"))
     )
 
 
-def _only(*there: str) -> list[Column]:
+def _measure_columns(*there: str) -> list[Column]:
     """Return all columns of the table, with null for the missing ones."""
     present = {"level", "source", "measure", "messages", *there}
     kinds = {"period": "bigint", "queue": "string", "kind": "string", "prefix": "string"}

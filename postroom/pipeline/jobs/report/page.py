@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
-from typing import Final
+from typing import Final, TypeAlias
 
 from postroom.pipeline.jobs.report.charts import (
-    Line,
+    ChartLine,
     chart,
     legend,
     number_text,
@@ -20,14 +20,15 @@ from postroom.pipeline.jobs.report.content import (
     ROWS_MAX,
     Content,
     Flow,
-    Taken,
+    MessageTimes,
     backlog,
-    there,
+    living,
     whole_periods,
 )
 from postroom.pipeline.jobs.report.measures import RETRIES, STAGES
 from postroom.pipeline.jobs.report.sources import INBOX, QUEUE
 
+_Labels: TypeAlias = Callable[[MessageTimes], list[str]]
 _NONE: Final = "-"
 _NAMES: Final = {QUEUE: "queues", INBOX: "inboxes"}
 _FEW: Final = 2
@@ -108,7 +109,7 @@ def _head(content: Content) -> str:
 def _tiles(content: Content) -> str:
     """Return the few numbers that readers ask for first."""
     done = sum(each.messages for each in content.overall if each.measure == RETRIES)
-    waits = sum(there(states) for states in content.totals.values())
+    waits = sum(living(states) for states in content.totals.values())
     retried = sum(each.mean * each.messages for each in content.overall if each.measure == RETRIES)
     tiles = [
         ("done", number_text(done)),
@@ -148,11 +149,11 @@ def _throughput(content: Content) -> str:
     for source, found in content.flows.items():
         flows = whole_periods(found, _last(content))
         lines = [
-            Line("enqueued", [(each.period, each.enqueued) for each in flows]),
-            Line("done", [(each.period, each.done) for each in flows]),
+            ChartLine("enqueued", [(each.period, each.enqueued) for each in flows]),
+            ChartLine("done", [(each.period, each.done) for each in flows]),
         ]
         if any(each.dead for each in flows):
-            lines.append(Line("dead", [(each.period, each.dead) for each in flows]))
+            lines.append(ChartLine("dead", [(each.period, each.dead) for each in flows]))
         parts.append(
             _figure(
                 content, f"Messages each {_length(content)}, {_NAMES[source]}", lines, number_text
@@ -164,11 +165,11 @@ def _throughput(content: Content) -> str:
 def _backlog(content: Content) -> str:
     last, lines = _last(content), []
     for source, found in content.flows.items():
-        here = there(content.totals.get(source, {}))
-        lines.append(Line(f"all {_NAMES[source]}", _points(here, found, last)))
+        here = living(content.totals.get(source, {}))
+        lines.append(ChartLine(f"all {_NAMES[source]}", _points(here, found, last)))
     for queue, found in content.queue_flows.items():
-        here = there(content.now.get((QUEUE, queue), {}))
-        lines.append(Line(f"queue {_shown(queue)}", _points(here, found, last)))
+        here = living(content.now.get((QUEUE, queue), {}))
+        lines.append(ChartLine(f"queue {_shown(queue)}", _points(here, found, last)))
     whole = [line.points for line in lines if line.name == f"all {_NAMES[QUEUE]}"]
     if len(content.queue_flows) == 1 and whole == [lines[-1].points]:
         lines.pop()  # the last line is all queues
@@ -199,7 +200,7 @@ def _latencies(content: Content) -> str:
             if not found:
                 continue
             lines = [
-                Line(name, [(each.period or 0, value(each)) for each in found])
+                ChartLine(name, [(each.period or 0, value(each)) for each in found])
                 for name, value in _SHARES.items()
             ]
             title = f"{stage.capitalize()}, {_NAMES[source]}"
@@ -207,7 +208,7 @@ def _latencies(content: Content) -> str:
     return "\n".join(parts) if len(parts) > 2 else ""
 
 
-_SHARES: Final[dict[str, Callable[[Taken], float]]] = {
+_SHARES: Final[dict[str, Callable[[MessageTimes], float]]] = {
     "p50": lambda each: each.p50,
     "p90": lambda each: each.p90,
     "p99": lambda each: each.p99,
@@ -215,7 +216,7 @@ _SHARES: Final[dict[str, Callable[[Taken], float]]] = {
 
 
 def _figure(
-    content: Content, title: str, lines: Sequence[Line], label: Callable[[float], str],
+    content: Content, title: str, lines: Sequence[ChartLine], label: Callable[[float], str],
     *, logarithmic: bool = False,
 ) -> str:  # fmt: skip
     drawn = chart(title, lines, seconds=content.period, label=label, logarithmic=logarithmic)
@@ -242,7 +243,7 @@ def _figure(
 def _tables(content: Content) -> str:
     """Return the tables by queue, kind and prefix."""
     parts = []
-    named: list[tuple[str, Sequence[Taken], Callable[[Taken], list[str]], list[str]]] = [
+    named: list[tuple[str, Sequence[MessageTimes], _Labels, list[str]]] = [
         ("By queue", content.queues, lambda each: [_whose(each)], ["queue"]),
         ("By kind", content.kinds, lambda each: [_whose(each), each.kind or _NONE],
          ["queue", "kind"]),
@@ -261,11 +262,11 @@ def _tables(content: Content) -> str:
     return "\n".join(parts)
 
 
-def _whose(each: Taken) -> str:
+def _whose(each: MessageTimes) -> str:
     return each.queue or _NONE if each.source == QUEUE else "inboxes"
 
 
-def _values(each: Taken) -> list[str]:
+def _values(each: MessageTimes) -> list[str]:
     label = number_text if each.measure == RETRIES else seconds_text
     return [label(value) for value in (each.p50, each.p90, each.p99, each.max)]
 

@@ -28,11 +28,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from postroom.client.sync import Database
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
-from postroom.pipeline.jobs.archive.folders import Folder, open_folder, to_read
-from postroom.pipeline.jobs.archive.manifest import Manifest
-from postroom.pipeline.jobs.archive.newest import newest_number, of_this_store
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern, open_folder
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
+from postroom.pipeline.jobs.archive.newest import latest_of_store, newest_number
 from postroom.pipeline.jobs.archive.reading import Archived, read_archive
-from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 from postroom.pipeline.jobs.report import measures as made
 from postroom.pipeline.jobs.report.content import (
     PERIODS_MAX,
@@ -41,11 +41,11 @@ from postroom.pipeline.jobs.report.content import (
     Content,
     Flow,
     Letters,
-    Taken,
-    there,
+    MessageTimes,
+    living,
 )
 from postroom.pipeline.jobs.report.page import page
-from postroom.pipeline.jobs.report.sources import Reads, messages, reads
+from postroom.pipeline.jobs.report.sources import ReportBounds, messages, report_bounds
 
 PAGE: Final = "report.html"
 MEASURES: Final = "measures"
@@ -84,7 +84,7 @@ def report(  # noqa: PLR0913 - each argument is an option
     hours: float | None = None,
     separator: str = "/",
     title: str = "",
-    progress: Progress = SILENT,
+    progress: JobProgress = SILENT,
 ) -> ReportResult:
     """Report on the messages of a store: a Parquet table, and a page for a browser.
 
@@ -108,7 +108,7 @@ def report(  # noqa: PLR0913 - each argument is an option
         raise Invalid(f"hours is a number from 0 on, not {hours}; no report was made")
     target = open_folder(spark, folder)
     read = _measured(_Wanted(spark, store, archive, hours, separator, target, progress))
-    table = spark.read.parquet(to_read(target.uri(MEASURES)))
+    table = spark.read.parquet(literal_pattern(target.uri(MEASURES)))
     told = _content(table, read)
     content = Content(
         store=title or store.get("path") or store.get("connect", ""), archive=archive,
@@ -121,7 +121,7 @@ def report(  # noqa: PLR0913 - each argument is an option
     return ReportResult(
         read.at, target.uri(PAGE), target.uri(MEASURES),
         sum(each.messages for each in content.overall if each.measure == made.RETRIES),
-        sum(map(there, content.totals.values())), content.dead, table.count(),
+        sum(map(living, content.totals.values())), content.dead, table.count(),
     )  # fmt: skip
 
 
@@ -134,8 +134,8 @@ class _Wanted:
     archive: str | None
     hours: float | None
     separator: str
-    target: Folder
-    progress: Progress
+    target: ArchiveFolder
+    progress: JobProgress
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class _Read:
     """The data read from the store and its archive at one timestamp; the table is written."""
 
     at: int
-    what: Reads
+    what: ReportBounds
     archived: Archived | None
     letters: list[Letters]
     outbox: int
@@ -177,7 +177,7 @@ def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
     Raises:
         JobFailed: it is another store's, or an old copy, or nothing.
     """
-    found = of_this_store(db, open_folder(spark, archive))
+    found = latest_of_store(db, open_folder(spark, archive))
     if not found.number:
         raise JobFailed(
             f"there is no archive in {archive}; no report was made: give the folder that this "
@@ -189,12 +189,12 @@ def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
 @contextmanager
 def _held(
     db: Database, archived: Archived | None, at: int, since: int, separator: str
-) -> Iterator[Reads]:
+) -> Iterator[ReportBounds]:
     """Hold what is to be read, to keep it meanwhile."""
     with ExitStack() as stack:
         left = _TRIES
         while True:
-            what = reads(db, archived, at, since, separator)
+            what = report_bounds(db, archived, at, since, separator)
             try:
                 stack.enter_context(db.hold(max(what.after_inboxes, 1)))
             except SnapshotTooOld:  # history was collected just now
@@ -214,9 +214,9 @@ def _write(
     spark: SparkSession,
     store: Mapping[str, str],
     archived: Archived | None,
-    what: Reads,
-    target: Folder,
-    progress: Progress,
+    what: ReportBounds,
+    target: ArchiveFolder,
+    progress: JobProgress,
 ) -> int:
     """Write the table of measures. Return how many seconds a period of it has."""
     progress("reading messages", 0, 2)
@@ -239,14 +239,14 @@ def _write(
     return seconds
 
 
-def _period(found: DataFrame, what: Reads) -> int:
+def _period(found: DataFrame, what: ReportBounds) -> int:
     """Return how many seconds a period has, to divide the messages into enough periods."""
     (first,) = found.agg(F.min("sent")).collect()
     begun = max(first[0] or what.at, what.since)
     return made.fitting_period((what.at - begun) / _SECOND, PERIODS_MAX)
 
 
-def _unread(db: Database, at: int, progress: Progress) -> tuple[list[Letters], int]:
+def _unread(db: Database, at: int, progress: JobProgress) -> tuple[list[Letters], int]:
     """Return dead letters outside queues and the size of outboxes, read page by page."""
     reasons: Counter[str] = Counter()
     for number, letters in enumerate(db.bulk.dead_letters(at=at)):
@@ -308,11 +308,11 @@ def _content(table: DataFrame, read: _Read) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _left_out(what: Reads) -> list[str]:
+def _left_out(what: ReportBounds) -> list[str]:
     return [f"Not in this report: {why}." for why in what.damaged[:ROWS_MAX]]
 
 
-def _gaps(manifest: Manifest | None) -> list[str]:
+def _gaps(manifest: ArchiveManifest | None) -> list[str]:
     return [
         f"What ended in {each.place} between {_text(each.after)} and {_text(each.until)} may be "
         f"missing: {each.reason}."
@@ -320,11 +320,11 @@ def _gaps(manifest: Manifest | None) -> list[str]:
     ]
 
 
-def _taken(found: DataFrame) -> list[Taken]:
+def _taken(found: DataFrame) -> list[MessageTimes]:
     """Return rows with percentiles; the caller bounds how many."""
     rows = found.where(F.col("mean").isNotNull()).collect()
     return [
-        Taken(
+        MessageTimes(
             row["source"], row["measure"], row["period"], row["queue"], row["kind"], row["prefix"],
             row["messages"], row["mean"], row["p50"], row["p90"], row["p99"], row["max"],
         )
@@ -332,7 +332,7 @@ def _taken(found: DataFrame) -> list[Taken]:
     ]  # fmt: skip
 
 
-def _top(table: DataFrame, level: str) -> list[Taken]:
+def _top(table: DataFrame, level: str) -> list[MessageTimes]:
     """Return the rows of a level with the most messages."""
     by = {"queue": ["queue"], "kind": ["queue", "kind"], "prefix": ["prefix"]}[level]
     found = table.where((F.col("level") == level) & F.col("mean").isNotNull())

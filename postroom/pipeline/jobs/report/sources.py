@@ -49,7 +49,7 @@ _INBOX_COLUMNS: Final = "key binary, sent_at bigint, delivered_at bigint"
 
 
 @dataclass(frozen=True)
-class Reads:
+class ReportBounds:
     """The bounds of what is read.
 
     Attributes:
@@ -69,7 +69,9 @@ class Reads:
     damaged: tuple[str, ...] = ()
 
 
-def reads(db: Database, archived: Archived | None, at: int, since: int, separator: str) -> Reads:
+def report_bounds(
+    db: Database, archived: Archived | None, at: int, since: int, separator: str
+) -> ReportBounds:
     """Return what is to be read of a store, beside its archive."""
     manifest, infos = None if archived is None else archived.manifest, db.queues()
     after = {
@@ -82,11 +84,11 @@ def reads(db: Database, archived: Archived | None, at: int, since: int, separato
     readable = max(int(each.readable_from) for each in db.partitions(part_bytes=1 << 60))
     inboxes = max(since, readable, 0 if manifest is None else manifest.inboxes_until)
     damaged = tuple(info.damaged for info in infos if info.damaged)
-    return Reads(at, since, after, inboxes, separator, damaged)
+    return ReportBounds(at, since, after, inboxes, separator, damaged)
 
 
 def messages(
-    spark: SparkSession, store: Mapping[str, str], archived: Archived | None, what: Reads
+    spark: SparkSession, store: Mapping[str, str], archived: Archived | None, what: ReportBounds
 ) -> DataFrame:
     """Return the messages of archive and store: see the module."""
     made = _Frames(spark, store, what)
@@ -105,7 +107,7 @@ def messages(
 class _Frames:
     """The tables of the store."""
 
-    def __init__(self, spark: SparkSession, store: Mapping[str, str], what: Reads) -> None:
+    def __init__(self, spark: SparkSession, store: Mapping[str, str], what: ReportBounds) -> None:
         self._spark, self._store, self._what = spark, store, what
 
     def _table(self, name: str, columns: str, **options: object) -> DataFrame:
@@ -158,7 +160,7 @@ class _Frames:
         )  # fmt: skip
 
 
-def _of_queues(found: DataFrame, what: Reads) -> DataFrame:
+def _of_queues(found: DataFrame, what: ReportBounds) -> DataFrame:
     ended = F.when(F.col("state").isin(*_ENDED, "dead"), F.col("done_at"))
     state = F.when(F.col("state") == "archived", F.lit("done")).otherwise(F.col("state"))
     return found.select(
@@ -169,7 +171,7 @@ def _of_queues(found: DataFrame, what: Reads) -> DataFrame:
     )  # fmt: skip
 
 
-def _of_reaped(found: DataFrame, what: Reads) -> DataFrame:
+def _of_reaped(found: DataFrame, what: ReportBounds) -> DataFrame:
     return found.where(F.col("consumed")).select(
         F.lit(INBOX).alias("source"), F.lit("").alias("queue"), F.lit("").alias("kind"),
         _prefix(what.separator), F.lit("done").alias("state"), F.col("sent_at").alias("sent"),
@@ -203,9 +205,9 @@ __all__ = [
     "INBOX",
     "LIVING",
     "QUEUE",
-    "Reads",
+    "ReportBounds",
     "messages",
     "periods_of",
-    "reads",
+    "report_bounds",
     "seconds_between",
 ]
