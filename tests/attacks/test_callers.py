@@ -221,7 +221,7 @@ def test_a_stranger_is_not_even_heard(target: Target, shows: Shows, tmp_path: Pa
 
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("shows", KNOWN.values(), ids=KNOWN)
-def test_who_may_come_in_is_refused_and_told_why(
+def test_a_caller_that_may_come_in_is_refused_with_a_reason(
     target: Target, shows: Shows, name: str, tmp_path: Path
 ) -> None:
     row = ROWS[name]

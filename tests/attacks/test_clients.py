@@ -60,7 +60,7 @@ MIB = 1024 * 1024
 # --- answers that nobody reads
 
 
-def test_of_one_frame_of_gets_no_more_is_done_than_its_client_reads(target: Target) -> None:
+def test_a_frame_of_gets_is_answered_as_fast_as_its_client_reads(target: Target) -> None:
     target.store.db.put(b"k", bytes(MIB))
     attacker = Attacker(target, b"attacker")
     with memory_below(16 * MIB):
@@ -78,7 +78,7 @@ def test_of_one_frame_of_gets_no_more_is_done_than_its_client_reads(target: Targ
     target.check_alive()
 
 
-def test_who_reads_nothing_for_long_is_cut_off(target: Target) -> None:
+def test_a_client_that_reads_nothing_for_long_is_cut_off(target: Target) -> None:
     target.store.db.put(b"k", bytes(MIB))
     attacker, idle = Attacker(target, b"attacker"), Attacker(target, b"idle")
     attacker.ask(*[Get(b"k")] * 100)
@@ -178,7 +178,7 @@ def test_streams_that_wait_make_room_for_another_host_but_not_those_that_work(
     target.check_alive()
 
 
-def test_who_scans_much_waits_for_it_and_others_do_not(target: Target) -> None:
+def test_a_client_that_scans_much_waits_and_others_do_not(target: Target) -> None:
     target.fill(limits.TURN_STEPS_MAX)
     attacker, other = Attacker(target, b"attacker"), Attacker(target, b"other")
     last = attacker.ask(*[Scan(b"key/", b"key0", 0, 1, 1), *[Scan(b"none", None, 0, 1, 1)] * 4]
@@ -193,7 +193,7 @@ def test_who_scans_much_waits_for_it_and_others_do_not(target: Target) -> None:
     target.check_alive()
 
 
-def test_who_commits_much_waits_for_it_and_others_do_not(target: Target) -> None:
+def test_a_client_that_commits_much_waits_and_others_do_not(target: Target) -> None:
     attacker, other = Attacker(target, b"attacker"), Attacker(target, b"other")
     writes = [Put(b"a%d" % number, b"") for number in range(2000)]
     last = attacker.ask(*(attacker.commit(*writes) for _ in range(100)))
@@ -248,14 +248,14 @@ def test_one_client_leaves_room_for_others_to_protect_everything(target: Target)
     assert target.store.node.replicas.sizes()["engine snapshots"] == 0
 
 
-def test_who_calls_itself_many_clients_is_still_one_host(target: Target) -> None:
+def test_many_clients_of_a_host_share_its_bound_on_snapshots(target: Target) -> None:
     attackers = [Attacker(target, b"a%d" % number) for number in range(20)]
     assert sum(map(whole, attackers)) == 12
     assert whole(Attacker(target, b"other", "ipv4:10.0.0.2:1")) == 2
     target.check_alive()
 
 
-def test_what_another_client_keeps_still_counts_for_who_has_taken_it(target: Target) -> None:
+def test_a_snapshot_kept_by_an_ally_counts_for_the_client_that_took_it(target: Target) -> None:
     attacker, ally = Attacker(target, b"attacker"), Attacker(target, b"ally")
     moments = []
     for _ in range(8):
@@ -370,7 +370,9 @@ class Hostile:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_authorised_clients_ask_for_the_store_goes_on(target: Target, seed: int) -> None:
+def test_the_store_goes_on_after_random_requests_of_authorised_clients(
+    target: Target, seed: int
+) -> None:
     """Repeat one with ``pytest tests/attacks -k 'goes_on and [SEED]'``."""
     randomness = Random(seed)
     descriptors = open_descriptors()

@@ -117,7 +117,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("said", SLOW.values(), ids=SLOW.keys())
-def test_who_does_not_say_hello_is_closed(said: bytes, hurried: None) -> None:
+def test_a_connection_without_a_hello_is_closed(said: bytes, hurried: None) -> None:
     async def main() -> None:
         async with listening() as talker:
             reader, writer = await asyncio.open_connection(talker.host, talker.port)

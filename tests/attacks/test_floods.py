@@ -122,7 +122,7 @@ def test_withdrawing_takes_its_share_of_a_turn(target: Target, attacker: Attacke
     target.check_alive()
 
 
-def test_what_one_read_of_a_socket_brings_is_gone_over_in_many_turns(
+def test_the_frames_of_one_read_of_a_socket_are_opened_over_many_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done, most, open_frame = 0, 0, Session.open_frame

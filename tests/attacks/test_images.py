@@ -48,7 +48,7 @@ def begun(target: Target, administrator: Attacker) -> int:
     return at
 
 
-def test_who_may_only_write_restores_nothing(attacker: Attacker, target: Target) -> None:
+def test_a_client_that_may_only_write_cannot_restore(attacker: Attacker, target: Target) -> None:
     for request in (
         BeginRestore(RUN, b"i", 1), RestoreEntries(RUN, [b"a"], [b"b"]), EndPart(RUN, 0, 0),
         EndRestore(RUN, 0, 0), AbandonRestore(),

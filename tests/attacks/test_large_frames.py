@@ -58,9 +58,7 @@ def test_a_commit_of_many_writes_is_one_commit(target: Target, attacker: Attacke
     target.check_alive()
 
 
-def test_what_is_said_behind_a_large_frame_keeps_its_order(
-    target: Target, attacker: Attacker
-) -> None:
+def test_a_request_behind_a_large_frame_keeps_its_order(target: Target, attacker: Attacker) -> None:
     attacker.ask(attacker.commit(*[Put(key, b"1") for key in KEYS[:2000]]))
     number = attacker.ask(attacker.commit(Put(KEYS[0], b"2")))
     target.until(lambda: attacker.read() >= 0 and attacker.has(number))
@@ -68,7 +66,7 @@ def test_what_is_said_behind_a_large_frame_keeps_its_order(
     target.check_alive()
 
 
-def test_its_client_is_given_signs_of_life(target: Target, attacker: Attacker) -> None:
+def test_the_client_of_a_large_frame_gets_signs_of_life(target: Target, attacker: Attacker) -> None:
     welcomes, take = 0, attacker.session.take
     attacker.ask(GetMany(KEYS))
     while target.sessions.large_frames.bytes:
@@ -80,7 +78,7 @@ def test_its_client_is_given_signs_of_life(target: Target, attacker: Attacker) -
     target.check_alive()
 
 
-def test_what_all_of_them_take_is_bounded(
+def test_the_bytes_of_all_large_frames_are_bounded(
     target: Target, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target.sessions.large_frames, "_bytes_max", 200_000)
@@ -114,7 +112,7 @@ def test_a_stream_that_ends_half_way_leaves_nothing(target: Target, attacker: At
     target.check_alive()
 
 
-def test_nobody_may_begin_with_one(target: Target) -> None:
+def test_a_large_first_frame_ends_the_session(target: Target) -> None:
     session = target.sessions.open("somebody", lambda: None)
     session.received(frames.encode((1, 0, [(1, GetMany(KEYS))], [], False)))
     assert session.ended

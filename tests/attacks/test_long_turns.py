@@ -77,7 +77,7 @@ def test_a_deletion_of_too_much_is_refused_in_bounded_turns_and_goes_on_when_it_
     target.check_alive()
 
 
-def test_what_a_large_proposal_comes_to_is_listed_and_encoded_over_turns(
+def test_a_large_proposal_is_listed_and_encoded_over_turns(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The longest turn of a deletion of 150,000 keys was the last one, with 0.3 s."""
@@ -131,7 +131,7 @@ PARCELS = {
 
 
 @pytest.mark.parametrize("kind", PARCELS)
-def test_what_one_transaction_sends_is_taken_up_over_turns(
+def test_the_messages_of_a_large_transaction_are_stored_over_turns(
     target: Target, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """The longest turn of a transaction with 150,000 messages was the one that stored them, with
@@ -235,7 +235,7 @@ def test_each_step_of_a_deferred_deletion_conserves_and_snapshots_see_one_moment
     target.check_alive()
 
 
-def test_what_is_written_while_a_deferred_deletion_goes_on_stays(
+def test_a_write_during_a_deferred_deletion_stays(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
@@ -337,7 +337,7 @@ def test_merged_spans_are_the_same_keys_in_order(
         assert end < start
 
 
-def test_what_is_read_beside_a_long_commit_is_as_of_before_it(
+def test_a_read_beside_a_long_commit_sees_the_state_before_it(
     target: Target, attacker: Attacker
 ) -> None:
     count = 3 * limits.TURN_STEPS_MAX

@@ -92,7 +92,7 @@ def test_lists_of_a_million_are_refused_by_their_length(
     target.check_alive()
 
 
-def test_what_is_decoded_for_all_clients_is_bounded(target: Target) -> None:
+def test_the_decoded_bytes_of_all_clients_are_bounded(target: Target) -> None:
     """Each of them sends what is allowed."""
     attackers = [Attacker(target, b"%d" % number) for number in range(12)]
     keys = [b"%012d" % number for number in range(300_000)]
@@ -112,7 +112,7 @@ def test_what_is_decoded_for_all_clients_is_bounded(target: Target) -> None:
     target.check_alive()
 
 
-def test_what_has_not_had_its_turn_is_kept_as_it_came(target: Target) -> None:
+def test_a_frame_that_waits_for_its_turn_is_kept_undecoded(target: Target) -> None:
     attackers = [Attacker(target, b"%d" % number) for number in range(100)]
     frame = frames.encode((1, 0, list(enumerate([Get(b"k")] * 4096))))
     tracemalloc.start()

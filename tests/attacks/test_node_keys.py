@@ -187,7 +187,7 @@ def test_founders_are_bound_from_the_first_moment(machines: Machines) -> None:
     on(machines, story)
 
 
-def test_who_has_a_certificate_cannot_join_without_admission(machines: Machines) -> None:
+def test_a_node_with_a_certificate_cannot_join_without_admission(machines: Machines) -> None:
     async def story() -> None:
         await machines.start(1, 2, 3)
         stranger = machines.node(4, machines.certificate(), tokens=f"{WRITER}\n")
@@ -223,7 +223,7 @@ def test_a_lost_disk_is_replaced_by_who_has_the_key_of_its_node(machines: Machin
     on(machines, story)
 
 
-def test_nobody_else_says_where_a_node_is_or_which_key_it_will_have(machines: Machines) -> None:
+def test_a_stranger_cannot_change_the_address_or_key_of_a_node(machines: Machines) -> None:
     async def story() -> None:
         await machines.start(1, 2, 3)
         leader = await machines.settled()

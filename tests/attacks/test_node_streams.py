@@ -128,7 +128,7 @@ def test_another_key_is_not_talked_to_as_a_node(
     assert "is not who it should be" in caplog.text
 
 
-def test_who_is_at_an_address_says_nothing_about_where_a_node_is(authority: Authority) -> None:
+def test_a_node_met_at_another_address_keeps_its_own(authority: Authority) -> None:
     async def main() -> None:
         async with talking(authority) as (one, two, stranger):
             nodes = nodes_of(one, two)

@@ -107,7 +107,7 @@ class Liar:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_a_node_says_the_others_go_on(cluster: Cluster, seed: int) -> None:
+def test_the_other_nodes_go_on_after_random_messages_of_one(cluster: Cluster, seed: int) -> None:
     """Repeat one with ``pytest tests/attacks/test_nodes.py -k 'go_on and [SEED]'``."""
     randomness, descriptors = Random(seed), open_descriptors()
     victim = cluster.machines[randomness.randrange(2)]

@@ -121,7 +121,7 @@ class _Arrived:
         raise NotImplementedError
 
 
-def test_what_a_turn_takes_in_is_bounded_and_nothing_is_lost() -> None:
+def test_a_turn_takes_in_a_bounded_number_of_peer_frames_and_loses_none() -> None:
     few = encode_frame([(RANGE_ID, TimeoutNow(1))])
     long = encode_frame([(RANGE_ID, Append(1, 0, 0, 0, 0, ((1, NOOP),) * 16_000))] * 1)
     arrived = [(1, few)] * 1000 + [(2, long)] * 4 + [(1, few)] * 1000
@@ -254,7 +254,7 @@ def test_a_shape_is_that_of_the_frame(value: object, share: int, cut: int) -> No
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_comes_is_gone_over_to_its_end(seed: int) -> None:
+def test_a_check_of_random_bytes_comes_to_its_end(seed: int) -> None:
     random = Random(seed)
     for _ in range(200):
         shape = FrameShape(random.randbytes(random.randrange(1, 2000)))

@@ -189,7 +189,7 @@ def test_values_nested_too_deep_are_refused_when_they_are_sent(target: Target, c
 # --- expansion
 
 
-def test_what_accountings_come_to_is_bounded_before_memory_is_spent(
+def test_the_sums_of_accountings_are_bounded_before_memory_is_spent(
     target: Target, attacker: Attacker
 ) -> None:
     """Each within its limits; together they are a million sums."""

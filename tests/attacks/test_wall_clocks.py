@@ -62,7 +62,7 @@ def take(db: postroom.Database, count: int) -> set[bytes]:
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["ahead", "behind"])
-def test_what_is_due_comes_in_time_after_all_wall_clocks_were_wrong(
+def test_a_due_message_comes_in_time_after_all_wall_clocks_were_wrong(
     tmp_path: Path, jump: float
 ) -> None:
     with cluster(tmp_path) as three, three.connect() as db:

@@ -149,7 +149,7 @@ def test_a_frame_that_never_ends_leaves_others_served(server: Server) -> None:
     eventually(lambda: not len(server.native.connections))
 
 
-def test_who_does_not_read_is_not_read_from(server: Server) -> None:
+def test_a_node_stops_reading_from_a_client_that_does_not_read_answers(server: Server) -> None:
     limits = server.sessions.admission.limits
     with who_does_not_read(server) as session:
         server.on_loop(asyncio.sleep(0.3))  # what was taken is answered
@@ -159,7 +159,7 @@ def test_who_does_not_read_is_not_read_from(server: Server) -> None:
     eventually(lambda: not len(server.sessions))
 
 
-def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Server) -> None:
+def test_answers_for_a_client_whose_stream_has_ended_are_dropped(server: Server) -> None:
     """It did not count any more, and stayed: a client could come again and again for more."""
     with who_does_not_read(server) as session, Attacker(server.address, hello=False) as newer:
         newer.say(frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 2)))
@@ -169,7 +169,7 @@ def test_what_is_left_for_a_client_whose_stream_has_ended_is_not_kept(server: Se
         eventually(lambda: len(server.native.connections) == 1)
 
 
-def test_whose_stream_ends_while_it_does_not_read_is_cut_off(server: Server) -> None:
+def test_a_client_that_does_not_read_is_cut_off_when_its_stream_ends(server: Server) -> None:
     with who_does_not_read(server) as session:
 
         async def end() -> None:
