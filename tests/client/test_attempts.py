@@ -111,7 +111,7 @@ def test_an_attempt_that_is_lost_is_counted_once_and_costs_little(store: Store) 
     assert [number for _, number, _ in reap(db)] == [1, 1]
 
 
-def test_who_vanishes_while_its_commit_is_under_way_has_tried_once(
+def test_a_client_that_vanishes_during_its_commit_has_tried_once(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = store.db
@@ -132,7 +132,7 @@ def test_who_vanishes_while_its_commit_is_under_way_has_tried_once(
     assert store.node.replica.sizes()["holders"] == 0
 
 
-def test_what_was_tried_comes_alone(store: Store) -> None:
+def test_a_message_that_was_tried_comes_alone(store: Store) -> None:
     db = store.db
     send(db, b"1", b"2", b"3")
     postpone(db, 2, 0, "no")
@@ -213,7 +213,7 @@ def test_an_attempt_of_another_life_that_was_rolled_back_does_not_count(tmp_path
             db.put(b"k", b"v")
 
 
-def test_who_waits_behind_one_whose_attempt_is_written_down_gets_the_rest(
+def test_a_waiting_reaper_gets_the_rest_once_an_attempt_is_written_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It stood in line until that was written."""

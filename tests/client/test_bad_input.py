@@ -219,7 +219,7 @@ OVERFLOWS: Calls = {
 
 
 @pytest.mark.parametrize("call", OVERFLOWS)
-def test_what_leaves_64_bits_overflows(store: Store, call: str) -> None:
+def test_a_number_outside_64_bits_overflows(store: Store, call: str) -> None:
     refused(store, OVERFLOWS[call], errors.Overflow, r"(by|b'n').*64-bit signed integer")
 
 
@@ -267,7 +267,7 @@ def test_a_message_over_the_limit(store: Store, headers: Any) -> None:
     refused(store, call, errors.ValueTooLarge, match)
 
 
-def test_what_is_just_within_the_limits_is_stored(path: str) -> None:
+def test_a_key_and_a_value_at_their_limits_are_stored(path: str) -> None:
     key, value = b"\x00" * KEY_BYTES_MAX, os.urandom(VALUE_BYTES_MAX)
     with postroom.open(path) as db:
         with db.begin() as tx:

@@ -93,7 +93,7 @@ def test_an_iterator_is_closed_with_the_loop() -> None:
     assert form._core.closed == 2
 
 
-def test_they_are_documented_as_the_coroutine_is() -> None:
+def test_blocking_methods_have_the_documentation_of_their_coroutines() -> None:
     assert Synchronous.double.__doc__ == "So many times."
     for method in (postroom.Database.put, postroom.Queue.claim, postroom.Transaction.reap_queue):
         assert "self" in inspect.signature(method).parameters

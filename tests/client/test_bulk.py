@@ -147,7 +147,7 @@ def test_a_key_of_many_versions_takes_many_pages(
     assert [value for _, value, _, _ in rows(pages)] == [b"%d" % number for number in range(40)]
 
 
-def test_what_is_collected_is_refused(store: Store) -> None:
+def test_a_collected_timestamp_is_refused(store: Store) -> None:
     db = store.db
     db.put(b"a", b"1")
     old = db.now()
@@ -167,7 +167,7 @@ def test_what_is_collected_is_refused(store: Store) -> None:
     assert db.partitions()[0].readable_from > old
 
 
-def test_what_is_held_is_there_for_others_until_it_is_given_back(store: Store) -> None:
+def test_a_held_timestamp_serves_others_until_it_is_given_back(store: Store) -> None:
     db = store.db
     db.put(b"a", b"1")
     with db.hold() as at:
@@ -229,7 +229,7 @@ def test_inboxes_are_as_they_were_whatever_was_reaped_since(
         assert messages(db, at, b"k2", b"k3") == [each for each in expected if each[0] == b"k2"]
 
 
-def test_what_has_no_versions_is_read_as_it_was_when_it_was_held_as_a_whole(
+def test_data_without_versions_is_read_as_of_a_whole_hold(
     db: postroom.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "_PAGE_BYTES", 64)

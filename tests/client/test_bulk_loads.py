@@ -36,7 +36,7 @@ def test_a_load_is_repeated_and_resumed(db: postroom.Database) -> None:
     assert list(db.scan()) == [(b"a1", b"1"), (b"a2", b"2"), (b"a3", b"3")]
 
 
-def test_what_is_there_is_not_written_again(store: Store) -> None:
+def test_a_repeated_load_does_not_write_present_rows_again(store: Store) -> None:
     db = store.db
     db.staging.begin_load(NAME, FIRST, b"", None)
     load(db, (b"a", b"1"), (b"b", b"2"))
@@ -45,7 +45,7 @@ def test_what_is_there_is_not_written_again(store: Store) -> None:
     assert {key: value for key, value in store.dump().items() if key[0] == 6} == before
 
 
-def test_nothing_is_overwritten(db: postroom.Database) -> None:
+def test_a_load_does_not_overwrite_other_values(db: postroom.Database) -> None:
     db.staging.begin_load(NAME, FIRST, b"", None)
     db.put(b"b", b"mine")
     db.increment(b"d")

@@ -32,7 +32,7 @@ def send(db: postroom.Database, key: bytes, *values: bytes) -> None:
             tx.enqueue_message(key, value)
 
 
-def test_what_was_consumed_and_what_was_not(store: Store) -> None:
+def test_messages_that_left_inboxes_tell_whether_they_were_consumed(store: Store) -> None:
     db = store.db
     db.put(b"b", b"a value")
     db.put(b"b", b"another one")
@@ -105,7 +105,7 @@ def test_a_page_that_was_never_told_is_an_answer_all_the_same(store: Store, resu
     assert len(store.driver.run(_ask(store, request)).records) <= 1
 
 
-def test_what_was_collected_is_not_told_as_nothing(store: Store) -> None:
+def test_a_collected_span_of_reaped_messages_is_an_error(store: Store) -> None:
     db = store.db
     first = int(db.now())
     send(db, b"a", b"1")

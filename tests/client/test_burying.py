@@ -121,7 +121,7 @@ def test_somebody_else_was_faster(store: Store) -> None:
     assert reap(db) == [(b"2", 1, "")]
 
 
-def test_who_holds_a_message_that_is_buried_cannot_consume_it(store: Store) -> None:
+def test_the_holder_of_a_buried_message_cannot_consume_it(store: Store) -> None:
     db = store.db
     send(db, b"1")
     holder = db.begin()

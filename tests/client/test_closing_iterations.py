@@ -100,7 +100,7 @@ def test_a_timeout_is_a_number_of_seconds(make: Any, timeout: Any) -> None:
             make(db, timeout=timeout)
 
 
-def test_what_a_closed_iteration_has_claimed_goes_back(db: postroom.Database) -> None:
+def test_the_messages_of_a_closed_iteration_go_back(db: postroom.Database) -> None:
     q = db.create_queue("q", ack_wait=600, batch_size=10)
     with db.begin() as tx:
         for _ in range(10):

@@ -82,7 +82,7 @@ def test_a_failed_condition_carries_an_object(codec: str) -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, lambda: 0])
-def test_what_cannot_be_packed_is_a_type_error(codec: str, value: Any) -> None:
+def test_a_value_that_cannot_be_packed_is_a_type_error(codec: str, value: Any) -> None:
     store = Store(codec=codec)
     before = store.dump()
     with pytest.raises(TypeError):
@@ -107,7 +107,7 @@ def test_a_loop_is_a_type_error(codec: str) -> None:
         db.put(b"a", loop)
 
 
-def test_what_cannot_be_unpacked_is_a_wrong_type(codec: str) -> None:
+def test_bytes_that_cannot_be_unpacked_are_a_wrong_type(codec: str) -> None:
     store = Store()
     store.db.put(b"a", b"\xc1")
     with store.db.begin() as tx:

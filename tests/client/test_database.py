@@ -303,7 +303,7 @@ def test_status_tells_where_the_store_is(path: str) -> None:
         assert db.status().path == path
 
 
-def test_what_was_committed_is_there_after_opening_again(tmp_path: Path) -> None:
+def test_committed_data_is_there_after_opening_again(tmp_path: Path) -> None:
     with postroom.open(tmp_path) as db:
         db.put(b"a", b"1")
         with db.begin() as tx:

@@ -66,7 +66,7 @@ def test_increments_that_fill_a_turn_are_added_up_in_it(store: Store, count: int
     assert postroom.integer(store.db.get(b"n")) == count + 2
 
 
-def test_what_many_transactions_defer_is_added_up(store: Store) -> None:
+def test_deferred_updates_of_many_transactions_are_added_up(store: Store) -> None:
     update(store.db, *(postroom.Increment(b"n") for _ in range(5000)), execute_at=5)
     update(store.db, *(postroom.Accounting(b"a/b", {"m": 1}) for _ in range(5000)), execute_at=5)
     heads: list[int] = []
@@ -103,7 +103,7 @@ def test_the_order_of_requests_to_one_key_is_kept(store: Store, together: bool) 
 # --- dead letters
 
 
-def test_what_can_never_succeed_becomes_a_dead_letter(db: postroom.Database) -> None:
+def test_an_update_that_can_never_succeed_becomes_a_dead_letter(db: postroom.Database) -> None:
     db.put(b"n", b"text")
     with db.begin() as tx:
         tx.put(b"source", b"1")

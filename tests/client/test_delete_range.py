@@ -96,9 +96,7 @@ def test_a_deletion_that_fails_says_how_far_it_came(
     assert len(list(store.db.scan())) == 10
 
 
-def test_what_is_written_during_a_deletion_stays(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_during_a_deletion_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DELETED_TOGETHER_MAX", 5)
     monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
     for number in range(20):

@@ -118,7 +118,7 @@ def test_a_task_that_is_cancelled_ends_at_once(
         coroutine.throw(asyncio.CancelledError())  # else it would say what it waits for
 
 
-def test_what_was_locked_is_free_once_the_rollback_has_arrived(store: Store) -> None:
+def test_a_lock_is_free_once_the_rollback_has_arrived(store: Store) -> None:
     with pytest.raises(Mistake):
         make_a_mistake(locking(store), lambda: None)
     before = store.clock.seconds

@@ -134,13 +134,13 @@ def _left_by(call: Callable[[], object]) -> set[str]:
     }
 
 
-def test_what_calls_need_is_freed_with_them(db: postroom.Database) -> None:
+def test_the_memory_of_calls_is_freed_with_them(db: postroom.Database) -> None:
     db.create_queue("work")
     left = {call.__name__: left_by(partial(call, db)) for call in CALLS}
     assert not any(left.values()), left
 
 
-def test_so_it_is_in_the_asyncio_form() -> None:
+def test_the_memory_of_asyncio_calls_is_freed_with_them() -> None:
     with asyncio.Runner() as runner:
         db = runner.run(aio.open(":memory:"))
         runner.run(db.create_queue("work"))

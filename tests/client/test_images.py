@@ -48,7 +48,7 @@ def empty_like(store: Store, **options: Any) -> Store:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 4])
-def test_what_is_restored_is_the_same_and_goes_on_the_same(seed: int) -> None:
+def test_a_restored_store_equals_its_original_and_goes_on_like_it(seed: int) -> None:
     store = filled(seed)
     at, found = read(store.db)
     other = empty_like(store)
@@ -86,7 +86,7 @@ def _without_times(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_what_is_written_after_it_is_not_in_it_and_it_is_of_one_moment() -> None:
+def test_an_image_shows_one_moment_without_later_writes() -> None:
     store = filled(1)
     before = shown(store)
     with store.db.hold(whole=True) as at:
@@ -135,7 +135,7 @@ def test_a_restored_store_starts_after_what_was_restored() -> None:
     assert other.db.now() > at
 
 
-def test_what_is_staged_is_published_in_the_copy() -> None:
+def test_staged_rows_can_be_published_in_a_restored_store() -> None:
     store = Store()
     job, attempt, rows = bytes(24), bytes(16), [Put(b"%02d" % n, b"x") for n in range(20)]
     for batch in (0, 1):
@@ -156,7 +156,7 @@ def test_what_is_staged_is_published_in_the_copy() -> None:
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_what_was_leased_has_failed_as_after_a_restart(alone: bool) -> None:
+def test_a_lease_has_failed_in_a_restored_store_as_after_a_restart(alone: bool) -> None:
     """One that is alone knows that the consumer has gone: its message is fired again at once."""
     why = "the consumer has gone" if alone else "it was not acknowledged in time"
     store = Store()
@@ -174,7 +174,7 @@ def test_what_was_leased_has_failed_as_after_a_restart(alone: bool) -> None:
     assert (again.id, again.epoch, again.last_error) == ("one", 1, why)
 
 
-def test_while_it_is_restored_the_store_serves_nobody() -> None:
+def test_a_store_that_is_being_restored_serves_no_client() -> None:
     store = filled(3)
     at, found = read(store.db)
     other = empty_like(store)
@@ -207,7 +207,7 @@ def test_while_it_is_restored_the_store_serves_nobody() -> None:
     assert list(other.db.scan()) == list(store.db.scan())
 
 
-def test_who_waits_is_answered_when_the_store_is_open() -> None:
+def test_a_waiting_client_is_answered_when_the_restored_store_opens() -> None:
     store = Store()
     with store.db.begin() as tx:
         tx.enqueue_message(b"a", b"hello")
@@ -296,7 +296,7 @@ def test_only_an_empty_store_is_restored_into() -> None:
     del found
 
 
-def test_what_was_under_way_when_the_store_was_closed_is_found() -> None:
+def test_a_restore_notices_a_write_of_the_same_proposal() -> None:
     other = Store()
     opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
     put = other.start(other.core.put(b"a", b"1"))  # evaluated into the same proposal
@@ -366,7 +366,7 @@ def _head(at: int, value: bytes = b"1", kind: bytes = b"\x01") -> bytes:
         (keys.history_key(keys.head_key(b"a"), bytes(8)), _head(1)),
     ],
 )
-def test_what_is_no_entry_is_refused(name: bytes, stored: bytes) -> None:
+def test_an_impossible_entry_of_an_image_is_refused(name: bytes, stored: bytes) -> None:
     other = Store()
     begun = other.db.images.begin(RUN, IMAGE, other.db.now())
     assert begun is not None
@@ -376,7 +376,7 @@ def test_what_is_no_entry_is_refused(name: bytes, stored: bytes) -> None:
     assert other.dump().keys() == before.keys()
 
 
-def test_whatever_is_stored_is_in_an_image_or_left_out_on_purpose() -> None:
+def test_each_kind_of_record_is_in_an_image_or_left_out_on_purpose() -> None:
     suffixes = {
         getattr(keys, name)
         for name in (

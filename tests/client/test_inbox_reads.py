@@ -63,7 +63,7 @@ def test_an_inbox_that_is_empty_still_or_again_is_no_conflict(db: postroom.Datab
     assert commits(tx)
 
 
-def test_what_a_reap_did_not_return_is_no_read(db: postroom.Database) -> None:
+def test_messages_that_a_reap_did_not_return_are_no_read(db: postroom.Database) -> None:
     send(db, b"1", b"2")
     tx = db.begin()
     assert values(tx.reap_queue(b"q", 1)) == [b"1"]
@@ -74,7 +74,7 @@ def test_what_a_reap_did_not_return_is_no_read(db: postroom.Database) -> None:
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_what_others_hold_is_no_read(db: postroom.Database, ending: str) -> None:
+def test_messages_held_by_others_are_no_read(db: postroom.Database, ending: str) -> None:
     send(db, b"m")
     holder, tx = db.begin(), db.begin()
     assert values(holder.reap_queue(b"q")) == [b"m"]
@@ -108,7 +108,7 @@ def test_a_message_that_came_after_all_is_in_conflict_with_having_found_none(
     assert not commits(tx)
 
 
-def test_who_waited_and_got_something_has_found_nothing_empty(store: Store) -> None:
+def test_a_reap_that_waited_and_got_a_message_has_not_read_emptiness(store: Store) -> None:
     tx = store.core.begin()
     waits = store.start(tx.reap_queue(b"q", wait=30))
     send(store.db, b"m")
@@ -118,14 +118,14 @@ def test_who_waited_and_got_something_has_found_nothing_empty(store: Store) -> N
     store.driver.run(tx.commit())
 
 
-def test_who_gave_up_has_found_it_empty(store: Store) -> None:
+def test_a_reap_that_gave_up_has_read_an_empty_inbox(store: Store) -> None:
     tx = store.db.begin()
     assert values(tx.reap_queue(b"q", wait=2)) == []
     send(store.db, b"m")
     assert not commits(tx)
 
 
-def test_who_gave_up_while_others_held_messages_has_read_nothing(store: Store) -> None:
+def test_a_reap_that_gave_up_behind_other_holders_has_read_nothing(store: Store) -> None:
     send(store.db, b"m")
     holder, tx = store.db.begin(), store.db.begin()
     holder.reap_queue(b"q")
@@ -134,7 +134,7 @@ def test_who_gave_up_while_others_held_messages_has_read_nothing(store: Store) -
     assert commits(tx)
 
 
-def test_who_gave_up_and_could_not_look_any_more_has_found_it_empty() -> None:
+def test_a_reap_that_gave_up_while_cut_off_has_read_an_empty_inbox() -> None:
     store = Store(remote=True)
     tx = store.core.begin()
     store.driver.run(tx.get(b"a"))
@@ -183,7 +183,7 @@ def test_a_message_that_is_due_in_the_outbox_is_seen(embedded: Store) -> None:
     assert commits(other)
 
 
-def test_what_is_scheduled_for_later_is_not_there(store: Store) -> None:
+def test_a_message_scheduled_for_later_is_not_in_the_inbox(store: Store) -> None:
     tx = store.db.begin()
     tx.reap_queue(b"q")
     send(store.db, b"later", deliver_at=60)
@@ -296,7 +296,7 @@ def test_a_peek_is_a_read(db: postroom.Database) -> None:
     assert not commits(reaped)
 
 
-def test_what_comes_behind_a_peek_with_a_limit_is_no_read(db: postroom.Database) -> None:
+def test_messages_behind_a_peek_with_a_limit_are_no_read(db: postroom.Database) -> None:
     send(db, b"1", b"2", b"3")
     first, second = db.begin(), db.begin()
     assert values(first.peek(b"q", 1)) == [b"1"]

@@ -161,7 +161,7 @@ def test_bytes_that_no_increment_has_stored_are_no_counter_for_a_codec(
 
 
 @pytest.mark.parametrize(("codec", "value"), [("msgpack", "seven ch"[:7]), ("json", 12345678)])
-def test_what_a_codec_packs_into_eight_bytes_is_no_counter(codec: str, value: Any) -> None:
+def test_a_value_that_a_codec_packs_into_eight_bytes_is_no_counter(codec: str, value: Any) -> None:
     store = Store(codec=codec)
     assert len(resolve(codec).encode(value)) == 8
     store.db.put(b"a", value)
@@ -192,7 +192,7 @@ def test_the_codec_says_which_key_it_cannot_unpack(store: Store, packed: postroo
         packed.get(b"old")
 
 
-def test_no_number_of_other_than_eight_bytes_is_stored(store: Store) -> None:
+def test_a_number_that_has_not_eight_bytes_is_refused(store: Store) -> None:
     request = CommitTransaction(
         store.driver.next_id(), store.node.clock.now(), 60.0, 0, b"a", [], [],
         [Put(b"a", b"seven b", integer=True)],

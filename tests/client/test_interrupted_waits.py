@@ -99,7 +99,7 @@ def test_an_interrupt_when_the_answer_is_there_has_it_taken_back(
     check_nothing_is_held(db)
 
 
-def test_nobody_hands_the_store_to_a_thread_that_was_interrupted(
+def test_the_store_is_not_handed_to_an_interrupted_thread(
     db: postroom.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was waited for by all others, for ever."""

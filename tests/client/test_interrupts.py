@@ -59,7 +59,7 @@ def interrupt(db: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
 
 
 @pytest.mark.parametrize("part", ["prepare", "write", "finish"])
-def test_whoever_is_interrupted_in_a_turn_leaves_a_store_that_can_be_closed(
+def test_a_store_can_be_closed_after_an_interrupt_in_a_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     db = postroom.open(tmp_path / "store")

@@ -28,7 +28,7 @@ def lose(store: Store, most: int = 1) -> postroom.Transaction:
     return tx
 
 
-def test_what_somebody_else_has_put_back_is_not_consumed(store: Store) -> None:
+def test_a_message_put_back_by_another_consumer_is_not_consumed(store: Store) -> None:
     send(store.db, b"m")
     late = lose(store)
     postpone(store.db, 1, 0, "not now")
@@ -39,7 +39,7 @@ def test_what_somebody_else_has_put_back_is_not_consumed(store: Store) -> None:
     assert store.counters().reaped == 0
 
 
-def test_what_failed_before_is_consumed_by_who_knows_of_it(store: Store) -> None:
+def test_a_late_consumer_that_knows_of_the_failure_consumes_the_message(store: Store) -> None:
     send(store.db, b"m", b"n")
     postpone(store.db, 2, 0, "not now")
     late = lose(store, 2)
@@ -60,7 +60,7 @@ def test_one_of_many_is_enough(store: Store, monkeypatch: pytest.MonkeyPatch) ->
     assert len(reap(store.db, max_results=1000)) == 500
 
 
-def test_who_is_given_it_once_more_is_told(store: Store) -> None:
+def test_a_consumer_that_claims_a_lost_message_again_is_told(store: Store) -> None:
     """It claims again what it has lost: that does not make it unaware."""
     send(store.db, b"m", b"n")
     late = lose(store)
@@ -71,7 +71,7 @@ def test_who_is_given_it_once_more_is_told(store: Store) -> None:
     assert [number for _, number, _ in reap(store.db)] == [1, 0]
 
 
-def test_who_is_given_it_once_more_untried_consumes_it(store: Store) -> None:
+def test_a_consumer_that_claims_a_lost_untried_message_again_consumes_it(store: Store) -> None:
     send(store.db, b"m", b"n")
     late = lose(store)
     assert [message.value for message in late.reap_queue(KEY, 5)] == [b"n"]
@@ -80,7 +80,7 @@ def test_who_is_given_it_once_more_untried_consumes_it(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", [lambda tx: tx.rollback(), lambda tx: None])
-def test_what_a_claim_holds_needs_no_look(
+def test_a_message_held_by_a_claim_is_consumed_without_a_look(
     store: Store, end: Callable[[postroom.Transaction], None]
 ) -> None:
     """Another transaction has failed with it before, and lets go, or vanishes meanwhile."""
@@ -111,7 +111,7 @@ def test_clients_that_do_not_tell_are_served_as_before(
     assert reap(store.db) == []
 
 
-def test_what_cannot_be_unpacked_is_consumed_by_who_knows_of_it(store: Store) -> None:
+def test_a_consumer_that_knows_an_unreadable_message_consumes_it(store: Store) -> None:
     """Its commit tells the attempts of that one, and of those behind it."""
     send(store.db, b"\xc1", b"\x01", b"\x02")
     postpone(store.db, 2, 0, "not now")
@@ -122,7 +122,7 @@ def test_what_cannot_be_unpacked_is_consumed_by_who_knows_of_it(store: Store) ->
     assert reap(store.db) == []
 
 
-def test_who_holds_it_now_does_not_consume_what_its_first_holder_has_put_back(
+def test_a_new_holder_does_not_consume_a_message_put_back_by_the_first(
     store: Store,
 ) -> None:
     send(store.db, b"m")

@@ -96,7 +96,7 @@ def test_ends_lead_nowhere_and_everything_else_leads_to_an_end() -> None:
 
 @pytest.mark.parametrize("event", Event)
 @pytest.mark.parametrize("state", State)
-def test_what_is_not_in_the_table_cannot_happen(state: State, event: Event) -> None:
+def test_a_transition_outside_the_table_is_impossible(state: State, event: Event) -> None:
     lifetime = Lifetime(Answers(), bytes(16), 60.0, 1, 60.0)
     lifetime.state = state
     if event in TRANSITIONS[state]:
@@ -118,7 +118,7 @@ def test_a_commit_that_is_made() -> None:
         tx.put(b"k", b"w")
 
 
-def test_nothing_to_commit() -> None:
+def test_a_transaction_without_writes_commits_at_once() -> None:
     lifetime = (tx := Transaction(Answers(), resolve(None), bytes(16), 60.0))._lifetime
     done(tx.commit())
     assert lifetime.state is State.COMMITTED
@@ -176,7 +176,7 @@ def test_rolled_back(answers: list[Any]) -> None:
     assert sender.posted == [ReleaseLocks(bytes(16))]
 
 
-def test_while_it_is_committed_it_takes_no_calls() -> None:
+def test_a_transaction_that_is_being_committed_takes_no_calls() -> None:
     tx, lifetime, _ = transaction()
     lifetime.to(Event.SEND)
     with pytest.raises(TransactionClosed, match="being committed"):

@@ -29,7 +29,7 @@ def test_get_for_update_waits_until_the_other_one_ends(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["rollback", "conflict", "expiry", "exception"])
-def test_however_it_ends_its_locks_are_free(store: Store, ending: str) -> None:
+def test_the_locks_of_a_transaction_are_free_after_each_ending(store: Store, ending: str) -> None:
     first, second = store.db.begin(timeout=5), store.core.begin()
     first.get(b"b")
     first.get_for_update(b"a")
@@ -61,14 +61,14 @@ def test_a_lock_that_its_client_forgot_ends_with_its_time(store: Store) -> None:
         assert store.clock.seconds < 6
 
 
-def test_who_waits_for_a_forgotten_lock_gets_it_when_its_time_is_over(store: Store) -> None:
+def test_a_forgotten_lock_is_free_when_its_time_is_over(store: Store) -> None:
     store.db.begin(timeout=5).get_for_update(b"a")
     waiting = store.start(store.core.begin().get_for_update(b"a"))
     store.advance(6)
     assert waiting.done
 
 
-def test_who_waits_too_long_for_a_lock_gets_a_conflict(store: Store) -> None:
+def test_a_wait_for_a_lock_that_is_too_long_is_a_conflict(store: Store) -> None:
     holder = store.db.begin()
     holder.get_for_update(b"a")
     with (

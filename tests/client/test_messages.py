@@ -129,7 +129,7 @@ DUE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("due", DUE)
-def test_nothing_is_done_before_it_is_due(store: Store, due: str) -> None:
+def test_messages_and_updates_wait_until_they_are_due(store: Store, due: str) -> None:
     send(store.db, b"k", b"m", deliver_at=DUE[due])
     update(store.db, postroom.Increment(b"n"), execute_at=DUE[due])
     store.advance(1.9)
@@ -144,7 +144,7 @@ def test_nothing_is_done_before_it_is_due(store: Store, due: str) -> None:
 
 
 @pytest.mark.parametrize("due", [0, -5, datetime.timedelta(days=-1), aware(-1000)])
-def test_what_is_due_in_the_past_is_done_at_once(store: Store, due: Any) -> None:
+def test_a_message_due_in_the_past_is_delivered_at_once(store: Store, due: Any) -> None:
     send(store.db, b"k", b"1")
     send(store.db, b"k", b"2", deliver_at=due)
     update(store.db, postroom.Increment(b"n"), execute_at=due)
@@ -162,7 +162,7 @@ def test_a_due_time_survives_a_restart(store: Store) -> None:
     assert (waiting(store.db, b"k"), store.db.get(b"a")) == ([b"m"], b"1")
 
 
-def test_what_fell_due_while_the_store_was_closed_is_done_on_opening(store: Store) -> None:
+def test_messages_that_fell_due_while_the_store_was_closed_come_on_opening(store: Store) -> None:
     send(store.db, b"k", b"m", deliver_at=10)
     update(store.db, postroom.Put(b"a", b"1"), execute_at=10)
     store.restart(after_seconds=100)
@@ -173,7 +173,7 @@ def test_what_fell_due_while_the_store_was_closed_is_done_on_opening(store: Stor
 # --- conservation
 
 
-def test_nothing_is_lost_at_any_step(store: Store) -> None:
+def test_the_counters_agree_after_each_step(store: Store) -> None:
     db = store.db
     db.put(b"text", b"text")
     steps: list[tuple[Callable[[], Any], tuple[int, int, int, int, int]]] = [

@@ -87,7 +87,7 @@ def test_numbers_are_checked(
     assert not (tmp_path / "store").exists()
 
 
-def test_where_no_folder_can_be_nothing_is_damaged(tmp_path: Path) -> None:
+def test_an_impossible_folder_is_refused_without_damage(tmp_path: Path) -> None:
     (tmp_path / "round").symlink_to("round")
     names = ("n" * 300, "round/store")
     anywhere = [Path("/proc/store")] if Path("/proc").is_dir() else []

@@ -115,7 +115,7 @@ def test_committing_again_tells_the_outcome(
 
 
 @pytest.mark.parametrize("fault", WriteFault)
-def test_nothing_is_added_to_what_may_have_been_committed(
+def test_a_transaction_that_may_have_committed_takes_no_more_writes(
     store: Store, failing: Callable[[WriteFault], postroom.Transaction], fault: WriteFault
 ) -> None:
     """Committed again, it was answered as the first time, and what was added since was lost."""
@@ -139,7 +139,7 @@ def test_nothing_is_added_to_what_may_have_been_committed(
     assert [message.value for message in store.db.peek(b"inbox")] == [b"m"]
 
 
-def test_what_may_have_been_committed_can_be_rolled_back(
+def test_a_transaction_that_may_have_committed_can_be_rolled_back(
     failing: Callable[[WriteFault], postroom.Transaction],
 ) -> None:
     tx = failing(WriteFault.NOT_AT_ALL)

@@ -62,7 +62,7 @@ def can_be_read(store: Store, at: int) -> bool:
 
 
 @pytest.mark.parametrize("again", [Store.restart, Store.kill], ids=["restart", "kill"])
-def test_what_was_changed_after_a_position_is_read_over_restarts(
+def test_changes_after_a_position_are_readable_over_restarts(
     store: Store, again: Callable[[Store], None]
 ) -> None:
     at, other = store.db.now(), store.db.now()
@@ -175,9 +175,7 @@ def _fields(request: Any) -> list[Any]:
     return [getattr(request, name) for name in request.__struct_fields__]
 
 
-def test_there_are_so_many_positions_and_no_more(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_positions_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroom.ranges.position_records.POSITIONS_MAX", 3)
     at = store.db.now()
     for number in range(3):

@@ -47,14 +47,14 @@ def test_the_wait_doubles_up_to_five_minutes(store: Store) -> None:
     assert max(waits) <= 300
 
 
-def test_no_delay_is_at_once(store: Store) -> None:
+def test_a_message_postponed_without_a_delay_comes_at_once(store: Store) -> None:
     send(store.db, b"m")
     postpone(store.db, 1, 0, "again")
     assert reap(store.db) == [(b"m", 1, "again")]
     assert store.counters().delivered == 1
 
 
-def test_who_waits_is_woken_when_it_is_due(store: Store) -> None:
+def test_a_waiting_reaper_is_woken_when_a_postponed_message_is_due(store: Store) -> None:
     send(store.db, b"m")
     postpone(store.db, 1, 7)
     began = store.clock.seconds
@@ -62,7 +62,7 @@ def test_who_waits_is_woken_when_it_is_due(store: Store) -> None:
     assert 7 <= store.clock.seconds - began < 7.1
 
 
-def test_what_is_behind_waits_if_its_consumer_says_so(store: Store) -> None:
+def test_messages_behind_a_postponed_one_wait_if_its_consumer_says_so(store: Store) -> None:
     db = store.db
     send(db, b"1")
     send(db, b"2", b"3")
@@ -79,7 +79,7 @@ def test_what_is_behind_waits_if_its_consumer_says_so(store: Store) -> None:
     assert not db.inboxes(ready=True)[0].held_up
 
 
-def test_what_was_sent_before_is_not_held_up(store: Store) -> None:
+def test_messages_sent_before_a_postponed_one_are_not_held_up(store: Store) -> None:
     db = store.db
     send(db, b"older", deliver_at=5)
     send(db, b"held")
@@ -128,7 +128,7 @@ def test_an_empty_inbox_that_is_held_up_is_not_listed(store: Store) -> None:
     assert [value for value, *_ in reap(store.db)] == [b"2"]
 
 
-def test_what_is_postponed_is_not_there_and_comes(store: Store) -> None:
+def test_a_postponed_message_is_absent_until_it_comes(store: Store) -> None:
     """An inbox that was found empty beside it is empty; the commit notices when it comes."""
     db = store.db
     send(db, b"m")
@@ -144,7 +144,7 @@ def test_what_is_postponed_is_not_there_and_comes(store: Store) -> None:
         tx.commit()
 
 
-def test_what_is_held_up_is_there(store: Store) -> None:
+def test_messages_that_are_held_up_make_an_inbox_not_empty(store: Store) -> None:
     """Then nothing was found empty."""
     db = store.db
     send(db, b"1", b"2")

@@ -90,7 +90,7 @@ def test_a_run_that_lost_twice_on_a_span_locks_it(store: Store) -> None:
     assert store.db.get(b"b") == b"late"
 
 
-def test_what_the_next_attempt_locks_is_bounded() -> None:
+def test_the_locks_of_the_next_attempt_are_bounded() -> None:
     lost = Lost()
     for first in range(0, 1000, 100):
         keys = tuple(b"%d" % number for number in range(first, first + 100))
@@ -99,7 +99,7 @@ def test_what_the_next_attempt_locks_is_bounded() -> None:
     assert set(keys) <= lost.keys.keys()
 
 
-def test_nothing_is_left_when_those_that_waited_have_ended() -> None:
+def test_waits_that_have_ended_leave_no_memory_behind() -> None:
     store = Store()
     holder = store.db.begin()
     holder.get_for_update(b"a")

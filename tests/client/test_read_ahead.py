@@ -91,7 +91,7 @@ def test_a_reap_is_given_the_first_that_are_free(seed: int) -> None:
     assert one.taken + len(one.store.db.peek(KEY, 10_000)) == one.sent
 
 
-def test_what_was_scheduled_comes_in_its_place(store: Store) -> None:
+def test_a_scheduled_message_comes_in_its_place(store: Store) -> None:
     send(store.db, b"1", b"2", b"3", b"4")
     send(store.db, b"5", deliver_at=datetime.timedelta(seconds=10))
     send(store.db, b"6", b"7", b"8")
@@ -104,7 +104,7 @@ def test_what_was_scheduled_comes_in_its_place(store: Store) -> None:
     assert seen == [b"%d" % number for number in range(1, 9)]
 
 
-def test_what_comes_back_on_both_sides_of_what_was_given_is_not_passed_over(store: Store) -> None:
+def test_messages_that_come_back_around_a_given_one_are_not_passed_over(store: Store) -> None:
     later = datetime.timedelta(seconds=10)
     send(store.db, b"1")
     send(store.db, b"2", deliver_at=later)

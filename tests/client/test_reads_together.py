@@ -234,7 +234,7 @@ def test_a_lock_and_another_read_lose_no_update(
     played.check()
 
 
-def test_what_nobody_changes_is_read_and_committed_in_any_order() -> None:
+def test_unchanged_keys_are_read_and_committed_in_any_order() -> None:
     for order in permutations(range(3)):
         played = Played("for update b", "get a", "scan")
         for each in order:
@@ -273,7 +273,7 @@ def test_a_read_that_others_share_is_made_once() -> None:
     assert [type(each) for each in played.script.seen] == [Get]
 
 
-def test_what_is_written_while_a_read_is_under_way_is_seen_by_it() -> None:
+def test_a_read_sees_own_writes_made_while_it_is_under_way() -> None:
     played = Played("get b", "get_many")
     played.tx.put(b"b", b"mine")
     first, both = played.finish()
@@ -283,7 +283,7 @@ def test_what_is_written_while_a_read_is_under_way_is_seen_by_it() -> None:
 # --- while it commits
 
 
-def test_nothing_joins_a_transaction_that_is_being_committed() -> None:
+def test_a_call_cannot_join_a_transaction_that_is_being_committed() -> None:
     played = Played()
     played.tx.put(b"c", b"x")
     committing = Running(played.tx.commit())

@@ -42,7 +42,7 @@ def test_reaping_stops_at_a_number_of_bytes_but_takes_one_message(store: Store) 
             assert (len(taken), taken.more) == (expected, expected < 5)
 
 
-def test_what_is_reaped_without_a_limit_can_be_committed(store: Store) -> None:
+def test_a_reap_without_a_limit_can_be_committed(store: Store) -> None:
     for _ in range(2):
         send(store.db, b"k", *(bytes(VALUE_BYTES_MAX - 10) for _ in range(11)))
     reaped, more = 0, True
@@ -67,7 +67,7 @@ def test_competing_reapers_get_different_messages(store: Store) -> None:
     assert store.counters().reaped == 6
 
 
-def test_what_arrives_meanwhile_conflicts_with_no_reap(store: Store) -> None:
+def test_a_message_that_arrives_meanwhile_does_not_conflict_with_a_reap(store: Store) -> None:
     send(store.db, b"k", b"1")
     with store.db.begin() as tx:
         tx.reap_queue(b"k")
@@ -76,7 +76,7 @@ def test_what_arrives_meanwhile_conflicts_with_no_reap(store: Store) -> None:
 
 
 @pytest.mark.parametrize("ending", ["rollback", "conflict", "expiry", "forgotten"])
-def test_what_was_not_reaped_after_all_is_free_again(store: Store, ending: str) -> None:
+def test_messages_of_a_failed_reap_are_free_again(store: Store, ending: str) -> None:
     send(store.db, b"k", b"1", b"2")
     tx = store.db.begin(timeout=5)
     tx.get(b"a")
@@ -214,7 +214,7 @@ def test_the_commit_does_not_read_again_what_the_reap_has_found(store: Store) ->
         assert len(before.peek(b"k", 100)) == 60
 
 
-def test_what_lies_between_what_was_reaped_is_first_then(store: Store) -> None:
+def test_messages_between_reaped_ones_are_the_first_afterwards(store: Store) -> None:
     """One holds the middle; another one reaps around it; what was delayed arrives in between."""
     send(store.db, b"k", b"1")
     send(store.db, b"k", b"late", deliver_at=10)
@@ -232,7 +232,7 @@ def test_what_lies_between_what_was_reaped_is_first_then(store: Store) -> None:
     assert waiting(store.db, b"k") == reap(store.db, b"k") == [b"late"]
 
 
-def test_what_was_delayed_arrives_within_what_one_has_found(store: Store) -> None:
+def test_a_delayed_message_may_arrive_between_found_ones(store: Store) -> None:
     send(store.db, b"k", b"1")
     send(store.db, b"k", b"late", deliver_at=10)
     send(store.db, b"k", b"2")
@@ -243,7 +243,7 @@ def test_what_was_delayed_arrives_within_what_one_has_found(store: Store) -> Non
     assert waiting(store.db, b"k") == reap(store.db, b"k") == [b"late"]
 
 
-def test_who_reaps_without_a_claim_takes_it_from_who_has_one(store: Store) -> None:
+def test_a_commit_without_its_claim_takes_the_messages_from_their_holder(store: Store) -> None:
     """Its claim was given back before it commits, and another one has found the same since."""
     send(store.db, b"k", b"1", b"2")
     tx, other = store.db.begin(), store.db.begin()

@@ -63,7 +63,7 @@ def held(db: postroom.Database) -> Any:
     return db.hold(whole=True)
 
 
-def test_what_is_claimed_and_what_is_there_agree(db: postroom.Database) -> None:
+def test_counters_and_recounted_records_agree(db: postroom.Database) -> None:
     fill(db)
     with held(db) as at:
         (page,) = db.bulk.counters(at=at)
@@ -106,7 +106,7 @@ def test_what_is_claimed_and_what_is_there_agree(db: postroom.Database) -> None:
     assert states == {b"2": 1, b"3": 4, b"4": 3, b"done": 2}
 
 
-def test_of_what_was_claimed_together_only_what_is_held_is_leased(db: postroom.Database) -> None:
+def test_only_held_messages_of_a_claim_count_as_leased(db: postroom.Database) -> None:
     """In places, and as an image is checked when it has been restored."""
     jobs = db.create_queue("jobs", ack_wait=1000)
     with db.begin() as tx:
@@ -188,7 +188,7 @@ def test_pages_are_bounded_and_fit_together(store: Store, monkeypatch: pytest.Mo
         assert beside(db, at, *span) == inside != []
 
 
-def test_of_a_queue_that_was_dropped_nothing_is_claimed(store: Store) -> None:
+def test_a_dropped_queue_has_no_counters(store: Store) -> None:
     db = store.db
     db.create_queue("q")
     db.create_queue("a")

@@ -17,7 +17,7 @@ from tests.client.stores import Between, Store
 from tests.client.test_images import RUN, empty_like, filled
 
 
-def test_who_gives_up_and_finds_it_done_meanwhile_is_content() -> None:
+def test_a_restore_can_be_abandoned_twice() -> None:
     store = filled(5)
     at, found = read(store.db)
     other = empty_like(store)
@@ -31,7 +31,7 @@ def test_who_gives_up_and_finds_it_done_meanwhile_is_content() -> None:
     assert not shown(other)
 
 
-def test_what_was_written_while_it_was_closed_outlives_giving_up() -> None:
+def test_a_write_of_the_proposal_that_closed_the_store_outlives_abandoning() -> None:
     other = Store()
     opening = other.driver.send(BeginRestore(RUN, IMAGE, 1))
     put = other.start(other.core.put(b"a", b"1"))  # evaluated into the same proposal
@@ -44,7 +44,7 @@ def test_what_was_written_while_it_was_closed_outlives_giving_up() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_was_read_before_the_restore_is_no_ground_for_a_commit_after_it(
+def test_a_transaction_that_read_before_a_restore_cannot_commit_after_it(
     restarted: bool,
 ) -> None:
     store = Store()

@@ -54,7 +54,7 @@ def test_both_outboxes_are_listed_in_the_order_of_due(store: Store) -> None:
     assert store.driver.run(store.core.scheduled()) == [first, second, third]
 
 
-def test_what_is_due_is_listed_no_more(store: Store) -> None:
+def test_a_due_message_is_not_listed_as_scheduled(store: Store) -> None:
     send(store.db, b"a", b"soon", 10)
     send(store.db, b"a", b"now", None)
     assert names(store.db.scheduled()) == [b"soon"]
@@ -115,7 +115,7 @@ def test_a_long_schedule_is_looked_at_in_bounded_steps(store: Store) -> None:
 
 
 @pytest.mark.parametrize("again", ["now", "after a restart"])
-def test_what_is_cancelled_does_not_take_place(store: Store, again: str) -> None:
+def test_a_cancelled_message_or_update_does_not_take_place(store: Store, again: str) -> None:
     db = store.db
     send(db, b"a", b"not", 10)
     send(db, b"a", b"still", 10)
@@ -144,7 +144,7 @@ def test_one_named_twice_is_cancelled_once(store: Store) -> None:
     assert store.counters().cancelled == 1
 
 
-def test_what_has_taken_place_cannot_be_cancelled(store: Store) -> None:
+def test_a_message_that_was_delivered_cannot_be_cancelled(store: Store) -> None:
     send(store.db, b"a", b"m", 5)
     (each,) = store.db.scheduled()
     store.advance(6)
@@ -177,7 +177,7 @@ def test_a_deletion_that_has_begun_goes_on(store: Store, monkeypatch: pytest.Mon
     assert store.counters().cancelled == 0
 
 
-def test_what_is_due_but_has_not_moved_yet_can_be(store: Store) -> None:
+def test_a_due_message_can_be_cancelled_until_it_has_moved(store: Store) -> None:
     """And whoever drains need not wait for it any more."""
     send(store.db, b"a", b"m", 5)
     (each,) = store.db.scheduled()

@@ -22,7 +22,7 @@ def data(store: Store) -> dict[bytes, bytes]:
     return {key: value for key, value in store.dump().items() if key.startswith(spaces)}
 
 
-def test_it_reads_everything_at_one_timestamp(db: postroom.Database) -> None:
+def test_a_snapshot_reads_everything_at_one_timestamp(db: postroom.Database) -> None:
     db.put(b"a", b"1")
     db.put(b"b", b"1")
     with db.begin() as tx:
@@ -44,7 +44,7 @@ def test_it_reads_everything_at_one_timestamp(db: postroom.Database) -> None:
     assert [message.value for message in db.peek(b"a")] == [b"n"]
 
 
-def test_while_it_is_open_nothing_that_it_sees_is_collected(store: Store) -> None:
+def test_versions_seen_by_an_open_snapshot_are_not_collected(store: Store) -> None:
     store.db.put(b"a", b"old")
     store.db.put(b"b", b"deleted")
     with store.db.begin() as tx:
@@ -188,7 +188,9 @@ WORKS = {
 
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("work", WORKS)
-def test_nothing_of_the_past_remains(store: Store, work: str, restarted: bool) -> None:
+def test_garbage_collection_removes_the_past_wholly(
+    store: Store, work: str, restarted: bool
+) -> None:
     WORKS[work](store)
     if restarted:
         store.kill()
@@ -229,7 +231,7 @@ def test_a_commit_record_stays_while_its_transaction_may_be_retried(store: Store
     assert record not in store.dump()
 
 
-def test_a_lot_of_garbage_goes_in_portions(store: Store) -> None:
+def test_garbage_is_collected_in_portions(store: Store) -> None:
     _delete_range(store)
     most = max(islice(_keys_written(store), 50))
     assert most < 8000

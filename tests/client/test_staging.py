@@ -83,7 +83,7 @@ def test_all_kinds_of_rows(db: postroom.Database) -> None:
     assert (staging.jobs, staging.attempts) == (0, 0)
 
 
-def test_what_is_staged_is_not_seen_and_the_losers_never(db: postroom.Database) -> None:
+def test_staged_rows_are_invisible_and_those_of_losers_stay_so(db: postroom.Database) -> None:
     stage(db, [Put(b"won", b"1")], attempt=1)
     stage(db, [Put(b"lost", b"1")], attempt=2)
     assert list(db.scan()) == []
@@ -164,7 +164,7 @@ def test_an_abort_after_the_commit_changes_nothing(store: Store, small_steps: No
     assert len(list(db.scan())) == 7
 
 
-def test_what_is_incomplete_is_not_published(db: postroom.Database) -> None:
+def test_an_incomplete_attempt_is_not_published(db: postroom.Database) -> None:
     stage(db, [Put(b"a", b"1")])
     for winner in ((1, 2), (2, 1)):
         with pytest.raises(Invalid, match=r"run the job again"):
@@ -172,7 +172,9 @@ def test_what_is_incomplete_is_not_published(db: postroom.Database) -> None:
     assert db.get(b"a") is None
 
 
-def test_what_could_not_be_applied_to_the_end_is_not_published(db: postroom.Database) -> None:
+def test_an_attempt_that_could_not_be_applied_wholly_is_not_published(
+    db: postroom.Database,
+) -> None:
     stage(db, [Put(b"a", b"1")], number=1)
     stage(db, [Put(b"b", b"1")], attempt=2)
     with pytest.raises(Invalid, match="have gaps"):
@@ -188,7 +190,7 @@ def test_what_could_not_be_applied_to_the_end_is_not_published(db: postroom.Data
     assert list(db.scan()) == [(b"b", b"1")]
 
 
-def test_what_cannot_be_carried_out_is_a_dead_letter(db: postroom.Database) -> None:
+def test_a_staged_row_that_cannot_be_carried_out_is_a_dead_letter(db: postroom.Database) -> None:
     db.put(b"text", b"no integer")
     stage(db, [Put(b"a", b"1"), Increment(b"text", 1), Put(b"b", b"1")])
     assert publish(db, (1, 1))
@@ -213,7 +215,7 @@ def test_rows_for_a_queue_that_was_dropped_wait_for_it(db: postroom.Database) ->
     assert db.queue("q").stats().ready == 1
 
 
-def test_who_has_published_half_is_told_not_to_do_it_again(
+def test_a_writer_that_has_published_half_is_told_not_to_write_again(
     db: postroom.Database, small_steps: None
 ) -> None:
     db.create_queue("q")
@@ -250,7 +252,7 @@ def test_a_query_that_cannot_go_on_is_in_nobodys_way(
     assert db.queue("q").stats().ready == 1
 
 
-def test_no_rows_and_too_many_headers_are_refused_before_they_are_staged(
+def test_wrong_rows_and_deep_headers_are_refused_before_they_are_staged(
     db: postroom.Database,
 ) -> None:
     for rows in (b"\xc1", b"\x91\x92\xa3put\x01", packed([["drop_queue", "q"]])):
@@ -307,7 +309,7 @@ class Turns:
         return self.steps >= 10
 
 
-def test_what_is_staged_is_told_in_turns_that_nobody_waits_for_long() -> None:
+def test_a_list_of_staged_batches_is_read_over_short_turns() -> None:
     at = Places(1)
     names = [b"%03d" % number for number in range(95)]
     record = staging_records.encode(QueryRecord(7, 1, False, None))

@@ -49,7 +49,7 @@ def test_steps_of_sweeping_go_on_where_the_one_before_has_stopped(
     assert len(db.staging.read().queries) == 5  # they may come back
 
 
-def test_no_step_of_sweeping_takes_long(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_step_of_sweeping_is_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     db = store.db
     jobs_of(db, 20)
     store.advance(61.0)
@@ -65,7 +65,7 @@ def test_no_step_of_sweeping_takes_long(store: Store, monkeypatch: pytest.Monkey
     assert ask(db, SweepStaged(0.0, b"\x02a")) == b""
 
 
-def test_what_others_left_half_done_is_found_among_many_queries(
+def test_a_batch_left_half_published_is_found_among_many_queries(
     store: Store, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(staging_steps, "STAGED_COUNTED_MAX", 3)

@@ -125,7 +125,7 @@ def in_threads(function: Callable[[int], Any], threads: int = THREADS) -> list[A
         return list(pool.map(function, range(threads), timeout=PATIENCE_SECONDS))
 
 
-def test_no_increment_is_lost(db: postroom.Database) -> None:
+def test_increments_of_many_threads_are_all_counted(db: postroom.Database) -> None:
     def work(_: int) -> None:
         for _ in range(10):
             db.increment(b"blind")
@@ -136,7 +136,7 @@ def test_no_increment_is_lost(db: postroom.Database) -> None:
     assert postroom.integer(db.get(b"read")) == 10 * THREADS
 
 
-def test_those_who_lock_first_never_conflict(db: postroom.Database) -> None:
+def test_transactions_that_lock_first_never_conflict(db: postroom.Database) -> None:
     def work(_: int) -> None:
         for _ in range(5):
             with db.begin() as tx:

@@ -29,7 +29,7 @@ def letters(db: postroom.Database) -> postroom.Database:
 # --- what it sees
 
 
-def test_it_sees_its_own_writes(letters: postroom.Database) -> None:
+def test_a_transaction_sees_its_own_writes(letters: postroom.Database) -> None:
     with letters.begin() as tx:
         tx.put(b"a", b"1")
         tx.delete(b"b")
@@ -79,7 +79,7 @@ def test_delete_range_counts_its_own_writes(letters: postroom.Database) -> None:
     assert [name for name, _ in letters.scan()] == [b"a", b"c", b"d"]
 
 
-def test_nobody_else_sees_it_before_it_commits(letters: postroom.Database) -> None:
+def test_writes_are_invisible_to_others_before_the_commit(letters: postroom.Database) -> None:
     with letters.begin() as tx:
         tx.put(b"a", b"1")
         tx.delete(b"b")
@@ -91,7 +91,7 @@ def test_nobody_else_sees_it_before_it_commits(letters: postroom.Database) -> No
     assert [message.value for message in letters.peek(b"a")] == [b"m"]
 
 
-def test_it_reads_at_one_timestamp(letters: postroom.Database) -> None:
+def test_a_transaction_reads_at_one_timestamp(letters: postroom.Database) -> None:
     with letters.begin() as tx:
         assert tx.read_timestamp is None
         assert tx.get(b"a") == b"A"
@@ -208,7 +208,7 @@ READS: dict[str, Callable[[postroom.Transaction], Any]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("read", READS)
-def test_what_it_read_must_not_have_changed(
+def test_a_transaction_whose_reads_have_changed_conflicts(
     letters: postroom.Database, read: str, change: str
 ) -> None:
     tx = letters.begin()
@@ -224,7 +224,7 @@ def test_what_it_read_must_not_have_changed(
 
 
 @pytest.mark.parametrize("read", READS)
-def test_what_it_did_not_read_may_change(letters: postroom.Database, read: str) -> None:
+def test_changes_of_unread_keys_do_not_conflict(letters: postroom.Database, read: str) -> None:
     tx = letters.begin()
     READS[read](tx)
     for name in (b"A", b"d", b"e", b"cc" if "scan" not in read and "range" not in read else b"f"):

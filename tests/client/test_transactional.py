@@ -71,7 +71,7 @@ def test_functions_compose_into_one_transaction(db: postroom.Database) -> None:
     assert (balance(db, b"a"), balance(db, b"b")) == (0, 1)
 
 
-def test_it_tries_again_on_conflict(store: Store) -> None:
+def test_a_transactional_function_is_tried_again_on_conflict(store: Store) -> None:
     calls = []
 
     @postroom.transactional
@@ -97,5 +97,5 @@ def test_coroutines_work_alike() -> None:
     asyncio.run(scenario())
 
 
-def test_it_keeps_name_and_documentation() -> None:
+def test_a_transactional_function_keeps_its_name_and_documentation() -> None:
     assert (withdraw.__name__, withdraw.__doc__) == ("withdraw", "Takes money.")

@@ -142,7 +142,7 @@ def test_a_message_is_handed_over_at_the_same_cost(waiters: int) -> None:
 # --- no wake-up is lost
 
 
-def test_who_takes_a_part_leaves_the_rest_to_the_next() -> None:
+def test_a_reaper_that_takes_a_part_leaves_the_rest_to_the_next() -> None:
     store = Store()
     first, second, third = (ask(store, reap(number, messages_max=2)) for number in range(3))
     send(store, b"1", b"2", b"3")
@@ -171,7 +171,7 @@ def test_a_message_of_one_that_was_cancelled_while_it_was_woken_goes_to_the_next
     store.db.close()
 
 
-def test_who_commits_hands_the_lock_to_the_first_of_those_who_wait(store: Store) -> None:
+def test_a_commit_hands_the_lock_to_the_first_waiter(store: Store) -> None:
     order: list[int] = []
 
     async def work(number: int) -> None:
@@ -229,7 +229,7 @@ class Chance:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_happens_nobody_waits_for_what_is_free(seed: int) -> None:
+def test_random_histories_leave_no_waiter_behind_a_free_key(seed: int) -> None:
     """Arrivals, cancellations, ends, expiries and lapsed leases."""
     chance = Chance(seed)
     store = chance.store
@@ -250,7 +250,7 @@ def test_whatever_happens_nobody_waits_for_what_is_free(seed: int) -> None:
 # --- giving up, vanishing
 
 
-def test_those_who_give_up_leave_nothing(store: Store) -> None:
+def test_waiters_that_give_up_leave_no_memory_behind(store: Store) -> None:
     async def give_up(number: int) -> None:
         async with store.core.begin(timeout=1.0) as tx:
             with pytest.raises(TransactionConflict, match="did not end in time"):
@@ -338,13 +338,13 @@ def test_a_wait_without_an_end(store: Store, wait: float) -> None:
 
 
 @pytest.mark.parametrize("wait", [-1, -0.001, math.nan, -math.inf])
-def test_no_negative_time(store: Store, wait: float) -> None:
+def test_a_negative_wait_is_refused(store: Store, wait: float) -> None:
     with pytest.raises(ValueError, match="wait is a number of seconds from 0 on"):
         store.db.begin().reap_queue(b"k", wait=wait)
 
 
 @pytest.mark.parametrize("wait", [True, "5", [1]])
-def test_no_other_kind_of_time(store: Store, wait: Any) -> None:
+def test_a_wait_of_another_type_is_refused(store: Store, wait: Any) -> None:
     with pytest.raises(TypeError, match="wait is a number of seconds or None"):
         store.db.begin().reap_queue(b"k", wait=wait)
 
@@ -371,7 +371,7 @@ def test_the_time_that_is_left_after_the_wait_is_the_whole_time(store: Store) ->
     assert [message.value for message in store.db.begin().reap_queue(b"k")] == [b"n"]
 
 
-def test_who_has_read_does_not_wait_longer_than_that_is_good(store: Store) -> None:
+def test_a_transaction_with_reads_does_not_wait_beyond_their_history(store: Store) -> None:
     """Its reads would be older than what garbage collection leaves to check them by."""
     store.db.put(b"a", b"1")
     tx = store.core.begin()
@@ -407,7 +407,7 @@ def test_a_worker_that_reads_first_begins_anew_and_lives_on(store: Store) -> Non
     assert waits.result() == [b"m"]
 
 
-def test_who_conflicts_after_an_hour_of_waiting_is_retried(store: Store) -> None:
+def test_a_conflict_after_an_hour_of_waiting_is_retried(store: Store) -> None:
     attempts = 0
 
     async def work(tx: Any) -> None:
@@ -457,7 +457,7 @@ def test_a_client_that_is_busy_is_not_taken_for_dead() -> None:
     store.db.close()
 
 
-def test_what_a_client_held_that_is_cut_off_is_free_after_five_seconds() -> None:
+def test_the_holdings_of_a_client_that_is_cut_off_are_free_after_five_seconds() -> None:
     store = Store(remote=True)
     assert isinstance(store.driver, RemoteDriver)
     send(store, b"m")

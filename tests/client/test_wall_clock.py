@@ -68,7 +68,7 @@ def arrived(store: Store) -> tuple[int, int]:
 
 @wrong
 @pytest.mark.parametrize("later", [2, datetime.timedelta(seconds=2)])
-def test_what_is_sent_after_a_correction_comes_in_time(
+def test_a_message_sent_after_a_correction_of_the_clock_comes_in_time(
     store: Store, wrong: Callable[[Store], None], later: Any
 ) -> None:
     wrong(store)
@@ -81,7 +81,7 @@ def test_what_is_sent_after_a_correction_comes_in_time(
     assert store.db.now() > before
 
 
-def test_what_was_sent_while_the_clock_was_ahead_comes_in_time(store: Store) -> None:
+def test_a_message_sent_while_the_clock_was_ahead_comes_in_time(store: Store) -> None:
     is_set(store, DAY)
     send(store, 5)
     store.advance(1.0)

@@ -30,7 +30,7 @@ def following(store: Store, changes: AsyncIterator[Change]) -> Running[Change]:
     return store.start(next_change())
 
 
-def test_it_yields_the_changes_of_a_key_from_then_on(db: postroom.Database) -> None:
+def test_a_watch_yields_the_changes_of_a_key_from_its_beginning_on(db: postroom.Database) -> None:
     db.put(b"a", b"0")
     changes = db.watch(b"a")
     db.put(b"a", b"1")
@@ -41,7 +41,7 @@ def test_it_yields_the_changes_of_a_key_from_then_on(db: postroom.Database) -> N
     changes.close()
 
 
-def test_it_yields_the_changes_of_a_span_in_order(db: postroom.Database) -> None:
+def test_a_watch_yields_the_changes_of_a_span_in_order(db: postroom.Database) -> None:
     changes = db.watch(*postroom.prefix(b"k/"))
     with db.begin() as tx:
         tx.put(b"k/2", b"1")
@@ -55,7 +55,7 @@ def test_it_yields_the_changes_of_a_span_in_order(db: postroom.Database) -> None
     changes.close()
 
 
-def test_it_sees_what_updates_and_increments_change(db: postroom.Database) -> None:
+def test_a_watch_sees_updates_and_increments(db: postroom.Database) -> None:
     changes = db.watch(b"n")
     db.increment(b"n", 2)
     with db.begin() as tx:
@@ -65,7 +65,7 @@ def test_it_sees_what_updates_and_increments_change(db: postroom.Database) -> No
     changes.close()
 
 
-def test_it_goes_on_after_the_last_change_seen(db: postroom.Database) -> None:
+def test_a_watch_goes_on_after_the_last_change_seen(db: postroom.Database) -> None:
     first = db.watch(b"a", b"c")
     for value in (b"1", b"2", b"3"):
         db.put(b"a", value)
@@ -77,7 +77,7 @@ def test_it_goes_on_after_the_last_change_seen(db: postroom.Database) -> None:
     again.close()
 
 
-def test_it_goes_on_after_a_restart(store: Store) -> None:
+def test_a_watch_goes_on_after_a_restart(store: Store) -> None:
     start = store.db.now()
     store.db.put(b"a", b"1")
     store.restart()
@@ -101,7 +101,7 @@ def test_all_who_watch_a_key_hear_of_its_change(store: Store) -> None:
     assert {watcher.result().value for watcher in watchers} == {b"1"}
 
 
-def test_what_is_rolled_back_is_no_change(store: Store) -> None:
+def test_a_rollback_is_no_change_for_a_watch(store: Store) -> None:
     waits = following(store, store.core.watch(b"a"))
     tx = store.db.begin()
     tx.put(b"a", b"1")
@@ -109,7 +109,7 @@ def test_what_is_rolled_back_is_no_change(store: Store) -> None:
     assert not waits.done
 
 
-def test_no_change_is_missed_or_doubled_however_many_there_are(store: Store) -> None:
+def test_a_watch_of_many_changes_yields_each_once(store: Store) -> None:
     number = feed.CHANGES_MAX + feed.CHANGES_MAX // 2
     changes = store.core.watch(b"", b"z")
     first = following(store, changes)
@@ -186,7 +186,7 @@ def test_a_quiet_key_can_be_watched_for_ever(store: Store, others: int) -> None:
     assert store.engine.steps < 10
 
 
-def test_what_is_collected_cannot_be_watched_any_more(store: Store) -> None:
+def test_collected_changes_cannot_be_watched(store: Store) -> None:
     start = store.db.now()
     for value in (b"1", b"2", b"3"):
         store.db.put(b"a", value)

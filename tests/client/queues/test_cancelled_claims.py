@@ -61,7 +61,7 @@ class _Posted(Call):
         assert error is None
 
 
-def test_while_the_answer_is_on_its_way() -> None:
+def test_a_claim_cancelled_while_its_answer_is_on_its_way_goes_back() -> None:
     store = Store(remote=True)
     driver = store.driver
     assert isinstance(driver, RemoteDriver)

@@ -49,7 +49,7 @@ def test_a_slow_consumer_loses_nothing_that_waits() -> None:
         _, now = work_off(intake, now, 40.0)
 
 
-def test_what_waits_for_half_of_its_lease_is_given_back() -> None:
+def test_a_message_that_waits_for_half_of_its_lease_is_given_back() -> None:
     intake = Intake(10)
     first, second, third = claimed(intake, 3, 0.0)
     assert intake.take(1.0) is first

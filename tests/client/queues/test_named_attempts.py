@@ -85,7 +85,7 @@ def test_an_empty_kind_is_a_kind(store: Store) -> None:
 
 
 @pytest.mark.parametrize("kind", [None, "k"])
-def test_what_a_transaction_has_claimed_it_may_settle_by_id(store: Store, kind: str | None) -> None:
+def test_a_transaction_may_settle_by_id_what_it_has_claimed(store: Store, kind: str | None) -> None:
     q = store.db.create_queue("q", purge_after=0)
     for _ in range(3):
         enqueue(store, kind="k")
@@ -102,7 +102,7 @@ def test_what_a_transaction_has_claimed_it_may_settle_by_id(store: Store, kind: 
 # --- replaced
 
 
-def test_what_was_only_rescheduled_is_replaced(store: Store) -> None:
+def test_a_message_that_was_only_rescheduled_is_replaced(store: Store) -> None:
     q = store.db.create_queue("q", on_duplicate="replace")
     enqueue(store, b"old", id="a", deliver_at=100)
     q.reschedule("a", deliver_at=200)
@@ -154,7 +154,7 @@ def test_a_queue_that_keeps_less_long_purges_sooner(store: Store) -> None:
     assert q.stats().purged == 1
 
 
-def test_no_number_of_attempts_is_too_large_to_count_on(store: Store) -> None:
+def test_an_epoch_at_its_limit_can_still_be_counted(store: Store) -> None:
     q = store.db.create_queue("q", ack_wait=10, max_backoff=1, max_attempts=None)
     enqueue(store, id="a")
     for epoch in (1_000_000_001, 2**64 - 1, 2**64):

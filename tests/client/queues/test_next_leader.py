@@ -47,7 +47,7 @@ def test_a_client_that_comes_back_in_time_keeps_its_leases() -> None:
     store.db.close()
 
 
-def test_what_a_transaction_of_a_vanished_client_claimed_goes_back() -> None:
+def test_the_claims_of_a_vanished_client_go_back() -> None:
     store = Store(remote=True)
     driver = store.driver
     assert isinstance(driver, RemoteDriver)

@@ -296,7 +296,7 @@ def test_the_dead_may_go_to_a_queue_of_their_own(store: Store) -> None:
     assert q.dead_letters() == []
 
 
-def test_what_its_transaction_claims(store: Store) -> None:
+def test_a_transaction_settles_or_gives_back_its_claims(store: Store) -> None:
     q = store.db.create_queue("q")
     for each in "abc":
         enqueue(store, id=each)
@@ -429,7 +429,7 @@ def test_order_within_a_group(store: Store) -> None:
     assert ids(q.claim(10)) == ["a2"]
 
 
-def test_when_a_group_is_done(store: Store) -> None:
+def test_the_follower_of_a_group_comes_when_the_group_is_done(store: Store) -> None:
     q = store.db.create_queue("q")
     with store.db.begin() as tx:
         for each in "ab":

@@ -130,7 +130,9 @@ def test_long_lists_are_cut(sender: FakeSender, db: blocking.Database) -> None:
     assert len(sender.asked) == 3
 
 
-def test_what_is_gathered_counts_towards_the_limit(db: blocking.Database) -> None:
+def test_gathered_messages_count_towards_the_limit_of_the_transaction(
+    db: blocking.Database,
+) -> None:
     tx = db.begin()
     for _ in range(16):
         tx.enqueue("q", b"x" * 1_000_000)
@@ -138,7 +140,9 @@ def test_what_is_gathered_counts_towards_the_limit(db: blocking.Database) -> Non
         tx.enqueue("q", b"x" * 1_000_000)
 
 
-def test_when_done(sender: FakeSender, db: blocking.Database) -> None:
+def test_a_follower_can_be_given_as_an_enqueue_or_a_mapping(
+    sender: FakeSender, db: blocking.Database
+) -> None:
     with db.begin() as tx:
         tx.when_done("q", "g", postroom.Enqueue("q", 1, kind="sum", id="all"))
         tx.when_done("q", "g", {"queue": "q", "payload": 1, "kind": "sum", "id": "all"})

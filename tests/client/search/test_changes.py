@@ -136,7 +136,7 @@ class World:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_no_posting_is_lost_in_whatever_order_updates_are_carried_out(part: int) -> None:
+def test_postings_are_complete_in_any_order_of_deferred_updates(part: int) -> None:
     for seed in range(100 * part, 100 * part + 100):
         world = World(Random(seed), building=False)
         for _ in range(40):

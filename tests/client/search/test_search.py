@@ -77,7 +77,7 @@ def test_a_document_that_changes_is_found_as_it_is(
     assert differences(db, "wines") == []
 
 
-def test_what_is_rolled_back_is_not_indexed(
+def test_a_document_that_is_rolled_back_is_not_indexed(
     db: postroom.Database, index: postroom.SearchIndex
 ) -> None:
     tx = db.begin()
@@ -142,7 +142,7 @@ def test_a_dropped_index_leaves_nothing(db: postroom.Database, index: postroom.S
         index.put(tx, b"wine/1", b"x")
 
 
-def test_what_late_tasks_have_left_is_swept(
+def test_data_left_by_late_tasks_is_swept(
     db: postroom.Database, index: postroom.SearchIndex
 ) -> None:
     for id_ in ("7", "8"):
@@ -191,7 +191,7 @@ def test_an_index_is_not_searched_before_it_is_built(db: postroom.Database) -> N
         ),
     ],
 )
-def test_what_cannot_be_indexed_is_refused(
+def test_a_document_that_cannot_be_indexed_is_refused(
     db: postroom.Database,
     index: postroom.SearchIndex,
     change: Any,
@@ -217,7 +217,7 @@ def test_a_document_of_many_words_fits_into_a_transaction(db: postroom.Database)
 
 
 @pytest.mark.parametrize("part", [b"k", b"\x00"])  # which keys of tuples have twice
-def test_what_is_put_can_be_deleted(part: bytes) -> None:
+def test_a_document_that_can_be_put_can_be_deleted(part: bytes) -> None:
     with postroom.open(":memory:") as db:
         index = db.create_search_index("d", b"d/")
         key = b"d/" + part * (INDEXED_KEY_BYTES_MAX - 2)
@@ -285,7 +285,7 @@ def test_long_documents_that_were_changed_during_a_build_are_settled() -> None:
         (("x" * 129, b"d/"), ValueError),
     ],
 )
-def test_what_cannot_be_an_index_is_refused(arguments: Any, error: type[Exception]) -> None:
+def test_an_impossible_index_is_refused(arguments: Any, error: type[Exception]) -> None:
     with postroom.open(":memory:") as db:
         with pytest.raises(error):
             db.create_search_index(*arguments)

@@ -66,7 +66,7 @@ def test_a_query_is_read(text: str, expected: Query) -> None:
 @pytest.mark.parametrize(
     "text", ["", " - ", '""', "*", " ".join(map(str, range(SEARCHED_WORDS_MAX + 1)))]
 )
-def test_what_cannot_be_searched_for_is_refused(text: str) -> None:
+def test_an_impossible_search_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="word"):
         parse(text)
 

@@ -84,7 +84,7 @@ def test_on_a_database_of_asyncio_that_is_closed() -> None:
     asyncio.run(main())
 
 
-def test_until_idle_reaches_mail_behind_many_inboxes_that_fail(
+def test_run_until_idle_reaches_mail_behind_many_failing_inboxes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(inboxes, "LOOKED_AT_ONCE", 10)

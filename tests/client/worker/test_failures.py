@@ -181,7 +181,9 @@ def test_failures_are_summed_up_each_minute_and_forgotten_after_an_hour(
     asyncio.run(main())
 
 
-def test_what_a_log_cannot_show_is_escaped(store: postroom.testing.Store, lines: Lines) -> None:
+def test_an_error_with_control_characters_is_escaped_in_the_log(
+    store: postroom.testing.Store, lines: Lines
+) -> None:
     store.db.create_queue("q")
     worker = postroom.Worker(store.db)
 

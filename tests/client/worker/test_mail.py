@@ -178,7 +178,7 @@ def test_a_batch_that_is_too_large_to_be_postponed_at_once(store: postroom.testi
     assert [each.attempts for each in store.db.scheduled(limit=5000)] == [1] * 2000
 
 
-def test_what_is_no_fault_of_the_message_is_not_counted(
+def test_a_retryable_error_is_not_counted_as_an_attempt(
     store: postroom.testing.Store,
 ) -> None:
     db, worker, tries = store.db, postroom.Worker(store.db), []
@@ -197,7 +197,7 @@ def test_what_is_no_fault_of_the_message_is_not_counted(
     assert db.dead_letters() == []
 
 
-def test_what_the_codec_cannot_unpack_dies_too() -> None:
+def test_a_message_that_the_codec_cannot_unpack_becomes_a_dead_letter() -> None:
     with postroom.testing.Store(codec=Choosy()) as store:
         db, worker, seen = store.db, postroom.Worker(store.db), []
 
@@ -302,7 +302,7 @@ def test_one_worker_a_key_at_a_time() -> None:
             assert [number for of, number in seen if of == key] == list(range(15))
 
 
-def test_what_was_claimed_together_begins_together() -> None:
+def test_messages_claimed_together_begin_together() -> None:
     """Otherwise each transaction has a turn of the store, and a sync, of its own."""
     together = 8
 

@@ -193,7 +193,7 @@ SETTLED = [
 
 @forms
 @pytest.mark.parametrize(("settle", "counted"), SETTLED)
-def test_what_a_function_has_settled_stays_so(
+def test_a_message_settled_by_its_function_stays_settled(
     store: postroom.testing.Store, settle: Any, counted: str, is_async: bool
 ) -> None:
     q = store.db.create_queue("q")

@@ -122,7 +122,7 @@ def test_mail_whose_function_hangs_is_postponed(hanging: Hanging, kind: str) -> 
         assert store.db.get(b"k") is None
 
 
-def test_nothing_that_a_lost_thread_does_counts(hanging: Hanging) -> None:
+def test_writes_of_a_lost_thread_do_not_count(hanging: Hanging) -> None:
     errors: list[Exception] = []
 
     def function(message: Any, tx: Any) -> None:
