@@ -42,7 +42,7 @@ def test_only_who_goes_on_reads_ahead() -> None:
     assert len(ahead) == 2
 
 
-def test_what_was_read_is_given_in_order() -> None:
+def test_messages_read_ahead_are_given_in_order() -> None:
     ahead = filled(3, 4, 5, 6)
     assert ahead.find(KEY, ids(3)[0], 1, 100) == (messages(3), ids(4)[0])
     ahead.give(KEY, 1)
@@ -54,12 +54,12 @@ def test_what_was_read_is_given_in_order() -> None:
 
 
 @pytest.mark.parametrize("asked", [0, -1, 4])
-def test_what_is_not_known_is_read(asked: int) -> None:
+def test_a_gap_in_the_read_ahead_is_read_from_the_store(asked: int) -> None:
     assert filled(3, 4, 5, 6).find(KEY, ids(3)[0], asked, 100) is None
 
 
 @pytest.mark.parametrize(("start", "found"), [(2, False), (3, True), (4, False)])
-def test_it_is_for_who_begins_where_it_begins(start: int, found: bool) -> None:
+def test_the_read_ahead_serves_a_reap_that_begins_where_it_begins(start: int, found: bool) -> None:
     assert (filled(3, 4, 5).find(KEY, ids(start)[0], 1, 100) is not None) is found
 
 
@@ -72,13 +72,13 @@ def test_a_page_has_a_size_and_one_message_at_least() -> None:
 
 
 @pytest.mark.parametrize(("first", "left"), [(1, 0), (3, 0), (4, 1), (5, 2), (6, 3)])
-def test_what_arrives_in_it_ends_it_there(first: int, left: int) -> None:
+def test_a_message_that_arrives_within_the_read_ahead_cuts_it_there(first: int, left: int) -> None:
     ahead = filled(3, 4, 5)
     ahead.arrives({KEY: ids(first)[0], b"another": b""})
     assert len(ahead) == left
 
 
-def test_nothing_is_left_of_it_if_some_arrive_before_it_and_some_perhaps_in_it() -> None:
+def test_the_read_ahead_is_dropped_if_messages_may_have_arrived_within_it() -> None:
     ahead = filled(3, 4, 5, 6)
     ahead.give(KEY, 2)
     ahead.arrives({KEY: ids(1)[0]})
@@ -86,20 +86,22 @@ def test_nothing_is_left_of_it_if_some_arrive_before_it_and_some_perhaps_in_it()
     assert ahead.find(KEY, ids(5)[0], 1, 100) is None
 
 
-def test_what_arrives_right_behind_what_was_given_is_not_passed_over() -> None:
+def test_a_message_that_arrives_right_behind_the_given_ones_is_not_passed_over() -> None:
     ahead = filled(5, 6, 7)
     ahead.arrives({KEY: ids(3)[0]})
     assert ahead.find(KEY, ids(2)[0] + b"\x00", 1, 100) is None
 
 
 @pytest.mark.parametrize(("gone", "left"), [((1, 2), 3), ((2, 3), 0), ((5, 1), 0), ((9,), 0)])
-def test_what_is_taken_out_of_it_is_not_given(gone: tuple[int, ...], left: int) -> None:
+def test_a_message_removed_from_the_read_ahead_is_not_given(
+    gone: tuple[int, ...], left: int
+) -> None:
     ahead = filled(3, 4, 5)
     ahead.gone(KEY, ids(*gone))
     assert len(ahead) == left
 
 
-def test_it_holds_so_many_of_so_many_inboxes() -> None:
+def test_the_read_ahead_is_bounded_in_messages_and_inboxes() -> None:
     ahead = Ahead()
     many = messages(*range(2, 2 * MESSAGES))
     for number in range(READ_AHEAD_INBOXES_MAX + 3):
@@ -110,7 +112,7 @@ def test_it_holds_so_many_of_so_many_inboxes() -> None:
     assert ahead.find(b"0", ids(2)[0], 1, 100) is None
 
 
-def test_it_holds_so_many_bytes() -> None:
+def test_the_read_ahead_is_bounded_in_bytes() -> None:
     ahead = Ahead()
     read(ahead, messages(1), messages(2))
     half = READ_AHEAD_BYTES_MAX // 2

@@ -22,7 +22,7 @@ def ids(*numbers: int) -> list[bytes]:
     return [id_ for id_, _ in messages(*numbers)]
 
 
-def test_what_was_found_is_given_back_once() -> None:
+def test_found_messages_are_given_back_once() -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1, 2))
     found = claims.take_found(KEY, ONE, ids(1, 2))
@@ -38,7 +38,7 @@ def test_what_was_found_is_given_back_once() -> None:
     [ids(1), ids(1, 2, 3), ids(2, 1), ids(1, 1), []],
     ids=["less", "more", "order", "twice", "none"],
 )
-def test_it_is_for_exactly_these(asked: list[bytes]) -> None:
+def test_found_messages_serve_only_a_commit_of_exactly_these(asked: list[bytes]) -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1, 2))
     assert claims.take_found(KEY, ONE, asked) is None
@@ -46,14 +46,14 @@ def test_it_is_for_exactly_these(asked: list[bytes]) -> None:
     assert claims.take_found(b"another inbox", ONE, ids(1, 2)) is None
 
 
-def test_who_reaps_again_has_to_read() -> None:
+def test_a_second_reap_of_a_transaction_has_to_read() -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1))
     claims.claim(KEY, ONE, messages(2))
     assert claims.take_found(KEY, ONE, ids(1, 2)) is None
 
 
-def test_what_another_one_has_reaped_is_not_found_any_more() -> None:
+def test_a_message_reaped_by_another_transaction_is_not_found() -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1, 2))
     claims.claim(KEY, OTHER, messages(3, 4))
@@ -63,7 +63,7 @@ def test_what_another_one_has_reaped_is_not_found_any_more() -> None:
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_what_arrives_in_between_leaves_a_gap(applied: bool) -> None:
+def test_a_message_that_arrives_in_between_leaves_a_gap(applied: bool) -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1, 5))
     for first in (7, 3):
@@ -73,7 +73,7 @@ def test_what_arrives_in_between_leaves_a_gap(applied: bool) -> None:
     assert not found.is_gapless
 
 
-def test_what_others_hold_in_between_is_a_gap() -> None:
+def test_a_message_held_by_another_in_between_is_a_gap() -> None:
     claims = Claims()
     claims.claim(KEY, OTHER, messages(2, 3))
     claims.claim(KEY, ONE, messages(1, 4))
@@ -96,7 +96,7 @@ def test_memory_is_bounded_and_given_back() -> None:
     assert claims.take_found(KEY, b"e", ids(1)) is not None
 
 
-def test_what_comes_after_the_found_ones_is_known_until_it_changes() -> None:
+def test_the_message_after_the_found_ones_is_known_until_it_changes() -> None:
     (after,) = ids(9)
 
     def following(change: Callable[[Claims], None]) -> bytes:
@@ -129,7 +129,9 @@ def test_what_comes_after_the_found_ones_is_known_until_it_changes() -> None:
     ],
     ids=["gone", "nothing gone", "arriving", "arrived", "another lease", "released"],
 )
-def test_what_was_read_ahead_is_told_the_same(what: Callable[[Claims], object], left: int) -> None:
+def test_changes_of_claims_reach_the_read_ahead(
+    what: Callable[[Claims], object], left: int
+) -> None:
     claims = Claims()
     claims.claim(KEY, ONE, messages(1))
     beyond = messages(2, 3, 5)
@@ -163,7 +165,7 @@ def test_a_change_of_an_inbox_costs_the_same_however_many_reap_it(
     assert lines[1] <= lines[0] + 2 * 900
 
 
-def test_what_was_taken_is_held_by_nobody_and_not_stepped_over() -> None:
+def test_a_taken_message_is_not_held_and_not_stepped_over() -> None:
     claims = Claims()
     for number in range(1, 10):
         claims.claim(KEY, b"%d" % number, messages(number))

@@ -35,7 +35,7 @@ def test_a_length_is_counted_from_the_evaluation() -> None:
     assert due.resolved(due.after(0), NOW, wall) == 0
 
 
-def test_what_is_past_is_due() -> None:
+def test_a_time_in_the_past_is_due() -> None:
     assert due.resolved(NOW, NOW, wall) == 0
     assert due.resolved(NOW + 1, NOW, wall) == NOW + 1
     assert due.resolved(due.at(NOW - 2), NOW, wall) == 0
@@ -55,7 +55,7 @@ def test_a_stored_due_time_is_one_of_64_bits(asked: int) -> None:
 
 
 @pytest.mark.parametrize("asked", HOSTILE)
-def test_whatever_due_time_a_client_sends_the_store_goes_on(
+def test_the_store_goes_on_after_any_due_time_of_a_client(
     asked: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(remote=True)

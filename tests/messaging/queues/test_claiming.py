@@ -83,7 +83,7 @@ def test_equals_take_turns(queues: Queues) -> None:
     assert got == [[b"0", b"3"], [b"1", b"4"], [b"2", b"5"]]
 
 
-def test_no_more_come_than_batch_size_credit_and_bytes_allow(queues: Queues) -> None:
+def test_a_claim_is_bounded_by_batch_size_credit_and_bytes(queues: Queues) -> None:
     queues.enqueue(*[b"12345678" for _ in range(20)])
     assert len(queues.claim(100)) == 10
     assert len(queues.claim(3)) == 3
@@ -92,7 +92,7 @@ def test_no_more_come_than_batch_size_credit_and_bytes_allow(queues: Queues) -> 
     assert queues.counts()["leased"] == 16
 
 
-def test_who_gives_up_waiting_gets_nothing_and_nothing_is_lost(queues: Queues) -> None:
+def test_a_consumer_that_gives_up_waiting_loses_no_message(queues: Queues) -> None:
     driver = queues.store.driver
     request = queues.claim_request(1, wait=True)
     waiting = queues.start(request)
@@ -135,7 +135,7 @@ def test_a_consumer_sees_only_what_has_its_headers(queues: Queues) -> None:
     assert queues.payloads(selection=ClaimSelection(where={"even": False})) == [b"1", b"3"]
 
 
-def test_what_nobody_wants_is_not_in_the_way_of_what_is_wanted(queues: Queues) -> None:
+def test_unwanted_messages_do_not_block_wanted_ones(queues: Queues) -> None:
     queues.update(cache_size=10)
     for number in range(40):
         queues.enqueue(*[b"%d" % number] * 10, kind="unwanted")

@@ -67,7 +67,7 @@ def test_a_request_that_does_not_wait_is_answered_at_once(queues: Queues) -> Non
     assert queues.send(queues.claim_request(0, in_hand=in_hand)).over == []
 
 
-def test_nothing_is_left_of_consumers_that_give_up(queues: Queues) -> None:
+def test_consumers_that_give_up_leave_no_credit_behind(queues: Queues) -> None:
     queues.enqueue(b"1")
     in_hand = [attempt(each) for each in queues.claim(1)]
     waits: list[Any] = [

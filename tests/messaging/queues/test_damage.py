@@ -106,7 +106,7 @@ def tear_first(queues: Damaged, prefix: bytes) -> None:
 
 
 @pytest.mark.parametrize("record", AT_RESTART)
-def test_what_is_damaged_at_a_new_lease_is_set_aside_and_can_be_dropped(
+def test_a_queue_damaged_at_a_new_lease_is_set_aside_and_can_be_dropped(
     queues: Damaged, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     number = queues.manager().definition.number
@@ -155,7 +155,7 @@ MET_LATER: dict[str, tuple[Where, ClaimSelection, float]] = {
 
 
 @pytest.mark.parametrize("record", MET_LATER)
-def test_what_is_met_later_sets_its_queue_aside(
+def test_damage_that_is_met_later_sets_its_queue_aside(
     queues: Damaged, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where, selection, seconds = MET_LATER[record]
@@ -230,7 +230,7 @@ def test_an_entry_in_another_group_than_it_tells_is_damage(queues: Damaged, told
     queues.check_that_others_go_on()
 
 
-def test_what_is_torn_while_it_is_used_is_dropped_by_what_is_remembered(queues: Damaged) -> None:
+def test_a_queue_whose_definition_is_torn_in_use_can_be_dropped(queues: Damaged) -> None:
     """Also while another definition is damaged, of which nobody knows the number."""
     number = queues.manager().definition.number
     queues.tear(definition_key("third"))
@@ -271,7 +271,7 @@ def test_a_request_that_meets_it_is_refused_and_its_queue_goes_on(queues: Damage
     assert queues.told()[Q] == ""
 
 
-def test_what_the_engine_cannot_read_is_no_damage_of_a_queue(
+def test_a_block_that_the_engine_cannot_read_is_no_damage_of_a_queue(
     queues: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes the way of disks that are damaged: another node may have it whole."""
@@ -303,7 +303,9 @@ def test_messages_die_at_home_if_the_queue_that_they_would_move_to_is_damaged(
         assert queues.stats(name).failures == 0
 
 
-def test_who_would_enqueue_what_follows_into_a_damaged_queue_is_refused(queues: Damaged) -> None:
+def test_an_acknowledgement_whose_follower_goes_to_a_damaged_queue_is_refused(
+    queues: Damaged,
+) -> None:
     queues.enqueue(b"last", name="third", group="h")
     queues.commit(WhenDone("third", "h", queues.message(b"follower")))
     last = next(each for each in queues.claim(100, name="third") if each.payload == b"last")
@@ -314,7 +316,7 @@ def test_who_would_enqueue_what_follows_into_a_damaged_queue_is_refused(queues: 
     assert queues.stats("third").leased == 3
 
 
-def test_of_several_definitions_that_are_damaged_the_last_to_go_takes_all_along(
+def test_the_last_dropped_of_several_damaged_queues_takes_all_remains_along(
     queues: Damaged,
 ) -> None:
     numbers = [queues.manager(name).definition.number for name in (Q, "other")]

@@ -40,7 +40,7 @@ def test_several_queues_are_made_and_used_in_one_transaction() -> None:
     assert [queues.stats(name).leased for name in names] == [1, 1, 1]
 
 
-def test_what_is_made_in_a_transaction_that_fails_is_not_there() -> None:
+def test_a_queue_made_in_a_failed_transaction_does_not_exist() -> None:
     queues = Queues()
     with pytest.raises(Invalid, match="no queue 'other'"):
         queues.commit(CreateQueue(Q, QueueSettings()), queues.message(b"x", "other"))

@@ -16,7 +16,7 @@ from postroom.ranges.requests import Get, Put
 from tests.messaging.queues.harness import Queues
 
 
-def test_what_was_taken_for_a_proposal_that_was_too_large_is_fired_by_a_smaller_one(
+def test_messages_of_a_proposal_that_was_too_large_are_fired_by_a_smaller_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queues = Queues()
@@ -46,7 +46,7 @@ def test_what_was_taken_for_a_proposal_that_was_too_large_is_fired_by_a_smaller_
     assert queues.counts()["fired"] == len(got)
 
 
-def test_what_fails_on_the_way_is_forgotten_and_tried_again(
+def test_a_firing_that_fails_on_the_way_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queues = Queues()
@@ -106,7 +106,7 @@ def test_endless_rejections_grow_neither_log_nor_disk_more_than_is_counted() -> 
     assert max(entries) <= 6 + 2 * 3600 / 5  # a write for each attempt, due date and garbage list
 
 
-def test_what_many_queues_have_for_those_who_wait_is_more_than_one_command_holds(
+def test_waiting_consumers_of_many_queues_are_served_by_several_commands(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queues = Queues()
@@ -129,7 +129,7 @@ def test_what_many_queues_have_for_those_who_wait_is_more_than_one_command_holds
     assert all(claimed.messages for claimed in claims)
 
 
-def test_who_waits_is_served_also_if_a_proposal_was_too_large(
+def test_a_waiting_consumer_is_served_after_a_proposal_was_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it has fired waits yet, and nothing else happens in its queue."""
@@ -153,7 +153,7 @@ def test_who_waits_is_served_also_if_a_proposal_was_too_large(
     assert len(messages) == 30
 
 
-def test_what_is_fired_by_the_proposal_that_replaces_all_that_is_stored_goes_back(
+def test_messages_fired_by_a_proposal_that_replaces_the_state_go_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory begins afresh once it is applied, before who waits is answered: the messages are

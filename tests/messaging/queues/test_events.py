@@ -26,7 +26,7 @@ def queues() -> Queues:
 # --- groups
 
 
-def test_when_all_of_a_group_are_done_the_follower_is_enqueued_with_the_last(
+def test_the_follower_of_a_group_is_enqueued_with_the_last_acknowledgement(
     queues: Queues,
 ) -> None:
     queues.enqueue(b"1", b"2", b"3", group="g")
@@ -43,7 +43,7 @@ def test_when_all_of_a_group_are_done_the_follower_is_enqueued_with_the_last(
     assert queues.claim(name="next", wait=False) == []
 
 
-def test_if_nothing_is_outstanding_it_is_enqueued_at_once(queues: Queues) -> None:
+def test_the_follower_of_an_empty_group_is_enqueued_at_once(queues: Queues) -> None:
     queues.when_done("g", queues.message(b"at once", "next"))
     assert queues.payloads(name="next") == [b"at once"]
     queues.enqueue(b"1", group="g")
@@ -100,7 +100,7 @@ def test_the_dead_go_to_the_queue_that_is_named_for_them(queues: Queues) -> None
     assert (counts["buried"], counts["rejected"]) == (1, 1)
 
 
-def test_if_that_queue_is_gone_they_stay(queues: Queues) -> None:
+def test_dead_messages_stay_if_their_dead_letter_queue_is_gone(queues: Queues) -> None:
     queues.update(dead_letter_queue="next", max_attempts=1)
     queues.drop("next")
     queues.enqueue(b"1")
@@ -142,7 +142,7 @@ def test_a_schedule_enqueues_once_a_tick(queues: Queues) -> None:
 
 
 @pytest.mark.usefixtures("cron")
-def test_of_missed_ticks_the_latest_is_made_up_for(queues: Queues) -> None:
+def test_the_latest_of_missed_ticks_is_made_up_for(queues: Queues) -> None:
     queues.commit(SetSchedule(Q, "often", "* * * * *"))
     queues.pass_time(61)
     assert len(ticks(queues)) == 1
@@ -180,14 +180,14 @@ def test_a_schedule_follows_its_time_zone_over_a_change_of_the_clocks(queues: Qu
 
 
 @pytest.mark.usefixtures("cron")
-def test_what_is_no_schedule_is_refused(queues: Queues) -> None:
+def test_a_wrong_cron_expression_or_time_zone_is_refused(queues: Queues) -> None:
     with pytest.raises(Invalid, match="no cron expression"):
         queues.commit(SetSchedule(Q, "x", "61 * * * *"))
     with pytest.raises(Invalid, match="no time zone"):
         queues.commit(SetSchedule(Q, "x", "* * * * *", timezone="Mars/Olympus"))
 
 
-def test_what_died_in_the_step_that_purged_all_else_is_purged_in_time(queues: Queues) -> None:
+def test_a_message_that_dies_in_a_purging_step_is_purged_in_time(queues: Queues) -> None:
     queues.create("short", ack_wait=1.0, purge_after=0.0, max_attempts=1, dead_letter_queue="next")
     queues.enqueue(b"1", b"2", name="short")
     first, _ = queues.claim(2, name="short")

@@ -100,7 +100,7 @@ def test_transactions_of_one_proposal_make_one_mark_or_none(queues: Queues) -> N
     assert not leased(queues)
 
 
-def test_what_another_transaction_of_the_proposal_has_ended_is_lost(queues: Queues) -> None:
+def test_an_attempt_ended_by_another_transaction_of_the_proposal_is_lost(queues: Queues) -> None:
     messages = queues.claim(3)
     one, both, two = messages[:1], messages[:2], messages[1:2]
     outcomes = at_once(queues, *(acknowledging(*each) for each in (one, both, two)))
@@ -167,7 +167,7 @@ def test_all_of_it_runs_out_together(queues: Queues) -> None:
     assert queues.counts()["expired"] == 5
 
 
-def test_what_is_kept_of_a_claim_is_a_few_times_what_is_held_of_it() -> None:
+def test_the_record_of_a_claim_shrinks_with_its_held_messages() -> None:
     queues = Queues()
     queues.create(ack_wait=20.0, batch_size=60)
     queues.enqueue(*(b"%d" % number for number in range(60)))
@@ -192,7 +192,7 @@ def test_what_is_kept_of_a_claim_is_a_few_times_what_is_held_of_it() -> None:
     assert queues.counts()["expired"] == 2
 
 
-def test_it_is_marked_though_firing_fails_in_the_same_proposal(
+def test_an_acknowledgement_is_noted_though_firing_fails_in_its_proposal(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = queues.claim(6)
@@ -208,7 +208,7 @@ def test_it_is_marked_though_firing_fails_in_the_same_proposal(
     assert held(queues)[:5] == [PAYLOADS[0], *PAYLOADS[2:]]
 
 
-def test_it_is_marked_though_the_step_before_came_to_nothing(queues: Queues) -> None:
+def test_an_acknowledgement_is_noted_though_the_step_before_did_nothing(queues: Queues) -> None:
     messages = queues.claim(6)
     manager = queues.manager()
     manager.give_back_later([((b"gone", "", b"gone"), 1)], None)
@@ -219,7 +219,9 @@ def test_it_is_marked_though_the_step_before_came_to_nothing(queues: Queues) -> 
     assert sorted(held(queues)) == [PAYLOADS[0], *PAYLOADS[2:]]
 
 
-def test_it_is_held_by_what_succeeded_though_a_longer_extension_failed(queues: Queues) -> None:
+def test_a_message_is_held_by_the_successful_extension_if_a_longer_one_fails(
+    queues: Queues,
+) -> None:
     first, second = queues.claim(2)
     extend = Extend(Q, [attempt(second)], 100.0)
     fails = Extend(Q, [attempt(second), msgspec.structs.replace(attempt(second), epoch=7)], 200.0)

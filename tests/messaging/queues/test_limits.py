@@ -149,7 +149,7 @@ def test_a_head_that_waits_can_be_brought_forward() -> None:
 # --- concurrency
 
 
-def test_no_more_are_leased_than_allowed_whoever_leads(queues: Queues) -> None:
+def test_max_concurrency_holds_under_each_leader(queues: Queues) -> None:
     queues.update(max_concurrency=3)
     queues.enqueue(*[b"%d" % number for number in range(10)])
     held = queues.claim(10)
@@ -166,7 +166,7 @@ def test_no_more_are_leased_than_allowed_whoever_leads(queues: Queues) -> None:
     assert len(queues.claim(10)) == 4
 
 
-def test_of_a_group_no_more_are_leased_than_allowed(queues: Queues) -> None:
+def test_group_max_concurrency_bounds_the_leased_messages_of_a_group(queues: Queues) -> None:
     queues.update(group_max_concurrency=2)
     for group in ("a", "b"):
         queues.enqueue(*[group.encode() + b"%d" % number for number in range(4)], group=group)
@@ -244,7 +244,7 @@ def test_memory_is_bounded_with_a_group_for_each_message(queues: Queues) -> None
     assert len(queues.manager().ready) <= 50
 
 
-def test_what_comes_while_there_is_no_room_is_fired_too(queues: Queues) -> None:
+def test_messages_that_come_while_the_cache_is_full_are_fired_too(queues: Queues) -> None:
     queues.update(cache_size=10)
     sent, got = 0, []
     for number in range(60):
@@ -287,7 +287,7 @@ def test_failing_heads_of_more_groups_than_there_is_room_for_hold_up_nobody(
     assert heads == [b"head"] * groups
 
 
-def test_who_does_not_wait_finds_what_is_stored_behind_the_last_round_of_reading(
+def test_a_claim_without_waiting_finds_stored_messages_behind_the_cache(
     queues: Queues,
 ) -> None:
     queues.update(cache_size=2)
@@ -296,7 +296,7 @@ def test_who_does_not_wait_finds_what_is_stored_behind_the_last_round_of_reading
     assert [queues.payloads(1, wait=False) for _ in range(4)] == [[b"1"], [b"2"], [b"3"], [b"4"]]
 
 
-def test_nothing_stays_in_memory_when_all_is_done(queues: Queues) -> None:
+def test_the_memory_of_a_queue_is_empty_when_all_messages_are_done(queues: Queues) -> None:
     queues.update(order="group", group_max_rate=1000.0)
     for number in range(30):
         queues.enqueue(b"x", group=str(number))

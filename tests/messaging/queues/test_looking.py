@@ -95,7 +95,7 @@ def test_a_claim_is_given_a_message_behind_groups_of_which_nothing_is_left(
     assert queues.payloads(1) == [b"x"]
 
 
-def test_what_was_missed_comes_before_what_lies_behind_it_in_its_group() -> None:
+def test_a_message_that_was_passed_over_comes_before_later_ones_of_its_group() -> None:
     queues = Queues()
     queues.create(cache_size=1, group_max_concurrency=1)
     only_a = ClaimSelection(kinds=("a",))

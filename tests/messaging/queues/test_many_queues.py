@@ -236,7 +236,7 @@ def test_messages_that_are_due_are_handed_out_after_a_change_of_leader() -> None
     assert [len(each.result().messages) for each in waiting] == [1] * 20
 
 
-def test_what_is_done_is_purged_though_nobody_has_asked_for_its_queue() -> None:
+def test_done_messages_of_unused_queues_are_purged() -> None:
     queues = filled(5)
     for number in range(5):
         queues.enqueue(b"x", name=f"tenant {number}")

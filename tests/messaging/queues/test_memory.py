@@ -69,13 +69,13 @@ def test_ten_times_as_many_waiting_need_no_more(many: Queues) -> None:
     assert len(many.manager().ready) <= 1000
 
 
-def test_nor_do_they_if_they_all_come_under_this_lease() -> None:
+def test_messages_enqueued_under_this_lease_do_not_cost_memory() -> None:
     few, many = filled(FEW // 4).manager(), filled(FEW * 2).manager()
     assert len(many.ready) <= 1000
     assert things_in(many) < 1.2 * things_in(few) + 100
 
 
-def test_nor_do_they_while_they_are_enqueued_and_consumed(many: Queues) -> None:
+def test_messages_that_are_enqueued_and_consumed_do_not_cost_memory(many: Queues) -> None:
     def work() -> None:
         for _ in range(20):
             many.enqueue(*[b"more"] * 100, group="g1")
@@ -85,7 +85,7 @@ def test_nor_do_they_while_they_are_enqueued_and_consumed(many: Queues) -> None:
     assert len(many.manager().ready) <= 1000
 
 
-def test_what_is_far_off_costs_nothing() -> None:
+def test_messages_scheduled_far_ahead_cost_nothing() -> None:
     """One moment of it is known; while time passes nothing of it is read but the first."""
     queues = filled(20_000, after=30 * 86400)
     assert under_a_lease_of(queues) < 100_000

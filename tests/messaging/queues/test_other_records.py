@@ -154,7 +154,7 @@ SET_ASIDE: Final[dict[str, tuple[Where, Change, Change, ClaimSelection, float]]]
 
 
 @pytest.mark.parametrize("record", SET_ASIDE)
-def test_what_is_of_something_else_sets_its_queue_aside(
+def test_a_record_of_another_message_sets_its_queue_aside(
     queues: Full, record: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     where, decode, change, selection, seconds = SET_ASIDE[record]
@@ -243,9 +243,7 @@ def test_a_pointer_to_nothing_is_damage(queues: Full) -> None:
 
 
 @pytest.mark.parametrize("other", [{"seq": OTHER_SEQ}, {"group": "z"}])
-def test_also_a_ready_entry_behind_others_is_that_of_its_key(
-    queues: Full, other: dict[str, Any]
-) -> None:
+def test_a_wrong_ready_entry_behind_others_is_noticed(queues: Full, other: dict[str, Any]) -> None:
     """The first one of a group is read by itself, the others together."""
     queues.enqueue(b"1", b"2", b"3", group="many")
     last = queues.keys_below(queues.manager().layout.group_prefix("many"))[-1]

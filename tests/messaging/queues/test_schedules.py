@@ -26,7 +26,7 @@ def seconds(length: int) -> float:
 # --- schedules and priorities
 
 
-def test_what_is_scheduled_is_fired_at_its_time_and_not_with_the_next_poll(queues: Queues) -> None:
+def test_a_scheduled_message_is_fired_at_its_time_and_not_at_the_next_poll(queues: Queues) -> None:
     waiting = queues.start(queues.claim_request(wait=True))
     queues.enqueue(b"later", after=1.234)
     queues.enqueue(b"much later", after=86400 * 300)
@@ -76,7 +76,7 @@ def test_a_wall_clock_that_is_set_forward_ends_no_lease(queues: Queues) -> None:
     assert queues.acknowledge(message) == 1
 
 
-def test_nor_under_a_leader_that_comes_after_one_whose_clock_was_ahead(queues: Queues) -> None:
+def test_a_lease_does_not_end_early_after_a_leader_whose_clock_was_ahead(queues: Queues) -> None:
     """Its own clock is right, but what it hands out is above all that was handed out before."""
     queues.enqueue(b"1")
     (message,) = queues.claim()
@@ -201,7 +201,7 @@ def test_an_id_is_free_again_once_its_message_is_purged(queues: Queues) -> None:
 # --- who holds messages and vanishes
 
 
-def test_what_a_client_held_that_has_gone_is_fired_again_and_counts(queues: Queues) -> None:
+def test_the_messages_of_a_client_that_has_gone_are_fired_again_and_count(queues: Queues) -> None:
     queues.update(ack_wait=1000.0)
     queues.enqueue(b"1", b"2", b"3")
     gone, there = b"client 1", b"client 2"
@@ -234,7 +234,7 @@ def test_an_embedded_process_that_was_killed_holds_nothing(queues: Queues) -> No
     assert rested.store.clock.seconds < 10
 
 
-def test_what_a_transaction_claimed_goes_back_when_it_ends(queues: Queues) -> None:
+def test_the_messages_that_a_transaction_claimed_go_back_when_it_ends(queues: Queues) -> None:
     queues.enqueue(b"1", b"2")
     transaction = queues.store.driver.next_id()
     held = queues.claim(2, transaction_id=transaction)
@@ -287,7 +287,7 @@ def test_a_claim_under_way_is_sent_elsewhere_when_the_lease_ends(queues: Queues)
 # --- kept, archived, purged, and looked at
 
 
-def test_what_is_done_is_kept_for_its_time_and_then_leaves_nothing(queues: Queues) -> None:
+def test_a_done_message_is_kept_for_its_time_and_then_leaves_no_record(queues: Queues) -> None:
     queues.update(purge_after=500.0)
     queues.enqueue(*[b"%d" % number for number in range(30)])
     queues.enqueue(b"cancelled", id=b"c", key=b"elsewhere")
@@ -308,7 +308,7 @@ def test_what_is_done_is_kept_for_its_time_and_then_leaves_nothing(queues: Queue
     }  # fmt: skip
 
 
-def test_what_is_archived_stays(queues: Queues) -> None:
+def test_an_archived_message_stays(queues: Queues) -> None:
     queues.update(archive=True, purge_after=10.0)
     for number in range(25):
         queues.enqueue(b"%d" % number)

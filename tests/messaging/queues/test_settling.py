@@ -19,7 +19,7 @@ def queues() -> Queues:
     return queues
 
 
-def test_what_is_acknowledged_is_done_together_with_its_effects(queues: Queues) -> None:
+def test_an_acknowledgement_commits_together_with_the_effects_of_the_work(queues: Queues) -> None:
     queues.enqueue(b"1")
     (message,) = queues.claim()
     assert queues.commit(Acknowledge(Q, [attempt(message)]), Put(b"effect", b"1"))[0] == 1
@@ -61,7 +61,7 @@ def test_a_lease_that_has_run_out_is_lost_though_nobody_else_has_the_message(
         queues.acknowledge(message)
 
 
-def test_of_two_in_one_proposal_one_acknowledges(queues: Queues) -> None:
+def test_one_of_two_acknowledgements_in_a_proposal_succeeds(queues: Queues) -> None:
     queues.enqueue(b"1")
     (message,) = queues.claim()
     asked = [queues.transaction(Acknowledge(Q, [attempt(message)])) for _ in range(2)]
@@ -90,7 +90,7 @@ def test_by_its_id_a_message_ends_whoever_holds_it(queues: Queues) -> None:
     assert queues.claim(wait=False) == []
 
 
-def test_what_is_not_acknowledged_in_time_is_fired_again_later_and_later(queues: Queues) -> None:
+def test_an_expired_message_is_fired_again_with_growing_delays(queues: Queues) -> None:
     queues.enqueue(b"1")
     began = queues.now()
     waits = []
@@ -107,7 +107,9 @@ def test_what_is_not_acknowledged_in_time_is_fired_again_later_and_later(queues:
     assert (counts["fired"], counts["expired"]) == (4, 3)
 
 
-def test_what_is_rejected_comes_again_after_a_back_off_or_when_it_is_told(queues: Queues) -> None:
+def test_a_rejected_message_comes_again_after_the_back_off_or_the_given_delay(
+    queues: Queues,
+) -> None:
     queues.enqueue(b"1")
     (message,) = queues.claim()
     assert queues.reject(message, reason="not now") == 1
@@ -123,7 +125,7 @@ def test_what_is_rejected_comes_again_after_a_back_off_or_when_it_is_told(queues
     assert 500_000 <= queues.now() - began >> 16 < 500_100
 
 
-def test_what_is_given_back_uncounted_was_never_fired(queues: Queues) -> None:
+def test_a_message_given_back_uncounted_keeps_its_attempts(queues: Queues) -> None:
     queues.enqueue(b"1")
     (message,) = queues.claim()
     queues.reject(message, uncounted=True)

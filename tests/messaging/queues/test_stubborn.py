@@ -145,7 +145,7 @@ def test_an_empty_queue_gets_another_order(queues: Queues) -> None:
     assert queues.payloads() == [b"1"]
 
 
-def test_what_is_enqueued_with_a_change_of_order_is_found_again(queues: Queues) -> None:
+def test_a_message_enqueued_with_a_change_of_order_is_found_again(queues: Queues) -> None:
     """Where an entry lies depends on the order, and is not stored anywhere else."""
     message = queues.message(b"1", id=b"x", priority=5)
     queues.commit(UpdateQueue(Q, {"order": "group"}), message)
@@ -184,7 +184,7 @@ def test_a_large_queue_is_dropped_without_stepping_over_what_is_deleted(queues: 
     assert manager.empty_from > manager.layout.whole
 
 
-def test_what_a_transaction_holds_goes_back_under_the_next_leader(queues: Queues) -> None:
+def test_a_message_held_by_a_transaction_goes_back_under_the_next_leader(queues: Queues) -> None:
     transaction = queues.transaction().transaction_id
     queues.enqueue(b"1")
     assert len(queues.claim(transaction_id=transaction)) == 1

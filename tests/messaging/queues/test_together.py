@@ -21,7 +21,7 @@ CASES: list[tuple[str, Callable[[Queues], Any], list[bytes]]] = [
 
 @pytest.mark.parametrize("order", ["none", "group"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
-def test_who_claims_along_with_it_finds_it_so(
+def test_a_claim_in_the_same_proposal_sees_the_change(
     case: tuple[str, Callable[[Queues], Any], list[bytes]], order: str
 ) -> None:
     name, write, expected = case

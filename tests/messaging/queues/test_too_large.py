@@ -54,7 +54,7 @@ def _queue(**settings: object) -> Queues:
     ("begin", "order"),
     [(_scheduled, "none"), (_scheduled, "group"), (_leased, "none"), (_done, "none")],
 )
-def test_what_is_too_much_for_a_command_is_done_in_parts(
+def test_work_that_is_too_large_for_a_command_is_done_in_parts(
     monkeypatch: pytest.MonkeyPatch, begin: Callable[[Queues], dict[str, int]], order: str
 ) -> None:
     queues = _queue(order=order)
@@ -66,7 +66,9 @@ def test_what_is_too_much_for_a_command_is_done_in_parts(
     assert not any(each.failures for each in queues.store.node.services.status())
 
 
-def test_who_waits_gets_some_of_what_becomes_due(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_waiting_consumer_gets_some_of_the_due_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     queues = _queue(ack_wait=900.0)
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY, after=50.0)
     claims = [
@@ -117,7 +119,7 @@ def test_a_queue_of_which_no_part_is_small_enough_is_left_alone_and_the_others_g
     assert _counted(queues) == {"enqueued": 1, "ready": 1}
 
 
-def test_what_a_claim_holds_counts_with_the_keys_of_its_messages() -> None:
+def test_the_bytes_of_a_claim_include_the_keys_of_its_messages() -> None:
     queues = Queues()
     queues.create(batch_size=1000)
     for _ in range(4):
@@ -127,7 +129,9 @@ def test_what_a_claim_holds_counts_with_the_keys_of_its_messages() -> None:
     assert len(queues.claim(1000)) > 0
 
 
-def test_what_clients_are_given_is_no_step_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_given_to_clients_do_not_count_as_a_step_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Else the queue with the largest claim would be left alone for a step that was too large."""
     queues = _queue()
     claim = queues.start(queues.claim_request(10, wait=True))

@@ -35,7 +35,7 @@ def archived(db: postroom.Database) -> list[object]:
     return [message.id for message in db.queue("q").archive()]
 
 
-def test_what_was_archived_up_to_a_timestamp_goes_and_nothing_else(
+def test_only_messages_archived_up_to_the_timestamp_are_trimmed(
     store: postroom.testing.Store,
 ) -> None:
     db = store.db
@@ -60,7 +60,9 @@ def test_what_was_archived_up_to_a_timestamp_goes_and_nothing_else(
     assert handle.inserted  # its id is free
 
 
-def test_it_stays_as_long_as_the_past_can_be_read(store: postroom.testing.Store) -> None:
+def test_archived_messages_stay_as_long_as_their_past_can_be_read(
+    store: postroom.testing.Store,
+) -> None:
     db = store.db
     q = db.create_queue("q", archive=True)
     before = db.now()
@@ -72,7 +74,9 @@ def test_it_stays_as_long_as_the_past_can_be_read(store: postroom.testing.Store)
     assert q.trim_archive(until) == 1
 
 
-def test_it_goes_in_steps(store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archived_messages_are_trimmed_in_steps(
+    store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trimming, "TRIMMED_AT_ONCE", 3)
     db = store.db
     q = db.create_queue("q", archive=True)
@@ -142,7 +146,7 @@ def test_the_past_of_what_was_archived_is_read_in_the_order_of_its_end(
     assert read("done", second) == []
 
 
-def test_what_was_done_at_a_protected_timestamp_is_read_again_however_late(
+def test_done_messages_at_a_protected_timestamp_stay_readable(
     store: postroom.testing.Store,
 ) -> None:
     db = store.db
@@ -168,7 +172,7 @@ def test_what_was_done_at_a_protected_timestamp_is_read_again_however_late(
     assert read(db.now()) == []
 
 
-def test_who_was_given_a_message_and_when(store: postroom.testing.Store) -> None:
+def test_the_archive_tells_when_a_message_was_fired(store: postroom.testing.Store) -> None:
     db = store.db
     q = db.create_queue("q", archive=True, ack_wait=60)
     with db.begin() as tx:

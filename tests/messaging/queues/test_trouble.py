@@ -45,7 +45,7 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> Broken:
     return Broken(monkeypatch)
 
 
-def test_it_is_shown_by_the_queue_and_by_the_status(queues: Broken) -> None:
+def test_the_trouble_of_a_queue_is_shown_by_the_queue_and_by_the_status(queues: Broken) -> None:
     stats = queues.stats()
     assert stats.failures > 0
     assert "its body is gone" in stats.trouble
@@ -56,14 +56,16 @@ def test_it_is_shown_by_the_queue_and_by_the_status(queues: Broken) -> None:
     assert service.trouble.startswith("queue 'emails': StoreCorrupted")
 
 
-def test_it_is_not_shown_any_more_when_it_is_sound(queues: Broken) -> None:
+def test_a_past_trouble_of_a_queue_is_not_shown(queues: Broken) -> None:
     queues.is_broken = False
     queues.pass_time(SOUND_SECONDS + 2)
     assert (queues.stats().leased, queues.stats().failures, queues.stats().trouble) == (1, 0, "")
     assert not any(each.failures for each in queues.store.node.services.status())
 
 
-def test_what_fails_for_a_minute_does_not_make_others_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_fails_for_a_minute_does_not_make_others_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A lease ends, and that fails. A service that began again would pause for longer each time."""
     queues = Queues()
     queues.create(ack_wait=1.0)
@@ -85,7 +87,7 @@ def test_what_fails_for_a_minute_does_not_make_others_late(monkeypatch: pytest.M
     assert message.leased_until - due < from_seconds(1000.1)
 
 
-def test_what_is_being_fired_is_told_though_an_earlier_failure_is_heard_of_just_then(
+def test_a_fired_message_is_delivered_though_an_earlier_failure_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     queues = Queues()
@@ -132,7 +134,7 @@ def test_a_queue_that_cannot_take_up_what_a_proposal_did_is_set_aside_and_others
     assert queues.stats().failures == 1
 
 
-def test_what_was_fired_again_is_counted() -> None:
+def test_repeated_firings_are_counted() -> None:
     queues = Queues()
     queues.create(ack_wait=5.0)
     queues.enqueue(b"1", b"2")

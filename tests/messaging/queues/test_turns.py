@@ -192,7 +192,9 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_it_costs_the_same_among_ten_times_as_many(case: Callable[[int], Any]) -> None:
+def test_a_claim_costs_the_same_among_ten_times_as_many_messages(
+    case: Callable[[int], Any],
+) -> None:
     few, many = steps(case(FEW)), steps(case(MANY))
     assert many <= 1.5 * few + 20 * TAKEN, f"{few} steps among {FEW}, {many} among {MANY}"
 
@@ -238,7 +240,7 @@ def _around(takers: list[Wish | None], number: int) -> Iterator[Wish | None]:
         yield takers[each % len(takers)]
 
 
-def test_what_nobody_takes_leaves_nothing_behind() -> None:
+def test_messages_that_are_never_taken_leave_no_memory_behind() -> None:
     """Messages of ever new groups and kinds that end otherwise, while others have wishes."""
     filled = Filled()
     wishes = [None, wish(kinds=("b", "c")), wish(start=b"a")]
@@ -270,7 +272,7 @@ def test_one_kind_that_nobody_takes_keeps_no_more_than_there_is() -> None:
     "settings",
     [{"max_concurrency": 1}, {"group_max_concurrency": 1}, {"order": "group"}, {"max_rate": 1.0}],
 )
-def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: Any) -> None:
+def test_a_selective_consumer_gets_all_its_messages_despite_limits(settings: Any) -> None:
     """None of them is in memory, which is full of what nobody takes; they are looked for."""
     queues = Queues()
     queues.create(cache_size=10, ack_wait=1000.0, **settings)
@@ -290,7 +292,7 @@ def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: An
 
 
 @pytest.mark.parametrize("ends", ["acknowledged", "cancelled"])
-def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: str) -> None:
+def test_a_consumer_of_a_message_behind_a_head_does_not_hold_up_the_group(ends: str) -> None:
     """The head of an ordered group is not in memory, and not what somebody waits for."""
     queues = Queues()
     queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
@@ -313,7 +315,7 @@ def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: st
     assert [each.payload for each in waiting.result().messages] == [b"behind"]
 
 
-def test_who_looks_for_what_is_behind_a_head_leaves_the_head_to_others() -> None:
+def test_a_consumer_of_a_message_behind_a_head_leaves_the_head_to_others() -> None:
     queues = Queues()
     queues.create(cache_size=10, ack_wait=1000.0, order="group", poller_interval=10_000.0)
     for number in range(30):
@@ -332,7 +334,7 @@ def test_who_looks_for_what_is_behind_a_head_leaves_the_head_to_others() -> None
     assert [each.payload for each in waiting.result().messages] == [b"behind"]
 
 
-def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> None:
+def test_a_consumer_of_a_kind_gets_its_message_once_the_head_is_cancelled() -> None:
     """All of it in memory."""
     queues = Queues()
     queues.create(order="group", poller_interval=10_000.0)
@@ -348,7 +350,7 @@ def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> 
 
 
 @pytest.mark.parametrize("kinds", [("h",), None])
-def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_done(kinds: Any) -> None:
+def test_a_consumer_of_a_kind_gets_its_message_once_the_head_is_done(kinds: Any) -> None:
     queues = Queues()
     queues.create(order="group", poller_interval=10_000.0)
     queues.enqueue(b"head", kind="h", group="z")
