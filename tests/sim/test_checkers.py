@@ -124,7 +124,7 @@ def _is_noticed(raw: bytes) -> bool:
     return raw[9:10] != keys.RECORD or raw == _COUNTERS
 
 
-def test_no_key_is_missed_that_must_be_there() -> None:
+def test_the_checker_notices_each_missing_key() -> None:
     """But for records of the services, which are made anew, and what only clients can tell of."""
     missed, tried = [], 0
     for raw in Disk().pairs:
@@ -239,7 +239,7 @@ def test_a_disk_that_was_tampered_with_does_not(tamper: Callable[[Disk], None]) 
         disk.check()
 
 
-def test_what_is_in_two_places_is_seen_though_the_counters_agree() -> None:
+def test_a_message_in_two_places_is_seen_though_the_counters_agree() -> None:
     """The counters are checked first; here they are made to fit."""
     content = checkers.read_content(Disk().sorted())
     id_ = min(content.inboxes[b"inbox"])
@@ -252,7 +252,7 @@ def test_what_is_in_two_places_is_seen_though_the_counters_agree() -> None:
         checkers.check_once(content)
 
 
-def test_what_left_an_inbox_twice_is_seen() -> None:
+def test_a_message_that_left_an_inbox_twice_is_seen() -> None:
     content = checkers.read_content(Disk().sorted())
     when, id_, receipt = content.reaped[b"inbox"][0]
     content.inboxes[b"inbox"][id_] = receipt  # it came once, left, and is still there

@@ -31,7 +31,9 @@ def sectors_of(disk: MemoryDisk) -> Any:
 SEED = 41
 
 
-def test_nothing_is_missed_and_nothing_made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_views_of_durable_state_miss_no_change_and_invent_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """While machines crash, and lose what they have not synced."""
     read, ask = _View.logged, _View.has_changed
     seen: dict[_View, Any] = {}

@@ -25,11 +25,11 @@ def writes_of_the_scenario() -> int:
     return Scenario(SYNCED).run()
 
 
-def test_nothing_breaks() -> None:
+def test_the_scenario_survives_a_fault_at_every_write() -> None:
     assert writes_of_the_scenario() > 20
 
 
-def test_it_repeats() -> None:
+def test_the_scenario_repeats_its_writes() -> None:
     assert writes_of_the_scenario() == writes_of_the_scenario()
 
 

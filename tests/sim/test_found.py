@@ -65,7 +65,7 @@ def transaction(number: int, *writes: Any, began: int) -> CommitTransaction:
 # --- the head cursor of an outbox ------------------------------------------------------------
 
 
-def test_what_is_stored_in_the_proposal_that_takes_later_entries_is_not_passed_over() -> None:
+def test_a_message_stored_while_later_entries_are_taken_is_not_passed_over() -> None:
     """A message committed at t, stored; in the same proposal one due at t + 1 is taken at t + 2.
 
     The head cursor of the outbox moved to t + 1, past the message at t, which stayed in the outbox
@@ -188,7 +188,7 @@ def test_a_commit_survives_that_the_ceiling_cannot_be_stored(fault: WriteFault) 
     assert opens(world)
 
 
-def test_no_timestamp_is_above_the_ceiling_that_could_not_be_stored() -> None:
+def test_a_timestamp_stays_below_a_ceiling_that_could_not_be_stored() -> None:
     world = opened()
     ceiling = _stored_ceiling(world.host.disk)
     world.clock.advance(5.0)

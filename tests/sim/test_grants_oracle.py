@@ -484,12 +484,12 @@ def judged(chance: Random) -> bool:
 
 @settings(max_examples=100)
 @given(st.randoms(use_true_random=False))
-def test_it_agrees_with_the_judge(chance: Random) -> None:
+def test_the_checker_of_grants_agrees_with_the_judge(chance: Random) -> None:
     judged(chance)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_it_agrees_with_the_judge_on_many(seed: int) -> None:
+def test_the_checker_of_grants_agrees_with_the_judge_on_many(seed: int) -> None:
     """The same without Hypothesis, which is slower; a third of these histories are wrong."""
     right = sum(judged(Random(f"history {seed} {number}")) for number in range(1000))
     assert 300 < right < 850

@@ -320,12 +320,12 @@ def judged(chance: Random) -> bool:
 
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
-def test_it_agrees_with_the_replay(chance: Random) -> None:
+def test_the_checker_of_histories_agrees_with_the_replay(chance: Random) -> None:
     judged(chance)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_agrees_with_the_replay_on_many(seed: int) -> None:
+def test_the_checker_of_histories_agrees_with_the_replay_on_many(seed: int) -> None:
     """The same without Hypothesis, which is slower; a third of these histories are wrong."""
     right = sum(judged(Random(f"history {seed} {number}")) for number in range(2000))
     assert 800 < right < 1800

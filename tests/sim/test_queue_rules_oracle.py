@@ -337,12 +337,12 @@ def judged(chance: Random) -> bool:
 
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
-def test_they_agree_with_the_judge(chance: Random) -> None:
+def test_the_rules_of_queues_agree_with_the_judge(chance: Random) -> None:
     judged(chance)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_they_agree_with_the_judge_on_many(seed: int) -> None:
+def test_the_rules_of_queues_agree_with_the_judge_on_many(seed: int) -> None:
     """The same without Hypothesis, which is slower; half of these queues are wrong."""
     right = sum(judged(Random(f"queue {seed} {number}")) for number in range(1500))
     assert 500 < right < 1200

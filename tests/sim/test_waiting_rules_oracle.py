@@ -316,12 +316,12 @@ def judged(chance: Random) -> bool:
 
 @settings(max_examples=100)
 @given(st.randoms(use_true_random=False))
-def test_they_agree_with_the_judge(chance: Random) -> None:
+def test_the_rules_of_waiting_agree_with_the_judge(chance: Random) -> None:
     judged(chance)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_they_agree_with_the_judge_on_many(seed: int) -> None:
+def test_the_rules_of_waiting_agree_with_the_judge_on_many(seed: int) -> None:
     """The same without Hypothesis, which is slower; in half of these histories somebody waits in
     vain, or something stays.
     """

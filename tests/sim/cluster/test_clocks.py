@@ -85,7 +85,7 @@ def test_a_leader_whose_clock_jumps_by_a_day_takes_nobody_along(
     assert arrived(cluster, db) == {b"meanwhile", b"after", b"at a moment"}
 
 
-def test_nothing_is_late_after_all_clocks_were_ahead(cluster: Cluster, db: Database) -> None:
+def test_messages_are_not_late_after_all_clocks_were_ahead(cluster: Cluster, db: Database) -> None:
     for machine in cluster.machines:
         machine.clock.set_wall(DAY)
     cluster.agenda.run(1.0)

@@ -102,7 +102,7 @@ def test_a_write_that_must_read_it_goes_elsewhere_too(
     assert leader_of(cluster) is not bad
 
 
-def test_it_does_not_lead_after_a_restart_either(
+def test_a_damaged_node_does_not_lead_after_a_restart(
     cluster: Cluster, damage: Callable[[Machine], None]
 ) -> None:
     db = connected(cluster)
@@ -122,7 +122,7 @@ def test_it_does_not_lead_after_a_restart_either(
     cluster.run(db.put(b"good", b"and again"), "all goes on")
 
 
-def test_who_has_nobody_to_hand_over_to_answers_for_what_it_can_read(
+def test_a_damaged_node_alone_answers_for_readable_keys(
     damage: Callable[[Machine], None],
 ) -> None:
     cluster = cluster_of(1)

@@ -51,7 +51,7 @@ def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() ->
     assert [change.key for change in changes] == [b"under way"]
 
 
-def test_who_asks_while_a_commit_is_under_way_is_not_told_that_there_is_none() -> None:
+def test_a_watch_during_a_commit_does_not_pass_it_over() -> None:
     world = opened()
     world.run(world.database().put(b"before", b""))
     end_turn(world)
@@ -333,7 +333,7 @@ def test_a_follower_whose_wall_clock_is_behind_is_not_behind_the_lease() -> None
 # --- disks
 
 
-def test_what_a_failed_write_left_unsynced_is_durable_once_the_store_was_opened() -> None:
+def test_an_unsynced_write_is_durable_once_the_store_was_opened() -> None:
     """LevelDB writes what it finds in its log to a synced table. The disk in memory did not, and a
     node spoke of a term that it could still forget.
     """

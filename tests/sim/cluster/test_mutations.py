@@ -80,7 +80,7 @@ def test_the_names_of_mutations_are_their_own() -> None:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: each.name)
-def test_what_is_replaced_is_there(mutation: Mutation) -> None:
+def test_each_mutation_replaces_an_existing_function(mutation: Mutation) -> None:
     mutations.check_fits(mutation)
     where, name, _ = mutation.breaks()
     original = getattr(where, name)

@@ -100,13 +100,13 @@ def _tell_wrongly(chance: Random, history: list[Transaction]) -> None:
 
 @settings(max_examples=400)
 @given(st.randoms(use_true_random=False))
-def test_it_agrees_with_the_oracle(chance: Random) -> None:
+def test_the_checker_of_appends_agrees_with_the_oracle(chance: Random) -> None:
     history = drawn_history(chance)
     assert accepts(history) == is_explained(history), "\n".join(map(str, history))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_agrees_with_the_oracle_on_many(seed: int) -> None:
+def test_the_checker_of_appends_agrees_with_the_oracle_on_many(seed: int) -> None:
     """The same without Hypothesis, which is slower; a third of these histories are wrong."""
     wrong = 0
     for number in range(1500):
@@ -126,7 +126,7 @@ def test_half_of_a_transaction_of_unknown_outcome() -> None:
     check_appends([unknown, txn(2, 3, "x="), txn(4, 5, "x=1", "y=2")])
 
 
-def test_what_was_there_before_own_appends() -> None:
+def test_values_before_own_appends_are_checked() -> None:
     others = txn(1, 2, "x+1"), txn(3, 4, "x+5")
     check_appends([*others, txn(6, 7, "x+7", "x=1,5,7")])
     fails("nobody", *others, txn(6, 7, "x+7", "x=1,5,6,7"))
@@ -145,7 +145,7 @@ def test_own_appends_in_another_order() -> None:
     fails("another order|G0", one, txn(1, 2, "x+4"), txn(3, 4, "x=1,4,2,3"))
 
 
-def test_what_a_transaction_of_unknown_outcome_read_if_it_has_happened() -> None:
+def test_reads_of_a_transaction_of_unknown_outcome_count_if_it_happened() -> None:
     unknown = txn(1, INF, "y=", "x+1", outcome=UNKNOWN)
     fails("realtime", txn(0.1, 0.2, "y+5"), unknown, txn(2, 3, "x=1", "y=5"))
     check_appends([txn(0.1, 0.2, "y+5"), unknown, txn(2, 3, "x=", "y=5")])

@@ -65,7 +65,7 @@ def test_a_write_that_failed_has_no_effect() -> None:
         check_registers([put(1, 2, b"a", Outcome.FAILED), get(3, 4, b"a")])
 
 
-def test_of_two_conditional_puts_one_wins() -> None:
+def test_one_of_two_conditional_puts_wins() -> None:
     check_registers([swap(1, 4, None, b"a"), swap(2, 6, b"a", b"b"), get(7, 8, b"b")])
     with pytest.raises(NotLinearizable):
         check_registers([swap(1, 4, None, b"a"), swap(2, 3, None, b"b")])

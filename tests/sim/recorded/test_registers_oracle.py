@@ -71,13 +71,13 @@ def _drawn(chance: Random, values: list[bytes], state: bytes | None) -> Operatio
 
 @settings(max_examples=400)
 @given(st.randoms(use_true_random=False))
-def test_it_agrees_with_the_oracle(chance: Random) -> None:
+def test_the_checker_of_registers_agrees_with_the_oracle(chance: Random) -> None:
     history = drawn_history(chance)
     assert accepts(history) == is_explained(history), "\n".join(map(str, history))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_agrees_with_the_oracle_on_many(seed: int) -> None:
+def test_the_checker_of_registers_agrees_with_the_oracle_on_many(seed: int) -> None:
     wrong = 0
     for number in range(1000):
         history = drawn_history(Random(f"history {seed} {number}"))
