@@ -29,7 +29,7 @@ def test_a_spell_begins_once_and_again_after_a_quiet_time() -> None:
     assert once.begins("a", 4 * QUIET_SECONDS)
 
 
-def test_what_it_knows_is_limited() -> None:
+def test_the_memory_of_recent_events_is_limited() -> None:
     once = LogOnce()
     for number in range(2 * KNOWN_AT_ONCE):
         assert once.begins(number, 0.0)
@@ -38,7 +38,7 @@ def test_what_it_knows_is_limited() -> None:
     assert max(len(str(what)) for what in once._last) < 1000
 
 
-def test_who_varies_what_it_does_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_varying_events_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     once = LogOnce()
     for number in range(1000):
         once.log(log, number, 1.0, "line %d", number)
@@ -56,14 +56,14 @@ def test_lines_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
     assert "\\x1b[2J\\r\\u2028\\x85\\u202e\\ud800" in line
 
 
-def test_what_is_long_is_shortened_before_it_is_spelled_out() -> None:
+def test_a_long_text_is_shortened_before_it_is_spelled_out() -> None:
     assert shown("short") == "short"
     assert shown("x" * 20_000_000) == "x" * 200 + "... (20000000 characters)"
     assert len(shown(bytes(20_000_000))) < 1000
     assert shown("\n" * 300, 3) == "\\n\\n\\n... (300 characters)"
 
 
-def test_what_changes_all_the_time_is_said_less_and_less_often() -> None:
+def test_a_line_that_keeps_changing_is_logged_less_and_less_often() -> None:
     now = 0.0
     changes = LogChanges(lambda: now)
     assert changes.is_news("a")

@@ -43,7 +43,7 @@ def test_each_of_them_runs_and_answers_what_it_measured(part: int) -> None:
         assert row["max"] > 0 or row["unit"] == "ms", row
 
 
-def test_those_that_were_chosen_are_written(tmp_path: Path) -> None:
+def test_the_results_of_chosen_benchmarks_are_written(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
     done = run("--quick", "--only", "put, ", "--only", "open :", "--json", str(results))
     assert done.returncode == 0, done.stderr
@@ -97,7 +97,7 @@ def test_all_are_listed() -> None:
     assert all(any(line.startswith(f"{name}: ") for line in listed) for name in REGISTRY)
 
 
-def test_who_measures_memory_has_not_loaded_what_others_need() -> None:
+def test_a_benchmark_of_memory_does_not_load_the_libraries_of_others() -> None:
     """Each runs in a process of its own, which knows them all."""
     code = "import sys, benchmarks.__main__; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True)
@@ -111,7 +111,7 @@ def test_a_benchmark_that_fails_says_so() -> None:
     assert done.returncode != 0
 
 
-def test_nothing_chosen_is_an_error() -> None:
+def test_an_empty_choice_of_benchmarks_is_an_error() -> None:
     assert run("--only", "no such benchmark").returncode == 1
 
 

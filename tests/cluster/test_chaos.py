@@ -38,7 +38,7 @@ def test_without_a_fault_nothing_is_fired_again_for_nothing(tmp_path: Path) -> N
     assert run(chaos, "this test").seen["jobs"]
 
 
-def test_what_is_fired_too_fast_is_seen() -> None:
+def test_the_check_sees_messages_that_are_fired_too_fast() -> None:
     in_time = [int(number * 1000 / MAX_RATE) << 16 for number in range(100)]
     at_once = [0] * int(BURST)
     check_rate(at_once + in_time)

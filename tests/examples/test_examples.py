@@ -14,7 +14,7 @@ FOLDER = Path(__file__).parents[2] / "examples"
 EXAMPLES = sorted(FOLDER.glob("*.py"))
 
 
-def test_there_are_examples() -> None:
+def test_at_least_six_examples_exist() -> None:
     assert len(EXAMPLES) >= 6
 
 

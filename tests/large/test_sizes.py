@@ -45,7 +45,7 @@ def test_a_deletion_of_a_million_keys_at_once_says_what_to_do_instead(
     target.check_alive()
 
 
-def test_as_many_as_a_transaction_holds_are_deleted_at_one_moment(
+def test_the_keys_that_a_transaction_holds_are_deleted_at_one_moment(
     a_million_keys: Path, opened: Opened
 ) -> None:
     target, count = opened(a_million_keys), 180_000

@@ -30,7 +30,7 @@ def _engine(folder: Path) -> Path:
     return current.parent
 
 
-def test_what_can_be_accounted_for_is_not_told(folder: Path) -> None:
+def test_growth_that_can_be_explained_is_not_reported(folder: Path) -> None:
     told, wrong = content.look_through(folder)
     assert wrong == []
     assert len(told) == 1

@@ -23,24 +23,24 @@ def measured(
     return measure
 
 
-def test_what_stays_as_it_is_passes() -> None:
+def test_a_steady_measure_passes() -> None:
     assert measured(lambda _: 1000.0, lambda _: 100.0).verdicts() == []
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_scatters_passes(seed: int) -> None:
+def test_a_scattering_measure_passes(seed: int) -> None:
     chance = Random(seed)
     measure = measured(lambda _: chance.gauss(1000, 400), lambda _: chance.gauss(100, 20), 100)
     assert measure.verdicts() == []
 
 
-def test_what_slows_down_does_not() -> None:
+def test_a_rate_that_slows_down_fails() -> None:
     chance = Random("slower")
     verdicts = measured(lambda at: chance.gauss(1000 - at, 50), lambda _: 100.0).verdicts()
     assert any(told.startswith("per processor: ") for told in verdicts)
 
 
-def test_what_stands_still_at_the_end_does_not() -> None:
+def test_a_rate_that_stands_still_at_the_end_fails() -> None:
     verdicts = measured(lambda at: 1000.0 if at < 500 else 0.0, lambda _: 100.0).verdicts()
     assert any(told.startswith("per processor: 1000 at first, 0 at last") for told in verdicts)
 
@@ -63,12 +63,12 @@ def test_a_short_run_tells_who_collapses_and_not_the_weather() -> None:
     assert shortly(slow) != []
 
 
-def test_what_grows_does_not() -> None:
+def test_memory_that_grows_fails() -> None:
     verdicts = measured(lambda _: 1000.0, lambda at: 100.0 + at / 5).verdicts()
     assert verdicts == ["memory MB: 142 when warm, 190 at last"]
 
 
-def test_what_is_held_for_a_while_is_no_growth() -> None:
+def test_memory_held_for_a_while_is_no_growth() -> None:
     held = {450: 200.0, 540: 200.0}
     for start, much in held.items():
         measure = measured(
@@ -99,12 +99,12 @@ def test_a_processor_that_is_free_at_last_is_nobodys_merit() -> None:
     assert measure.verdicts() == []
 
 
-def test_who_needs_more_of_the_processor_is_seen() -> None:
+def test_a_growing_need_of_the_processor_is_seen() -> None:
     assert loaded(500.0, 1.0, 0.0) != []
     assert loaded(150.0, 0.3, 0.0) != []
 
 
-def test_who_waits_while_the_processor_is_free_is_seen() -> None:
+def test_waiting_while_the_processor_is_free_is_seen() -> None:
     assert loaded(500.0, 0.5, 1.5) != []
 
 
