@@ -37,7 +37,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, thread_name: str) -> threading.Ev
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_what_the_thread_of_upkeep_raises_leaves_nobody_waiting(
+def test_an_error_in_the_thread_of_upkeep_leaves_no_caller_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counted as driving the store for ever."""
@@ -65,7 +65,7 @@ def test_what_the_thread_of_upkeep_raises_leaves_nobody_waiting(
 
 
 @pytest.mark.parametrize("keys", [1, asyncio_driver.WRITTEN_AT_ONCE_KEYS + 1])
-def test_what_a_turn_on_a_loop_raises_leaves_nobody_waiting(
+def test_an_error_in_a_turn_on_a_loop_leaves_no_caller_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: int
 ) -> None:
     """It was never finished, and no other one could be begun."""
@@ -152,7 +152,7 @@ def test_a_store_is_let_go_of_though_its_last_turn_raises(
 
 
 @pytest.mark.parametrize("on_a_loop", [False, True])
-def test_who_cannot_tell_how_much_room_is_left_goes_on(
+def test_a_store_that_cannot_measure_its_free_room_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_a_loop: bool
 ) -> None:
     """A folder that was moved, say. Each turn raised; on a loop nobody was told."""

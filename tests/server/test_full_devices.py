@@ -132,7 +132,7 @@ def test_a_device_that_is_full_all_at_once_stops_no_store(
 
 
 @pytest.mark.parametrize("free", [0, 1, 3, 10, 100])
-def test_what_frees_room_is_taken_at_any_amount_of_free_space(
+def test_deletions_are_taken_at_any_amount_of_free_space(
     tmp_path: Path, free: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flushes and compactions of the store may need 464 MiB."""

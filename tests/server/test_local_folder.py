@@ -112,7 +112,7 @@ def test_a_start_that_was_cut_short_is_no_hindrance(tmp_path: Path) -> None:
     assert ports(tmp_path) == chosen
 
 
-def test_what_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     with pytest.raises(Invalid, match="not empty"):
         LocalFolder(tmp_path)

@@ -44,7 +44,7 @@ def is_held(db: postroom.Database, at: int) -> bool:
     return True
 
 
-def test_it_serves_what_is_stored_until_it_is_closed(tmp_path: Path) -> None:
+def test_a_loopback_server_serves_its_folder_until_it_is_closed(tmp_path: Path) -> None:
     with postroom.open(tmp_path / "s") as db:
         db.put(b"a", b"1")
     threads = threading.enumerate()
@@ -63,7 +63,7 @@ def test_it_serves_what_is_stored_until_it_is_closed(tmp_path: Path) -> None:
     assert left_of_servers(threads) == []
 
 
-def test_what_cannot_be_opened_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_opened_is_refused_without_remains(tmp_path: Path) -> None:
     threads = threading.enumerate()
     with pytest.raises(Invalid):
         LoopbackServer(tmp_path / "nothing")
@@ -73,7 +73,7 @@ def test_what_cannot_be_opened_is_refused_and_leaves_nothing(tmp_path: Path) -> 
     assert left_of_servers(threads) == []
 
 
-def test_what_another_process_holds_goes_when_it_is_killed(tmp_path: Path) -> None:
+def test_the_holdings_of_a_killed_process_are_released(tmp_path: Path) -> None:
     server = LoopbackServer(tmp_path / "s", create=True)
     with (
         postroom.connect(server.address, insecure=True) as db,
@@ -94,7 +94,7 @@ def test_what_another_process_holds_goes_when_it_is_killed(tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="others have one address of loopback")
-def test_whoever_outlives_it_calls_on_nobody_else(tmp_path: Path) -> None:
+def test_a_loopback_server_has_an_address_of_its_own(tmp_path: Path) -> None:
     """A helper of Spark called on the port of Spark's own socket: "Java heap space"."""
     served = LoopbackServer(tmp_path / "store", create=True)
     with postroom.connect(served.address, insecure=True) as db:
@@ -104,6 +104,8 @@ def test_whoever_outlives_it_calls_on_nobody_else(tmp_path: Path) -> None:
     assert not served.address.startswith("127.0.0.1:")
 
 
-def test_where_there_is_one_address_that_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_common_loopback_address_is_taken_if_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(loopback, "OWN_HOST", "192.0.2.1")
     assert loopback._host() == "127.0.0.1"

@@ -118,7 +118,7 @@ def member(node_id: int, *, retired: bool = False) -> NodeDescriptor:
     return NodeDescriptor(node_id, f"host{node_id}:1", bytes([node_id]) * 16, retired)
 
 
-def test_nothing_to_do() -> None:
+def test_a_group_of_all_nodes_needs_no_steps() -> None:
     assert Node(Group((1, 2, 3)), member(1), member(2), member(3)).steps() == []
 
 
@@ -133,7 +133,7 @@ def test_a_node_that_joins_is_fed_and_then_counted() -> None:
     assert node.steps() == [AddLearner(4), Promote(4)]
 
 
-def test_it_is_not_counted_before_it_has_caught_up() -> None:
+def test_a_learner_is_not_promoted_before_it_has_caught_up() -> None:
     group = Group((1, 2, 3), (4, 5, 6, 7))
     group.behind = {
         4: PeerProgress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
@@ -145,7 +145,7 @@ def test_it_is_not_counted_before_it_has_caught_up() -> None:
     assert not finished(node.service.step()), "it looks again"
 
 
-def test_it_is_not_counted_before_it_has_ever_answered() -> None:
+def test_a_learner_that_never_answered_is_not_promoted() -> None:
     """In a young cluster even a node that has nothing is only a few entries behind."""
     group = Group((1, 2, 3), (4,))
     group.last_index = 30
@@ -194,7 +194,7 @@ def test_one_that_is_gone_of_an_even_number_leaves_before_its_successor_has_caug
     assert node.steps(1) == [Remove(4)]
 
 
-def test_nobody_is_replaced_if_no_majority_of_those_after_keeps_up() -> None:
+def test_a_voter_is_not_replaced_without_a_new_majority_that_keeps_up() -> None:
     group = silent(2)
     group.both = Members((1, 2, 3), (4,))
     node = Node(group, member(1), member(2), member(3, retired=True), member(4))
@@ -232,7 +232,7 @@ def test_a_successor_that_does_not_answer_is_not_waited_for() -> None:
     assert node.steps() == [AddLearner(4), Remove(3), ForgetNode(3)]
 
 
-def test_nobody_leaves_if_no_majority_of_the_others_answers(
+def test_a_voter_is_not_removed_without_a_majority_of_the_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The change could not be committed, nor anything after it."""
@@ -246,7 +246,7 @@ def test_nobody_leaves_if_no_majority_of_the_others_answers(
     assert node.steps() == [Remove(2), ForgetNode(2)]
 
 
-def test_who_is_far_behind_is_not_counted_on() -> None:
+def test_a_voter_that_is_far_behind_does_not_count_for_the_majority() -> None:
     """It answers, and still it would be long until anything could be agreed on."""
     group = Group((1, 2, 3))
     for behind in (
@@ -259,12 +259,12 @@ def test_who_is_far_behind_is_not_counted_on() -> None:
         assert node.steps() == []
 
 
-def test_nobody_leaves_if_no_majority_answers() -> None:
+def test_a_retired_voter_stays_if_no_majority_answers() -> None:
     node = Node(silent(2, 3), member(1), member(2), member(3, retired=True))
     assert node.steps() == []
 
 
-def test_who_is_gone_leaves_first() -> None:
+def test_a_voter_that_is_gone_is_removed_first() -> None:
     """In order of numbers, the first change would be the last one."""
     node = Node(silent(3), member(1), member(2, retired=True), member(3, retired=True))
     assert node.steps() == [Remove(3), Remove(2), ForgetNode(2), ForgetNode(3)]
@@ -291,7 +291,7 @@ def test_a_learner_that_is_retired_goes_too() -> None:
     assert node.steps() == [Remove(4), ForgetNode(4)]
 
 
-def test_what_was_refused_is_tried_again() -> None:
+def test_a_refused_change_of_members_is_tried_again() -> None:
     node = Node(Group((1, 2)), member(1), member(2), member(3))
     node.outcome = ProposalOutcome.SUPERSEDED
     assert node.steps(2) == [AddLearner(3), AddLearner(3)]
@@ -314,7 +314,7 @@ def test_a_group_that_is_full_still_changes() -> None:
     assert Node(group, *nodes).steps(2) == [Replace(2, 8), AddLearner(MEMBERS_MAX + 1)]
 
 
-def test_no_more_voters_than_make_sense() -> None:
+def test_learners_beyond_seven_voters_are_not_promoted() -> None:
     everybody = range(1, 10)
     node = Node(Group((1, 2, 3, 4, 5, 6, 7)), *(member(each) for each in everybody))
     assert node.steps() == [AddLearner(8), AddLearner(9)]

@@ -14,7 +14,7 @@ from postroom.kv.log.format import BLOCK_BYTES
 from postroom.server.opening import LOG_FOLDER, open_storage
 
 
-def test_whoever_cannot_open_a_damaged_log_lets_go_of_it(
+def test_a_failed_opening_of_a_damaged_log_closes_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     storage = open_storage(tmp_path, Random(1), segment_bytes=1024 * 1024)

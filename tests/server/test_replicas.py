@@ -34,7 +34,7 @@ def test_the_door_is_that_of_the_replica() -> None:
     store.db.close()
 
 
-def test_nobody_asks_which_replica_answers() -> None:
+def test_the_server_reaches_replicas_through_one_door() -> None:
     """Drivers, sessions and the rest of the server go through the door."""
     reaching = re.compile(r"\bnode\.replica\b")
     found = [

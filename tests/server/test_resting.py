@@ -128,7 +128,9 @@ def store() -> Iterator[Store]:
 
 
 @pytest.mark.parametrize("end", [Store.restart, Store.kill])
-def test_nothing_is_written_after_a_crash_either(store: Store, end: Callable[[Store], Any]) -> None:
+def test_a_store_that_crashed_rests_without_writing(
+    store: Store, end: Callable[[Store], Any]
+) -> None:
     fill(store.db)
     for _ in range(3):
         end(store)
@@ -147,7 +149,7 @@ def test_reading_for_hours_needs_no_turn(store: Store) -> None:
 
 
 @pytest.mark.parametrize("end", [Store.restart, Store.kill])
-def test_what_is_written_is_above_all_that_was_read(
+def test_a_write_after_resting_is_above_all_read_timestamps(
     store: Store, end: Callable[[Store], Any]
 ) -> None:
     """Also by a life that wrote nothing, while the wall clock was an hour ahead."""
@@ -198,7 +200,7 @@ def test_a_transaction_that_began_at_rest_is_checked_like_any_other(store: Store
         second.commit()
 
 
-def test_who_watches_a_store_at_rest_hears_of_the_first_change(store: Store) -> None:
+def test_a_watch_of_a_store_at_rest_sees_the_first_change(store: Store) -> None:
     store.db.put(b"a", b"1")
     store.restart()
     change = store.start(anext(store.core.watch(b"a")))  # type: ignore[arg-type]
@@ -206,7 +208,7 @@ def test_who_watches_a_store_at_rest_hears_of_the_first_change(store: Store) -> 
     assert change.result().value == b"2"
 
 
-def test_what_becomes_due_wakes_it(store: Store) -> None:
+def test_a_message_that_becomes_due_wakes_a_store_at_rest(store: Store) -> None:
     fill(store.db)
     store.restart()
     assert store.node.replica.rests
@@ -217,7 +219,7 @@ def test_what_becomes_due_wakes_it(store: Store) -> None:
     assert [each.value for each in store.db.peek(b"q")] == [b"m", b"later"]
 
 
-def test_what_fell_due_meanwhile_is_done_on_opening(store: Store) -> None:
+def test_a_message_that_fell_due_while_closed_comes_on_opening(store: Store) -> None:
     fill(store.db)
     store.restart(after_seconds=3601)
     store.db.drain()

@@ -68,7 +68,7 @@ def test_a_lost_wake_up_is_made_good_by_polling() -> None:
     assert world.pass_(10.0) == 1
 
 
-def test_what_is_scheduled_keeps_it_polling() -> None:
+def test_a_scheduled_entry_keeps_the_dispatcher_polling() -> None:
     world = World()
     world.next_due = 1 << 40
     world.tasks.spawn(world.dispatcher().run())
@@ -177,7 +177,9 @@ class Poisoned:
 
 
 @pytest.mark.parametrize("error", [TransactionTooLarge("too large"), RecursionError("too deep")])
-def test_what_cannot_be_moved_alone_is_buried_and_all_else_is_moved(error: Exception) -> None:
+def test_an_entry_that_cannot_be_moved_alone_is_buried_and_the_others_move(
+    error: Exception,
+) -> None:
     world, poisoned = World(), Poisoned(error)
     service = dispatcher(poisoned, world.signal, lambda: 0, lambda: 1)
     world.tasks.spawn(service.run())

@@ -33,7 +33,7 @@ class _Registering(dict[Any, None]):
 
 
 @pytest.mark.parametrize("others", [1, 5])
-def test_who_sees_its_answer_before_it_sleeps_wakes_the_next(
+def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
     monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
     """Each that is woken wakes one more. Who was told, but had seen by itself that its answer was
@@ -64,7 +64,7 @@ def test_who_sees_its_answer_before_it_sleeps_wakes_the_next(
     store.db.close()
 
 
-def test_who_commits_while_the_last_turn_ends_is_not_forgotten(
+def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Commits are submitted without the lock. One came when it had just been asked whether another
@@ -103,7 +103,7 @@ def test_who_commits_while_the_last_turn_ends_is_not_forgotten(
     store.db.close()
 
 
-def test_what_is_synced_at_intervals_is_synced_though_nobody_writes_any_more(
+def test_a_last_write_is_synced_after_its_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The write began its interval while the background thread slept until the next timer of a
@@ -126,7 +126,7 @@ def test_what_is_synced_at_intervals_is_synced_though_nobody_writes_any_more(
     store.db.close()
 
 
-def test_who_sleeps_until_what_is_due_is_not_woken_for_that(
+def test_a_thread_that_sleeps_until_a_timer_is_not_woken_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It had looked at the clock twice, and slept a moment longer: each turn woke it."""

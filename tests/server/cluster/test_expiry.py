@@ -29,7 +29,7 @@ def test_the_date_of_a_certificate_is_read(year: int) -> None:
     assert expires_at(first_of_pem(pem)) == until
 
 
-def test_what_is_no_certificate_has_no_date() -> None:
+def test_bytes_that_are_no_certificate_have_no_date() -> None:
     der = first_of_pem(trustme.CA().cert_pem.bytes().decode())
     for broken in (b"", der[:50], der[:100], b"\x30\x80" + der[2:], bytes(200)):
         with pytest.raises(Invalid):

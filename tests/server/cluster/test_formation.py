@@ -73,11 +73,11 @@ def test_the_order_of_the_list_does_not_matter() -> None:
     assert found == FoundCluster(cluster(A, B, C, name=NEW))
 
 
-def test_nobody_else_founds() -> None:
+def test_a_node_that_is_not_the_first_waits_for_the_founder() -> None:
     assert waits(decided(B, {A: fresh(A), C: fresh(C)}), A, "found")
 
 
-def test_it_waits_for_who_does_not_answer() -> None:
+def test_the_founder_waits_for_a_node_that_does_not_answer() -> None:
     assert waits(decided(A, {B: fresh(B)}), C, "--join")
 
 
@@ -85,19 +85,19 @@ def test_one_node_founds_alone() -> None:
     assert decided(A, {}, (A,)) == FoundCluster(cluster(A, name=NEW))
 
 
-def test_who_is_not_on_the_list_founds_nothing() -> None:
+def test_a_node_that_is_not_on_its_list_does_not_found() -> None:
     decision = decided(D, {each: fresh(each) for each in FIRST})
     assert waits(decision, f"{A} (in no cluster yet)", D, "not in its --join list", "--advertise")
 
 
-def test_who_is_on_the_list_by_another_name_is_told_which() -> None:
+def test_a_node_on_the_list_by_another_name_is_told_which() -> None:
     first = ("localhost:1", "localhost:2")
     heard = {"localhost:1": SelfDescription(store(A), first, None)}
     assert waits(decided(A, heard, first), "localhost:1 leads to this node", "--advertise")
 
 
 @pytest.mark.parametrize("address", [A, D])
-def test_why_others_do_not_answer_is_said(address: str) -> None:
+def test_the_reasons_why_others_do_not_answer_are_told(address: str) -> None:
     connection_errors = {B: "nobody listens there"}
     decision = decide(address, store(address), FIRST, {}, NEW, connection_errors)
     assert waits(decision, f"{B} (nobody listens there), {C}")
@@ -130,12 +130,12 @@ def test_the_founder_wiped_asks_to_join() -> None:
     assert decide(A, store(A, 2), FIRST, heard, NEW) == Join((A, B, C))
 
 
-def test_who_moved_before_it_began_asks_to_join() -> None:
+def test_a_node_that_moved_before_it_began_asks_to_join() -> None:
     nodes = cluster(A, B, C)
     assert decide(D, store(B), FIRST, {A: member(A, nodes)}, NEW) == Join((A, B, C))
 
 
-def test_who_was_retired_does_not_become_that_again() -> None:
+def test_a_retired_node_joins_as_a_new_one() -> None:
     nodes = cluster(A, B, C)
     gone = msgspec.structs.replace(nodes.nodes[1], retired=True)
     nodes = msgspec.structs.replace(nodes, nodes=(nodes.nodes[0], gone, nodes.nodes[2]))
@@ -167,7 +167,7 @@ def test_a_founders_disk() -> None:
     assert formation.first_members(engine) == (1, 2, 3)
 
 
-def test_of_many_founders_the_first_ones_vote() -> None:
+def test_the_first_seven_of_many_founders_vote() -> None:
     engine = MemoryEngine()
     nodes = cluster(*(f"{letter}:1" for letter in "abcdefghi"))
     engine.write(formation.found_writes(nodes), sync=True)
@@ -181,7 +181,7 @@ def test_the_disk_of_who_joins_has_no_members_of_its_own() -> None:
     assert formation.first_members(engine) == ()
 
 
-def test_nothing_is_left_of_a_founding_that_was_cut_short() -> None:
+def test_a_founding_that_was_cut_short_leaves_no_records() -> None:
     """Its state was durable, the record of the store was not; then the disk joined another cluster,
     and had its members, its nodes and its secret from the one that never was.
     """
@@ -210,7 +210,7 @@ def test_an_embedded_store_becomes_a_cluster_of_one() -> None:
     assert formation.known_nodes(engine) == cluster(A)
 
 
-def test_which_disks_may_be_opened_embedded() -> None:
+def test_only_the_disk_of_a_node_alone_may_be_opened_embedded() -> None:
     engine = MemoryEngine()
     assert formation.node_alone(engine) is None
     engine.write(formation.identity_writes(store(A)), sync=True)
@@ -238,7 +238,7 @@ def test_a_foreign_database_is_no_fresh_disk() -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_there_is_one_cluster_whatever_happens(seed: int) -> None:
+def test_random_beginnings_found_one_cluster(seed: int) -> None:
     """Invariants are checked by the beginning itself, after every step."""
     beginning = Beginning(Random(seed))
     beginning.disturb(steps=120)

@@ -71,7 +71,7 @@ def test_a_running_node_whose_address_is_refused_goes_on(
     assert "the others do not take this node's address: another node is there" in caplog.text
 
 
-def test_what_another_cluster_believes_does_not_matter(
+def test_the_records_of_another_cluster_are_ignored(
     joining: Joining, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(Questions, "cluster_id", b"another".ljust(16))

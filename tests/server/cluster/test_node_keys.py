@@ -57,7 +57,7 @@ def test_the_fingerprint_is_that_of_the_key_whatever_else_the_certificate_says(k
         assert fingerprint_of_pem(issued.public_bytes(Encoding.PEM).decode()) == expected(key)
 
 
-def test_of_a_chain_the_holders_certificate_counts(tmp_path: Path) -> None:
+def test_the_first_certificate_of_a_chain_counts(tmp_path: Path) -> None:
     chain = tmp_path / "chain.pem"
     chain.write_bytes(
         b"text before\n"
@@ -67,7 +67,7 @@ def test_of_a_chain_the_holders_certificate_counts(tmp_path: Path) -> None:
     assert fingerprint_of_file(chain) == expected(KEYS["p256"])
 
 
-def test_what_is_cut_or_spoiled_is_refused_and_nothing_else() -> None:
+def test_a_cut_certificate_is_refused_and_a_spoiled_one_does_no_harm() -> None:
     whole, random = certificate(KEYS["p256"]).public_bytes(Encoding.DER), Random(1)
     for length in range(len(whole)):
         with pytest.raises(Invalid):

@@ -41,7 +41,7 @@ def test_a_stream_is_called_for_until_it_is_there_and_again_when_it_ends() -> No
     run(story())
 
 
-def test_who_is_refused_is_so_until_it_is_called_again() -> None:
+def test_a_refused_link_stays_refused_until_the_next_call() -> None:
     async def story() -> None:
         async with talkers(1, 2) as (one, two):
             link = one.peers._links[2]
@@ -57,7 +57,7 @@ def test_who_is_refused_is_so_until_it_is_called_again() -> None:
     run(story())
 
 
-def test_what_must_not_happen_does_not_end_a_link_for_good(
+def test_an_unexpected_error_does_not_end_a_link_for_good(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It was never called again, and nothing said so."""

@@ -90,7 +90,7 @@ def test_it_connects_again_when_the_other_comes_back() -> None:
     run(main())
 
 
-def test_who_moves_is_followed() -> None:
+def test_a_peer_that_moves_is_followed() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             moved = Talker(2)
@@ -109,7 +109,7 @@ def test_who_moves_is_followed() -> None:
     run(main())
 
 
-def test_who_has_moved_before_the_record_knows_is_followed() -> None:
+def test_a_peer_that_has_moved_before_the_record_knows_is_followed() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             nodes, moved = cluster(one, two), Talker(2)
@@ -131,7 +131,7 @@ def test_who_has_moved_before_the_record_knows_is_followed() -> None:
     run(main())
 
 
-def test_who_left_is_not_followed() -> None:
+def test_a_peer_that_left_is_not_followed() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, _):
             one.peers.follow(cluster(one))
@@ -140,7 +140,7 @@ def test_who_left_is_not_followed() -> None:
     run(main())
 
 
-def test_what_waits_for_a_peer_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_wait_for_a_peer_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 1_000_000)
     monkeypatch.setattr(unread_frames, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
@@ -191,7 +191,9 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
 # --- pauses ---------------------------------------------------------------------------------------
 
 
-def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_peer_pauses_for_longer_only_while_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The right node may be there after the wrong one has gone; it may be needed."""
     ends = [NoAnswer("why", streams.REFUSED)] * 9
     ends += [NoAnswer("why")] * 2
@@ -226,7 +228,7 @@ def test_who_is_refused_pauses_for_longer_only_while_it_is(monkeypatch: pytest.M
     assert max(pauses[9:]) <= soon
 
 
-def test_it_is_told_when_the_other_ends_in_good_order(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_clean_end_of_a_peer_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Its end of the stream is no error then."""
 
     async def main() -> None:

@@ -146,7 +146,7 @@ def test_a_refusal_is_logged_once_and_retried_less_and_less_often(
     assert len(said()) <= 2 * attempts, "with pauses that do not grow there would be a hundred"
 
 
-def test_who_is_refused_again_after_it_was_accepted_is_news(
+def test_a_second_refusal_after_an_acceptance_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -162,7 +162,7 @@ def test_who_is_refused_again_after_it_was_accepted_is_news(
     assert len(refused) == 2
 
 
-def test_nobody_else_is_looked_for_at_the_own_address() -> None:
+def test_a_node_calls_no_peer_at_its_own_address() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             lost = msgspec.structs.replace(one.descriptor, node_id=3, store_id=store(3))
@@ -174,7 +174,7 @@ def test_nobody_else_is_looked_for_at_the_own_address() -> None:
     run(main())
 
 
-def test_who_stops_is_not_suspected_of_anything(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_peer_that_stops_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             await two.close()

@@ -291,7 +291,7 @@ def test_without_tokens_certificates_have_roles(tmp_path: Path, node: Certificat
     assert security.role_of_client(None, "operator") is Role.WRITE, "a faulty file changes nothing"
 
 
-def test_who_has_no_stated_role_is_no_administrator(node: Certificates) -> None:
+def test_a_client_without_a_stated_role_is_no_administrator(node: Certificates) -> None:
     assert Security(node).role_of_client(None, "shop") is Role.WRITE
     assert Security(None).role_of_client(None, "") is Role.ADMIN, "where anything goes"
 

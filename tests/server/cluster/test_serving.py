@@ -238,7 +238,9 @@ def test_a_wrong_address_in_the_record_is_corrected(tmp_path: Path, addresses: l
     run(main())
 
 
-def test_of_two_nodes_at_one_address_one_is_not_there(tmp_path: Path, addresses: list[str]) -> None:
+def test_one_of_two_nodes_at_an_address_is_shown_as_missing(
+    tmp_path: Path, addresses: list[str]
+) -> None:
     """A survey showed only the one that answers."""
     first, second, _ = addresses
 
@@ -277,7 +279,7 @@ def test_clients_are_told_who_joins(
     run(main())
 
 
-def test_who_was_removed_meanwhile_is_told(tmp_path: Path, addresses: list[str]) -> None:
+def test_a_node_that_was_removed_meanwhile_is_told(tmp_path: Path, addresses: list[str]) -> None:
     first, second, _ = addresses
 
     async def main() -> None:

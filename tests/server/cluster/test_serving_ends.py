@@ -212,7 +212,7 @@ def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> No
     run(main())
 
 
-def test_what_fails_beside_ends_the_node(tmp_path: Path, addresses: list[str]) -> None:
+def test_a_failing_background_task_ends_the_node(tmp_path: Path, addresses: list[str]) -> None:
     async def main() -> None:
         async with serving(tmp_path / "a", addresses[0]) as node:
 
@@ -248,9 +248,7 @@ def test_a_signal_ends_it(tmp_path: Path, addresses: list[str], number: signal.S
     assert "Traceback" not in rest
 
 
-def test_what_keeps_it_from_starting_is_said_in_one_line(
-    tmp_path: Path, addresses: list[str]
-) -> None:
+def test_a_failed_start_is_explained_in_one_line(tmp_path: Path, addresses: list[str]) -> None:
     with postroom.open(tmp_path / "a"):
         process = start(
             "--insecure", "--data", str(tmp_path / "a"), "--listen", addresses[0],
