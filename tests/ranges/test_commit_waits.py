@@ -65,7 +65,7 @@ def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> No
 
 
 @pytest.mark.parametrize("withdrawn", [0, 1])
-def test_of_a_commit_that_was_sent_twice_the_other_one_goes_on(withdrawn: int) -> None:
+def test_the_other_copy_of_a_commit_sent_twice_goes_on(withdrawn: int) -> None:
     one_range = OneRange()
     replica = one_range.replica
     one_range.ask(_lock(HOLDER))
@@ -78,7 +78,7 @@ def test_of_a_commit_that_was_sent_twice_the_other_one_goes_on(withdrawn: int) -
     assert one_range.ask(Get(b"k")).answers[0][0].value == b"new"
 
 
-def test_of_a_commit_that_was_sent_twice_both_are_told_when_their_time_is_over() -> None:
+def test_both_copies_of_a_commit_sent_twice_end_with_their_time() -> None:
     one_range = OneRange()
     one_range.ask(_lock(HOLDER))
     commits = [one_range.ask(_commit(Put(b"k", b"new"))) for _ in range(2)]
@@ -125,7 +125,7 @@ def test_a_commit_that_has_lost_already_does_not_get_in_line() -> None:
 
 
 @pytest.mark.parametrize("ends", ["the holder rolls back", "it is withdrawn", "a new lease"])
-def test_nothing_is_remembered_of_a_reader_that_waits_no_more(ends: str) -> None:
+def test_a_reader_that_has_stopped_waiting_leaves_no_memory(ends: str) -> None:
     one_range = OneRange()
     one_range.ask(_lock(HOLDER))
     commit = one_range.ask(_change(one_range, 1))

@@ -7,7 +7,7 @@ from random import Random  # noqa: TID251 (seeded)
 from postroom.ranges.deadlines import Deadlines
 
 
-def test_they_come_due_in_order_and_once() -> None:
+def test_deadlines_come_due_in_order_and_once() -> None:
     deadlines: Deadlines[str] = Deadlines()
     for name, moment in (("c", 3.0), ("a", 1.0), ("b", 2.0), ("a2", 1.0)):
         deadlines.set(name, moment)
@@ -32,7 +32,7 @@ def test_a_deadline_is_replaced_and_cancelled() -> None:
     assert deadlines.first() is None
 
 
-def test_what_was_cancelled_a_million_times_leaves_nothing() -> None:
+def test_cancelled_deadlines_leave_no_memory() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for number in range(20_000):
         deadlines.set(number, 60.0 + number)
@@ -42,7 +42,7 @@ def test_what_was_cancelled_a_million_times_leaves_nothing() -> None:
     assert deadlines.entries < 30
 
 
-def test_it_is_like_a_dictionary_that_is_searched() -> None:
+def test_deadlines_agree_with_a_model() -> None:
     random = Random(4)
     deadlines: Deadlines[int] = Deadlines()
     model: dict[int, float] = {}

@@ -46,7 +46,7 @@ def test_each_has_its_turn() -> None:
     assert not queue
 
 
-def test_what_is_taken_is_what_would_be_taken_one_by_one() -> None:
+def test_a_fair_queue_taken_at_once_has_the_order_of_one_by_one() -> None:
     """Also what arrives while somebody goes through it: of the same owner, then of others."""
     queue = FairQueue()
     for request in (1, 2, 3, 4):
@@ -63,7 +63,7 @@ def test_what_is_taken_is_what_would_be_taken_one_by_one() -> None:
 
 
 @pytest.mark.usefixtures("eager_switches")
-def test_nothing_is_lost_that_threads_append_at_once() -> None:
+def test_a_fair_queue_keeps_all_requests_that_threads_append_at_once() -> None:
     """Threads of an embedded store waited for ever for what was not in the queue any more."""
     queue, each = FairQueue(), 5000
     begin = threading.Barrier(5)

@@ -53,7 +53,7 @@ def test_large_changes_are_bounded_in_bytes(store: Store) -> None:
     assert store.node.feed.kept_bytes > FEED_BYTES_MAX // 4
 
 
-def test_who_is_behind_what_is_kept_misses_nothing(
+def test_a_watcher_behind_the_kept_changes_misses_none(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "FEED_BYTES_MAX", 400)
@@ -79,7 +79,7 @@ def test_a_commit_larger_than_all_that_is_kept_is_told_too(
     assert store.node.feed.kept_bytes <= 100
 
 
-def test_what_nobody_watches_is_forgotten(store: Store) -> None:
+def test_changes_without_watchers_are_forgotten(store: Store) -> None:
     watcher = Watcher(store, b"a", b"b")
     store.db.put(b"a", bytes(1000))
     watcher.next()
@@ -112,7 +112,7 @@ async def _ask(store: Store, request: ScanChanges) -> bytes | None:
     return value
 
 
-def test_who_serves_no_longer_keeps_nothing(store: Store) -> None:
+def test_a_replica_that_stops_serving_drops_its_changes(store: Store) -> None:
     watcher = Watcher(store, b"a", b"b")
     store.db.put(b"a", bytes(1000))
     watcher.next()
@@ -121,7 +121,7 @@ def test_who_serves_no_longer_keeps_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize("turns", range(16))
-def test_who_begins_to_watch_while_a_proposal_is_completed_misses_nothing(
+def test_a_watch_that_begins_during_a_completion_misses_no_change(
     store: Store, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", 1)

@@ -28,7 +28,7 @@ def test_time_runs_out_once() -> None:
     assert time.holders.next_deadline() is None
 
 
-def test_who_holds_more_has_one_deadline_the_last() -> None:
+def test_a_holder_has_one_deadline_the_last() -> None:
     time = Time()
     for _ in range(1000):
         time.holders.hold(ONE, 5.0)
@@ -65,7 +65,7 @@ def test_the_first_half_of_an_id_is_the_client() -> None:
     assert time.holders.of(b"client 2") == []
 
 
-def test_what_is_no_number_is_no_deadline_for_ever() -> None:
+def test_a_deadline_that_is_no_number_ends() -> None:
     time = Time()
     time.holders.hold(ONE, float("nan"))
     time.holders.hold(OTHER, 0.0)

@@ -69,7 +69,7 @@ def both(sides: tuple[Side, Side], seconds: float) -> None:
         side.passes(seconds)
 
 
-def test_nobody_serves_at_first() -> None:
+def test_a_new_replica_does_not_serve() -> None:
     assert not Side(1).serves()
     assert Side(1).may_ask()
 
@@ -107,7 +107,7 @@ def test_the_holder_counts_from_its_proposal_and_others_from_its_effect() -> Non
     assert not other.may_ask()
 
 
-def test_it_counts_from_when_the_entry_came_in_though_it_is_applied_much_later() -> None:
+def test_a_lease_counts_from_the_arrival_of_its_entry() -> None:
     """A follower may learn only as the next leader that the last entry is committed."""
     holder, other = Side(1), Side(2)
     lease = holder.ask()
@@ -147,7 +147,9 @@ def test_an_extension_is_more_time_for_the_one_and_more_waiting_for_the_other(
     assert not other.may_ask()
 
 
-def test_it_is_asked_for_in_time_also_when_the_wall_clock_stands(sides: tuple[Side, Side]) -> None:
+def test_an_extension_is_asked_for_in_time_although_the_wall_clock_stands(
+    sides: tuple[Side, Side],
+) -> None:
     holder, _ = sides
     assert not holder.lease_holder.wants_extension(holder.clock.last())
     holder.seconds += 0.6

@@ -82,7 +82,7 @@ def test_a_lease_is_given_back_in_the_turn_that_comes() -> None:
     assert not replica.acquisition.must_wait()
 
 
-def test_who_is_told_to_go_on_before_its_turn_has_come_gives_nothing_back() -> None:
+def test_a_leaseholder_told_to_go_on_in_time_keeps_its_lease() -> None:
     """Its lead was given away all the same, after it had said that it would go on."""
     replica, told = Replica(), []
     replica.acquisition.hand_over(lambda: told.append(1))
@@ -94,7 +94,7 @@ def test_who_is_told_to_go_on_before_its_turn_has_come_gives_nothing_back() -> N
     assert not told
 
 
-def test_who_is_deposed_has_nothing_to_give_back() -> None:
+def test_a_deposed_leaseholder_has_no_lease_to_give_back() -> None:
     replica, told = Replica(), []
     replica.acquisition.hand_over(lambda: told.append(1))
     replica.acquisition.on_leadership(leads=False)

@@ -11,7 +11,7 @@ from tests.client.stores import Store
 
 
 @pytest.mark.parametrize("turns", range(2, 14))
-def test_it_does_not_shorten_a_lease_that_was_asked_for_meanwhile(
+def test_a_large_proposal_does_not_shorten_a_newer_lease(
     monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     """The lease lapsed while it was encoded; what had been asked for before came after."""

@@ -90,7 +90,7 @@ def test_a_refused_lock_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
     assert not memory._by_client
 
 
-def test_what_was_locked_before_the_limit_was_met_has_an_end(
+def test_locks_taken_before_the_limit_was_met_can_be_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lock_memory, "LOCKS_MAX", 2)

@@ -122,7 +122,7 @@ def test_a_deletion_of_a_span_is_a_conflict(store: Store) -> None:
     assert commit.conflicts
 
 
-def test_what_another_long_commit_writes_is_a_conflict(store: Store) -> None:
+def test_a_write_of_another_long_commit_is_a_conflict(store: Store) -> None:
     """Of two that write what the other one has read, one commits."""
     at = store.node.replica.last_commit
     store.db.put(b"elsewhere", b"")

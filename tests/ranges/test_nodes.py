@@ -67,21 +67,21 @@ def test_a_store_that_is_known_moves() -> None:
     assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), node(2, "elsewhere:1"))))
 
 
-def test_whose_disk_is_lost_is_replaced_at_its_address() -> None:
+def test_a_node_whose_disk_is_lost_is_replaced_at_its_address() -> None:
     admission = admit(AdmitNode(store(9), "host2:1"), node(1), node(2))
     assert [(each.node_id, each.retired) for each in admission.nodes.nodes] == [
         (1, False), (2, True), (4, False),
     ]  # fmt: skip
 
 
-def test_who_is_retired_and_not_gone_yet_may_move() -> None:
+def test_a_retired_node_that_is_still_a_member_may_move() -> None:
     """Without its vote it might never be gone."""
     admission = admit(AdmitNode(store(2), "elsewhere:1", 2), node(1), node(2, retired=True))
     moved = node(2, "elsewhere:1", retired=True)
     assert admission == Admitted(2, Nodes(CLUSTER, 4, (node(1), moved)))
 
 
-def test_who_is_gone_does_not_come_back_by_moving() -> None:
+def test_a_removed_node_cannot_come_back_by_moving() -> None:
     """As a store that nobody knows it would get a new number, and act as the old one."""
     with pytest.raises(Invalid, match="node 2 has been removed for good"):
         admit(AdmitNode(store(2), "elsewhere:1", 2), node(1))
@@ -118,7 +118,7 @@ def test_a_new_store_needs_an_administrators_word() -> None:
     assert key_of(admit(vouched, bound(1)), 4) == (OTHER, b"")
 
 
-def test_whose_disk_is_lost_has_the_key_of_the_node_at_its_address() -> None:
+def test_a_node_whose_disk_is_lost_needs_the_key_of_its_address() -> None:
     request = AdmitNode(store(9), "host2:1", fingerprint=OLD)
     admission = admit(request, bound(1, OTHER), bound(2))
     assert [(each.node_id, each.retired) for each in admission.nodes.nodes] == [
@@ -146,7 +146,7 @@ def test_a_key_that_was_announced_takes_the_place_of_the_old_one() -> None:
     assert key_of(admit(stays, announced), 2) == (OLD, b""), "it has changed its mind"
 
 
-def test_what_is_seen_is_bound_only_where_nothing_is() -> None:
+def test_a_seen_key_is_bound_only_to_a_node_without_a_key() -> None:
     for there, after in (
         (bound(2, b""), (NEW, b"")),
         (bound(2, OLD, NEW), (NEW, b"")),

@@ -98,7 +98,7 @@ def test_a_fresh_table_that_no_engine_has_flushed_is_cut(installed: str, tmp_pat
     opened.close()
 
 
-def test_what_lies_beside_a_key_is_not_cut_off(engine: Engine) -> None:
+def test_a_key_and_its_inbox_are_in_one_partition(engine: Engine) -> None:
     prefix = keys.inbox_prefix(b"one")
     engine.write(
         {
@@ -120,7 +120,7 @@ def test_the_work_is_bounded() -> None:
     assert max(steps) <= 8 * 64 * partitions._WINDOWS
 
 
-def test_nothing_is_cut_where_nothing_is() -> None:
+def test_a_range_with_one_key_is_not_divided() -> None:
     engine = MemoryEngine()
     assert found(engine, 1) == []
     engine.write({keys.head_key(b"a"): b"x" * 1000_000}, sync=False)

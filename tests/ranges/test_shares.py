@@ -88,7 +88,7 @@ def garbage(store: Store) -> int:
     return sum(1 for _ in store.engine.inner.iterate(start, keys.after_prefix(start)))
 
 
-def test_what_is_due_is_done_under_a_flood(store: Store) -> None:
+def test_due_messages_are_delivered_under_a_flood(store: Store) -> None:
     with store.db.begin() as tx:
         tx.enqueue_message(b"q", b"m", deliver_at=1)
         tx.enqueue_update(Increment(b"n"), execute_at=1)
@@ -131,7 +131,7 @@ def test_both_go_on_if_together_they_are_too_large(
     assert flood.committed > 10
 
 
-def test_what_is_due_is_done_beside_transactions_that_take_several_turns_each(
+def test_due_messages_are_delivered_beside_long_transactions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each proposal holds one of those, and nothing else."""

@@ -159,7 +159,7 @@ INSIDE = keys.head_key(b"k")
         "text",
     ],
 )
-def test_what_is_not_of_the_range_is_no_chunk(pairs: object) -> None:
+def test_pairs_outside_the_range_are_no_chunk(pairs: object) -> None:
     assert not snapshot.is_chunk(1, msgspec.msgpack.encode(pairs))
 
 

@@ -26,7 +26,7 @@ def test_a_turn_frees_no_more_than_its_share() -> None:
     spent.go_on()
 
 
-def test_what_is_small_is_not_kept() -> None:
+def test_small_write_sets_are_not_kept() -> None:
     spent = Spent()
     spent.add(dict.fromkeys([b"%d" % number for number in range(10)]))
     assert not spent.left

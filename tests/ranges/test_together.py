@@ -40,7 +40,7 @@ def _held() -> OneRange:
     return one_range
 
 
-def test_who_is_answered_at_once_reads_another_range_as_it_will_be() -> None:
+def test_a_read_after_an_immediate_answer_sees_the_write_in_another_range() -> None:
     """The failing request has nothing to write, so it is answered in this very turn. By then the
     write in the other range has its timestamp, so a later read must not miss it.
     """
@@ -75,7 +75,7 @@ def test_each_makes_the_proposal_that_it_makes_alone() -> None:
     assert [len(one_range.group.proposed) for one_range in together] == [0, 1, 1]
 
 
-def test_what_stops_one_proposal_stops_no_other() -> None:
+def test_an_error_in_one_proposal_does_not_stop_another() -> None:
     first, second = _held(), _held()
 
     def fail(_: object) -> None:

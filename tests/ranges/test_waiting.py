@@ -97,14 +97,14 @@ def test_all_of_a_long_line_are_served_at_once_without_a_deep_stack() -> None:
     assert (shop.looks, len(shop.waiting), shop.waiting.lines) == (5_000, 0, {})
 
 
-def test_who_does_not_take_everything_leaves_the_rest_to_the_next() -> None:
+def test_a_waiter_that_does_not_take_everything_leaves_the_rest_to_the_next() -> None:
     shop = Shop()
     first, second, third = shop.queue(3, wants=2)
     shop.arrive(3)
     assert (first.got, second.got, third.got) == (2, 1, 0)
 
 
-def test_who_was_woken_and_cannot_be_looked_at_keeps_its_place() -> None:
+def test_a_woken_waiter_that_is_blocked_keeps_its_place() -> None:
     shop = Shop()
     first, second = shop.queue(2)
     first.blocked = True
@@ -144,7 +144,7 @@ def test_everybody_hears_of_what_is_the_same_for_all() -> None:
     assert shop.served == [waiters[1]]
 
 
-def test_who_is_sent_away_does_not_come_back() -> None:
+def test_a_waiter_that_is_sent_away_does_not_come_back() -> None:
     shop = Shop()
     waiters = shop.queue(3)
     assert shop.waiting.clear() == waiters
@@ -153,7 +153,7 @@ def test_who_is_sent_away_does_not_come_back() -> None:
     assert not shop.waiting.cancel(waiters[0])
 
 
-def test_nobody_is_forgotten_whatever_happens_in_which_order() -> None:
+def test_random_histories_of_waiting_forget_no_waiter() -> None:
     """Whenever there are goods, nobody stands first in line but who will be looked at again."""
     for seed in range(300):
         random, shop = Random(seed), Shop()
@@ -179,7 +179,7 @@ def test_nobody_is_forgotten_whatever_happens_in_which_order() -> None:
             assert line == [each for each in known if not (each.got or each.cancelled)]
 
 
-def test_who_goes_on_to_another_line_leaves_the_rest_to_the_next_one() -> None:
+def test_a_waiter_that_changes_its_line_leaves_the_rest_to_the_next() -> None:
     """It has taken something, and waits until that is written down."""
     shop = Shop()
     one, other, third = shop.queue(3)
