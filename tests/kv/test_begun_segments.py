@@ -44,7 +44,7 @@ def begun_and_given_up(number: int, fault: WriteFault, power: Random | None) -> 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("fault", [WriteFault.NOT_AT_ALL, WriteFault.TORN])
 @pytest.mark.parametrize("number", [2, 3])
-def test_what_was_begun_and_given_up_is_not_missed(
+def test_a_segment_that_was_begun_and_given_up_is_not_missed(
     number: int, fault: WriteFault, again: bool
 ) -> None:
     """Found by a simulated cluster: the next segment does not begin with the same record."""
@@ -77,7 +77,7 @@ def test_what_was_begun_and_given_up_is_not_missed(
 
 
 @pytest.mark.parametrize("at", [0, FIRST_RECORD_AT])
-def test_what_was_begun_and_used_is_missed(at: int) -> None:
+def test_a_segment_that_was_begun_and_used_is_missed(at: int) -> None:
     book = Book()
     for index in range(1, 20):
         book.add(1, index, HALF)
@@ -89,7 +89,7 @@ def test_what_was_begun_and_used_is_missed(at: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_wherever_a_write_fails_nothing_acknowledged_is_missing(seed: int) -> None:
+def test_acknowledged_records_survive_a_failed_write_anywhere(seed: int) -> None:
     """Again and again, with records of all sizes, of which some are let go."""
     chance, book, index = Random(seed), Book(), 1
     for _ in range(25):

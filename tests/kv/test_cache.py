@@ -75,7 +75,7 @@ def test_a_small_write_costs_the_same_however_much_is_held() -> None:
         )
     )
 )
-def test_it_says_what_the_engine_says(steps: list[tuple[bytes, object]]) -> None:
+def test_the_cache_agrees_with_the_engine(steps: list[tuple[bytes, object]]) -> None:
     engine = MemoryEngine()
     cache = Cache(engine)
     for number, (key, what) in enumerate(steps):
@@ -121,7 +121,7 @@ class LookedUp(dict[bytes, bytes | None]):
         raise AssertionError
 
 
-def test_of_a_large_turn_only_what_is_here_is_looked_at() -> None:
+def test_a_large_turn_updates_only_cached_keys() -> None:
     """The node waits for it."""
     engine = MemoryEngine()
     cache = Cache(engine)

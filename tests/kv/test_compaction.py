@@ -192,7 +192,7 @@ def gathering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gather
     engine.close()
 
 
-def test_what_was_deleted_is_gone_from_the_disk(gathering: Gathering) -> None:
+def test_deleted_keys_are_gone_from_the_disk_after_compaction(gathering: Gathering) -> None:
     before = gathering.approximate_bytes(name(0), name(PAIRS))
     assert before > PAIRS * 50
     _compact(gathering)

@@ -79,7 +79,7 @@ def test_a_synced_record_makes_those_before_it_durable() -> None:
 
 
 @pytest.mark.usefixtures("long_segments")
-def test_what_followed_a_torn_record_is_not_read_behind_its_successor() -> None:
+def test_records_behind_a_torn_one_are_not_read_behind_its_successor() -> None:
     """The same numbers, the same log, the right places: an earlier epoch."""
     book = Book()
     book.add(1, 1)
@@ -212,7 +212,7 @@ def test_a_later_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", list(WriteFault))
 @pytest.mark.parametrize("number", [1, 2])
-def test_nothing_is_written_after_a_failure(fault: WriteFault, number: int) -> None:
+def test_a_storage_does_not_write_after_a_failure(fault: WriteFault, number: int) -> None:
     """Neither into the log nor into the state, whichever of them has failed."""
     book = Book()
     book.add(1, 1)

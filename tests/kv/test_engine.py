@@ -154,7 +154,7 @@ def test_opening_twice_is_refused(engine: Engine, opener: Opener) -> None:
     engine.write({b"a": b"1"}, sync=True)
 
 
-def test_nothing_works_after_close(opener: Opener) -> None:
+def test_calls_of_a_closed_engine_are_errors(opener: Opener) -> None:
     engine = opener()
     engine.write({b"a": b"1", b"b": b"2"}, sync=False)
     snapshot, iterator = engine.snapshot(), engine.iterate(b"", END)
@@ -187,7 +187,7 @@ def test_sizes(engine: Engine) -> None:
     assert engine.free_bytes() > 0
 
 
-def test_what_was_written_last_counts_too(engine: Engine) -> None:
+def test_the_disk_bytes_include_the_last_writes(engine: Engine) -> None:
     before = engine.disk_bytes()
     engine.write({b"%d" % number: os.urandom(1000) for number in range(100)}, sync=False)
     assert 100_000 <= engine.disk_bytes() - before < 110_000

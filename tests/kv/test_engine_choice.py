@@ -93,7 +93,7 @@ def test_a_folder_without_the_file_is_refused(tmp_path: Path, engine: EngineName
         assert db.get(b"key") == engine.encode(), "the line in the message repairs it"
 
 
-def test_what_a_cut_start_left_binds_nobody(tmp_path: Path) -> None:
+def test_the_engine_name_of_a_start_that_was_cut_does_not_bind(tmp_path: Path) -> None:
     """The name is written before the store is made."""
     for name in ("leveldb", "rocksdb", ""):
         (tmp_path / "owner").touch()

@@ -56,7 +56,7 @@ def test_a_folder_of_somebody_else_is_left_alone(
 
 
 @pytest.mark.parametrize("held", BEGUN.values(), ids=BEGUN)
-def test_what_a_first_start_left_becomes_a_store(tmp_path: Path, held: dict[str, str]) -> None:
+def test_the_remains_of_a_first_start_become_a_store(tmp_path: Path, held: dict[str, str]) -> None:
     fill(tmp_path / "store", held)
     with pytest.raises(Invalid, match="There is no store"):
         LevelDBEngine.open(tmp_path / "store", create=False)
@@ -65,7 +65,7 @@ def test_what_a_first_start_left_becomes_a_store(tmp_path: Path, held: dict[str,
     LevelDBEngine.open(tmp_path / "store", create=False).close()
 
 
-def test_nobody_else_can_look_into_a_new_store(tmp_path: Path) -> None:
+def test_a_new_store_is_unreadable_for_other_users(tmp_path: Path) -> None:
     """Neither into files that LevelDB makes at once, nor into those that it makes later."""
     before = os.umask(0o022)
     try:
@@ -101,7 +101,7 @@ def test_an_empty_folder_that_becomes_a_store_is_closed_to_others(tmp_path: Path
     assert mode(tmp_path / "store") == 0o700
 
 
-def test_who_opens_his_folder_to_others_keeps_it_so(tmp_path: Path) -> None:
+def test_a_folder_that_was_opened_to_others_stays_so(tmp_path: Path) -> None:
     LevelDBEngine.open(tmp_path / "store").close()
     (tmp_path / "store").chmod(0o750)
     LevelDBEngine.open(tmp_path / "store").close()
@@ -109,7 +109,7 @@ def test_who_opens_his_folder_to_others_keeps_it_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["mine", "", "12 host\n"])
-def test_nothing_is_written_through_a_link(tmp_path: Path, content: str) -> None:
+def test_a_link_in_place_of_the_owner_file_is_refused(tmp_path: Path, content: str) -> None:
     LevelDBEngine.open(tmp_path / "store").close()
     (tmp_path / "target").write_text(content)
     owner = tmp_path / "store" / "owner"
@@ -120,7 +120,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, content: str) -> None
     assert (tmp_path / "target").read_text() == content
 
 
-def test_nothing_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
+def test_a_dangling_link_in_place_of_the_owner_file_is_refused(tmp_path: Path) -> None:
     LevelDBEngine.open(tmp_path / "store").close()
     owner = tmp_path / "store" / "owner"
     owner.unlink()
@@ -130,7 +130,7 @@ def test_nothing_is_written_through_a_link_to_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_nothing_is_written_over_a_file_with_two_names(tmp_path: Path) -> None:
+def test_a_file_with_two_names_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     LevelDBEngine.open(tmp_path / "store").close()
     owner = tmp_path / "store" / "owner"

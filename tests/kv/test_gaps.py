@@ -110,7 +110,7 @@ def test_a_scan_backwards_jumps_too() -> None:
     assert stored.scan(reverse=True) == [b"9", b"0"]
 
 
-def test_what_is_written_into_a_gap_is_found_and_the_rest_is_jumped_over() -> None:
+def test_a_write_into_a_gap_is_found_and_the_rest_is_jumped_over() -> None:
     stored = deleted_in_between()
     stored.scan()
     stored.put(5, name(100_000 + MANY // 2))

@@ -99,7 +99,7 @@ def test_a_large_turn_is_a_batch_of_its_own(monkeypatch: pytest.MonkeyPatch) -> 
     assert max(sizes) == 10
 
 
-def test_whoever_reads_finds_what_was_added() -> None:
+def test_reads_find_gathered_writes() -> None:
     state = State()
     state.gathering.add({b"b": b"new", b"c": None})
     assert state.gathering.get(b"b") == b"new"
@@ -119,7 +119,7 @@ def test_whoever_reads_finds_what_was_added() -> None:
     with_snapshot.close()
 
 
-def test_who_reads_elsewhere_writes_nothing() -> None:
+def test_a_read_of_other_keys_writes_no_batch() -> None:
     state = State()
     before = state.disk.writes
     state.gathering.add({b"b": b"new", b"d": b"new"})
@@ -171,7 +171,7 @@ def read_beside(state: State, lower: bytes, upper: bytes) -> list[list[tuple[byt
     return found
 
 
-def test_who_reads_elsewhere_does_not_wait_for_a_batch_under_way() -> None:
+def test_a_read_of_other_keys_does_not_wait_for_a_batch_under_way() -> None:
     state = SlowState()
     state.gathering.add({b"b": b"new"})
     with state:
@@ -202,7 +202,7 @@ class HandedOver:
         self.thread.close()
 
 
-def test_who_hands_a_batch_over_does_not_wait_for_it() -> None:
+def test_a_turn_that_hands_a_batch_over_does_not_wait_for_it() -> None:
     with HandedOver() as slow:
         gathering, state = slow.gathering, slow.state
         assert b"b" not in state.written
@@ -265,7 +265,7 @@ def test_the_next_batch_waits_for_the_one_before() -> None:
     assert slow.state.written[b"mark"] == b"2"
 
 
-def test_of_a_batch_handed_over_that_fails_nothing_is_forgotten() -> None:
+def test_the_writes_of_a_failed_handed_over_batch_stay_readable() -> None:
     """Whoever writes next is told, and once more."""
     with HandedOver() as slow:
         slow.gathering.add({b"c": b"2"})
@@ -281,7 +281,7 @@ def test_of_a_batch_handed_over_that_fails_nothing_is_forgotten() -> None:
     assert slow.gathering.get(b"c") == b"2"
 
 
-def test_what_was_added_beside_a_batch_that_failed_is_not_forgotten() -> None:
+def test_writes_added_beside_a_failed_batch_stay_readable() -> None:
     state = SlowState()
     state.gathering.add({b"b": b"1", b"c": b"1"})
     with state:
@@ -294,7 +294,7 @@ def test_what_was_added_beside_a_batch_that_failed_is_not_forgotten() -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
+def test_the_writes_of_a_failed_batch_stay_readable(reverse: bool) -> None:
     """Whoever reads is not told; whoever writes next is."""
     state = State()
     state.gathering.add({b"b": b"new", b"c": None, b"z": b"new"})
@@ -318,7 +318,7 @@ def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_reads_as_a_dictionary_does(seed: int) -> None:
+def test_gathered_state_agrees_with_a_dictionary(seed: int) -> None:
     """Random turns, reads and flushes, against what a dictionary holds."""
     thread = StateWriterThread()
     random, state = Random(seed), State(thread)

@@ -123,7 +123,7 @@ def test_a_manifest_without_its_last_edit_is_refused(tmp_path: Path) -> None:
         LevelDBEngine.open(tmp_path / "store")
 
 
-def test_where_another_log_tells_what_is_missing_the_end_is_cut_off(
+def test_a_damaged_end_is_cut_off_if_another_log_has_its_records(
     cut_short: tuple[Path, int],
 ) -> None:
     """A flipped bit, and records behind it: see ``replays``."""
@@ -134,7 +134,7 @@ def test_where_another_log_tells_what_is_missing_the_end_is_cut_off(
     engine.close()
 
 
-def test_what_is_prepared_is_not_written_once_something_has_failed(
+def test_a_prepared_batch_is_not_written_after_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is synced beside the turns: that may fail while a batch waits to be written."""

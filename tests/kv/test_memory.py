@@ -73,7 +73,7 @@ def test_closing_syncs() -> None:
     assert survivors(disk) == 5
 
 
-def test_what_was_not_synced_for_long_becomes_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_becomes_durable_after_many_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "UNSYNCED_WRITES_KEPT", 4)
     for seed in range(20):
         disk = MemoryDisk()

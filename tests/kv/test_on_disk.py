@@ -121,7 +121,7 @@ def test_a_folder_held_by_another_program_with_the_same_library(
     assert on_disk.count(tmp_path / "store") == 0
 
 
-def test_what_does_not_exist_is_made_only_on_request(on_disk: OnDisk, tmp_path: Path) -> None:
+def test_a_missing_store_is_made_only_on_request(on_disk: OnDisk, tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"There is no store in .*check the path"):
         on_disk.open(tmp_path / "a" / "b", create=False)
     assert not (tmp_path / "a").exists()

@@ -14,7 +14,7 @@ from postroom.kv.log.memory import SECTOR_BYTES
 from tests.kv.book import Book, entry
 
 
-def test_what_was_lost_with_its_opening_does_not_come_back() -> None:
+def test_records_lost_with_their_opening_do_not_come_back() -> None:
     """Of the second opening's records the power loses the first one. The third one writes another
     record in its place, just as long, and is killed: what once followed there does not follow now.
     """
@@ -69,9 +69,7 @@ class Files:
         monkeypatch.setattr(kind, "close", closed)
 
 
-def test_of_a_log_that_is_refused_no_file_stays_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_log_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever tries again and again to open it would run out of descriptors."""
     files = Files(monkeypatch)
     devices: list[FolderDevice] = []

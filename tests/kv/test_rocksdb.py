@@ -76,7 +76,7 @@ def test_readers_of_one_snapshot_do_not_disturb_each_other(engine: Any, reverse:
     snapshot.close()
 
 
-def test_what_is_still_read_does_not_keep_the_folder(tmp_path: Path) -> None:
+def test_open_iterators_do_not_keep_the_folder_of_a_closed_engine(tmp_path: Path) -> None:
     engine = ROCKSDB.open(tmp_path)
     engine.write({b"%d" % number: b"x" for number in range(50)}, sync=False)
     held = [engine.iterate(b"", END), engine.iterate(b"", END, reverse=True), engine.snapshot()]
@@ -198,7 +198,9 @@ def test_mistakes_are_not_taken_for_damage(engine: Any) -> None:
         (b"k/0", b"k/0\x00", 0.0),
     ],
 )
-def test_how_much_of_a_file_a_span_covers(lower: bytes, upper: bytes, expected: float) -> None:
+def test_the_covered_share_of_a_file_is_estimated(
+    lower: bytes, upper: bytes, expected: float
+) -> None:
     assert covered((lower, upper), b"k/0", b"k/8") == pytest.approx(expected, abs=0.01)
 
 

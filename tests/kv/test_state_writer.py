@@ -74,7 +74,7 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
     assert done == [1, 2, 3]
 
 
-def test_what_is_started_after_a_long_wait_is_done() -> None:
+def test_work_started_after_a_long_wait_is_done() -> None:
     """Who has waited for long has woken the thread, which may not have noticed yet."""
     thread, done = StateWriterThread(), list[int]()
     thread._thread = threading.Thread(target=thread._run, daemon=True)
@@ -86,7 +86,7 @@ def test_what_is_started_after_a_long_wait_is_done() -> None:
     thread.close()
 
 
-def test_where_no_thread_is_to_be_had_it_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_done_at_once_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the system has no thread to give is no reason to stop a store."""
 
     def refuse(_: threading.Thread) -> None:

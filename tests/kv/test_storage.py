@@ -32,7 +32,7 @@ def test_entries_and_notes_are_there_after_a_crash() -> None:
     assert book.segments > 10, "nobody has let go of anything"
 
 
-def test_what_is_cut_does_not_come_back() -> None:
+def test_entries_that_were_cut_do_not_come_back() -> None:
     book = Book()
     for index in range(1, 40):
         book.add(1, index)
@@ -46,7 +46,7 @@ def test_what_is_cut_does_not_come_back() -> None:
 
 
 @pytest.mark.usefixtures("long_segments")
-def test_what_waits_in_memory_is_in_the_log_and_in_the_state_when_it_is_closed() -> None:
+def test_gathered_writes_are_in_the_log_and_at_closing_in_the_state() -> None:
     book = Book(gathered=50)
     for index in range(1, 10):
         book.add(1, index)
@@ -60,7 +60,7 @@ def test_what_waits_in_memory_is_in_the_log_and_in_the_state_when_it_is_closed()
     assert book.disk.content.get(STATE) == keys.u64(10)
 
 
-def test_what_is_synced_includes_what_waits_in_memory() -> None:
+def test_a_sync_includes_gathered_writes() -> None:
     book = Book(gathered=50)
     book.add(1, 1)
     book.storage.sync()
@@ -153,7 +153,7 @@ def test_a_slow_follower_takes_more_segments_which_go_again() -> None:
 
 
 @pytest.mark.parametrize("gathered", [0, 3, 50])
-def test_nothing_goes_before_the_state_is_durable(gathered: int) -> None:
+def test_the_log_keeps_entries_until_the_state_is_durable(gathered: int) -> None:
     """Applied is not durable: what memory or power loses of the state is still in the log."""
     for seed in range(40):
         book = Book(gathered=gathered)
@@ -187,7 +187,7 @@ class Later:
             work()
 
 
-def test_what_was_let_go_of_while_the_state_was_synced_stays() -> None:
+def test_entries_let_go_of_during_a_sync_of_the_state_stay() -> None:
     book = Book()
     book.storage._writer = later = Later()
     index = 0
@@ -218,7 +218,7 @@ def test_opening_again_and_again_takes_no_more_room() -> None:
     assert book.segments <= 3
 
 
-def test_what_a_killed_process_has_written_is_durable_once_it_counts() -> None:
+def test_records_of_a_killed_process_are_durable_once_they_count() -> None:
     """It lay in the system's cache; the next record says that all before it is durable."""
     for seed in range(10):
         book = Book()
@@ -233,7 +233,7 @@ def test_what_a_killed_process_has_written_is_durable_once_it_counts() -> None:
         assert len(book.found) == 3
 
 
-def test_what_a_failed_closing_has_written_is_durable_once_it_counts() -> None:
+def test_records_of_a_failed_closing_are_durable_once_they_count() -> None:
     """Found by a simulated cluster: a record that closes a log need not be durable."""
     for seed in range(10):
         book = Book()
@@ -247,7 +247,7 @@ def test_what_a_failed_closing_has_written_is_durable_once_it_counts() -> None:
         book.check()
 
 
-def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
+def test_a_missing_spare_segment_is_no_failure_until_it_is_needed() -> None:
     book = Book()
     book.disk.log.room_bytes = SEGMENT_BYTES
     written = 0
@@ -304,7 +304,7 @@ class SlowDevice(FolderDevice):
         super().create(name, size)
 
 
-def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
+def test_turns_do_not_wait_for_a_segment_of_full_length(tmp_path: Path) -> None:
     done = threading.Event()
     devices: list[SlowDevice] = []
 
@@ -418,7 +418,7 @@ def test_a_failure_in_either_thread_is_told(number: int) -> None:
     book.storage.close()
 
 
-def test_of_a_segment_that_cannot_be_opened_nothing_is_left(
+def test_a_segment_that_cannot_be_opened_leaves_no_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     book = Book()

@@ -137,7 +137,7 @@ def nested(depth: int) -> Any:
 
 
 @pytest.mark.parametrize("part", [2**2040, -(2**2040), "\ud800", nested(5000)])
-def test_what_cannot_be_packed(part: Any) -> None:
+def test_a_part_that_cannot_be_packed_is_refused(part: Any) -> None:
     with pytest.raises(ValueError, match=r"255 bytes|surrogates|nested"):
         key(part)
 
@@ -189,7 +189,7 @@ def test_prefix(given: bytes, end: bytes | None) -> None:
     assert prefix(given) == (given, end)
 
 
-def test_not_a_number_survives() -> None:
+def test_nan_survives_packing() -> None:
     (number,) = unpack(key(math.nan))
     assert isinstance(number, float)
     assert math.isnan(number)
