@@ -26,7 +26,7 @@ def test_a_leaders_entries_leave_before_its_write() -> None:
     assert early == [((term, command(b"x")),)]
 
 
-def test_what_follows_in_the_turn_leaves_afterwards() -> None:
+def test_a_message_that_follows_early_sends_leaves_afterwards() -> None:
     """A stale leader is told so in the turn that appends: its answer waits, and nothing twice."""
     peers = ScriptedPeers()
     term = peers.lead()
@@ -153,7 +153,7 @@ def test_applied_state_that_is_lost_with_the_power_is_applied_again() -> None:
     assert peers.group.stopped is None
 
 
-def test_nothing_acknowledged_is_lost_when_all_lose_power_with_applied_state_unsynced() -> None:
+def test_acknowledged_entries_survive_a_loss_of_power_with_unsynced_state() -> None:
     for seed in range(8):
         cluster = Cluster(3, seed)
         cluster.replicate(5)

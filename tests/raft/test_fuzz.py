@@ -250,7 +250,7 @@ def test_well_formed_nonsense_stops_no_member(
 @pytest.mark.parametrize("state", STATES)
 @unhurried
 @given(said)
-def test_what_nonsense_left_behind_can_be_opened_again(
+def test_the_state_after_nonsense_can_be_opened_again(
     state: Callable[[], ScriptedPeers], talk: list[tuple[int, Message]]
 ) -> None:
     peers = state()

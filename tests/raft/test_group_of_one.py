@@ -16,7 +16,7 @@ from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, HistoryMachine
 from tests.raft.scripted import ScriptedPeers
 
 
-def test_it_leads_in_its_first_turn() -> None:
+def test_a_group_of_one_leads_in_its_first_turn() -> None:
     peers = ScriptedPeers((1,))
     assert peers.group.is_leader
     assert (peers.group.term, peers.group.leader, peers.group.applied_index) == (1, 1, 1)
@@ -48,7 +48,7 @@ def test_entry_and_effect_are_one_write() -> None:
     assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
-def test_it_is_quiet() -> None:
+def test_an_idle_group_of_one_is_quiet() -> None:
     """A group of one that has nothing to do needs no turn, ever."""
     peers = ScriptedPeers((1,))
     assert peers.consensus.next_deadline() is None
@@ -59,7 +59,7 @@ def test_it_is_quiet() -> None:
     assert peers.group.is_leader
 
 
-def test_it_goes_on_after_a_restart() -> None:
+def test_a_group_of_one_goes_on_after_a_restart() -> None:
     peers = ScriptedPeers((1,))
     for number in range(5):
         peers.propose(b"%d" % number)
@@ -89,7 +89,7 @@ def test_a_restart_writes_nothing() -> None:
     assert list(again.machine.history().values()) == [b"x", b"y"]
 
 
-def test_who_was_not_elected_alone_enters_a_new_term() -> None:
+def test_a_member_elected_by_others_enters_a_new_term_when_alone() -> None:
     """It has voted for itself, and holds entries of that term, but another one has led it."""
     peers = ScriptedPeers((1,))
     peers.journal.begin({})
@@ -172,7 +172,7 @@ def test_one_proposal_takes_a_short_way_to_the_same_writes(
 
 
 @pytest.mark.parametrize("proposals", [0, 2])
-def test_there_is_no_short_way_for_more_or_less(proposals: int) -> None:
+def test_the_short_way_takes_exactly_one_proposal(proposals: int) -> None:
     peers = ScriptedPeers((1,), _Replaying())
     for _ in range(proposals):
         peers.propose(b"x")
@@ -181,7 +181,7 @@ def test_there_is_no_short_way_for_more_or_less(proposals: int) -> None:
     assert peers.outcomes == [ProposalOutcome.APPLIED] * proposals
 
 
-def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
+def test_a_failure_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
     peers = ScriptedPeers((1,), _Replaying())
     other = peers.consensus.create(8, (1,), HistoryMachine(MemoryEngine()))
     peers.turn()
@@ -200,7 +200,7 @@ def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
     assert all(b"bad" not in (value or b"") for value in written.values())
 
 
-def test_what_is_proposed_while_one_is_applied_is_not_forgotten() -> None:
+def test_a_proposal_made_during_an_application_is_applied() -> None:
     """An observer of what is applied may ask for something more."""
     peers = ScriptedPeers((1,), _Replaying())
     apply = peers.machine.apply

@@ -71,7 +71,7 @@ def test_entries_are_found_again() -> None:
     assert book.reopen().entries(1, 3) == [(b"\0a", 1, 1), (b"\0b", 2, 1), (b"\0c", 3, 5)]
 
 
-def test_what_is_added_and_dropped_in_one_turn_leaves_no_trace() -> None:
+def test_an_entry_added_and_dropped_in_one_turn_leaves_no_trace() -> None:
     book = Book()
     book.turn(("set_term", 1, 1))
     assert book.turn(("add", b"\0a", 1, 1), ("drop", 1)) == {}
@@ -80,7 +80,7 @@ def test_what_is_added_and_dropped_in_one_turn_leaves_no_trace() -> None:
     book.reopen()
 
 
-def test_what_was_written_before_and_is_cut_and_added_again_is_overwritten() -> None:
+def test_an_entry_that_is_cut_and_added_again_is_overwritten() -> None:
     book = Book()
     book.turn(("add", b"\0a", 1, 1), ("add", b"\0b", 2, 1))
     assert book.turn(("cut", 2), ("add", b"\0z", 2, 4))[book.key(2)][8:] == b"\0z"  # type: ignore[index]

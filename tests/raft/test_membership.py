@@ -270,7 +270,7 @@ def test_a_removed_member_does_not_disturb() -> None:
     cluster.replicate(3)
 
 
-def test_who_is_left_alone_half_way_through_a_large_entry_applies_it() -> None:
+def test_a_member_left_alone_during_a_large_entry_applies_it() -> None:
     cluster = Cluster(2)
     leader = cluster.elect()
     cluster.settle()
@@ -363,7 +363,7 @@ def test_a_member_says_that_it_is_back() -> None:
     assert [len(what.entries) for to, what in sent if to == 3 and isinstance(what, Append)] == [3]
 
 
-def test_who_removed_itself_campaigns_until_that_is_committed() -> None:
+def test_a_member_that_removed_itself_campaigns_until_that_is_committed() -> None:
     """Dissertation, section 4.2.2 and figure 4.6: else these two never elect a leader again."""
     cluster = Cluster(2)
     leader = cluster.elect()

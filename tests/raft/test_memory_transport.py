@@ -60,13 +60,13 @@ def test_partitions_cut_and_heal() -> None:
     assert len(net.send(3)) == 3
 
 
-def test_those_not_named_in_a_partition_stand_alone() -> None:
+def test_nodes_not_named_in_a_partition_stand_alone() -> None:
     net = Net()
     net.network.partition([1])
     assert not any(one.connected(2) for one in (net.ends[0], net.ends[2]))
 
 
-def test_what_a_node_said_before_it_went_down_still_arrives() -> None:
+def test_messages_sent_before_a_node_went_down_still_arrive() -> None:
     net = Net()
     net.ends[0].send(2, b"a")
     net.network.detach(1)
@@ -74,7 +74,7 @@ def test_what_a_node_said_before_it_went_down_still_arrives() -> None:
     assert list(net.ends[1].receive()) == [(1, b"a")]
 
 
-def test_what_is_under_way_to_a_node_that_goes_down_is_lost() -> None:
+def test_messages_under_way_to_a_node_that_goes_down_are_lost() -> None:
     net = Net()
     net.ends[0].send(2, b"a")
     net.network.detach(2)

@@ -58,7 +58,7 @@ def test_another_version_is_dropped() -> None:
         assert decode_frame(msgspec.msgpack.encode(frame)) == (None, "unknown version 2")
 
 
-def test_what_is_too_large_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frame_that_is_too_large_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "PEER_FRAME_BYTES_MAX", 5)
     frame, problem = decode_frame(encode_frame([(7, Voted(3, True))]))
     assert frame is None
@@ -90,7 +90,7 @@ def test_what_is_too_large_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         None,
     ],
 )
-def test_what_is_malformed_is_dropped(unsound: object) -> None:
+def test_a_malformed_frame_is_dropped(unsound: object) -> None:
     frame, problem = decode_frame(msgspec.msgpack.encode(unsound))
     assert frame is None
     assert problem

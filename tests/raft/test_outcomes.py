@@ -170,7 +170,7 @@ def test_a_stopped_follower_acknowledges_nothing() -> None:
     assert list(peers.engine.iterate(b"\x02", b"\x05"))[1:] == []
 
 
-def test_nobody_who_is_told_silences_the_others() -> None:
+def test_a_failing_listener_does_not_silence_the_others() -> None:
     peers = ScriptedPeers((1,))
 
     def fail(outcome: ProposalOutcome) -> None:
@@ -182,7 +182,7 @@ def test_nobody_who_is_told_silences_the_others() -> None:
     assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
-def test_who_is_told_may_propose() -> None:
+def test_a_listener_may_propose() -> None:
     peers = ScriptedPeers((1,))
     peers.group.propose(b"x", None, lambda _: peers.propose(b"y"))
     peers.turn()
@@ -191,7 +191,7 @@ def test_who_is_told_may_propose() -> None:
     assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
-def test_nothing_leaves_before_it_is_synced() -> None:
+def test_an_answer_leaves_after_its_entry_is_synced() -> None:
     """pysyncobj answers first, and its journal is never synced: acknowledged entries vanish."""
     peers = ScriptedPeers()
     writes = peers.stage((2, peers.append(1, (0, 0), (1, command(b"x")))))
@@ -224,7 +224,7 @@ def test_an_entry_that_a_follower_lost_with_the_power_was_not_acknowledged() -> 
     assert proposed.outcome is None
 
 
-def test_what_was_acknowledged_survives_a_loss_of_power_everywhere() -> None:
+def test_acknowledged_entries_survive_a_loss_of_power_everywhere() -> None:
     """The engine drops all that was not synced when a member crashes."""
     for seed in range(5):
         cluster = Cluster(3, seed)

@@ -43,7 +43,7 @@ def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("postroom.raft.messages.FRAME_BYTES", 10)
 
 
-def test_what_is_small_leaves_at_once() -> None:
+def test_a_small_message_leaves_at_once() -> None:
     wire = Wire()
     for to in (2, 3):
         wire.outgoing.send(to, [(1, Vote(1, 0, 0))])
@@ -64,7 +64,7 @@ def test_one_large_frame_leaves_in_a_turn() -> None:
     assert not wire.outgoing.waits
 
 
-def test_what_is_said_later_waits_behind_it() -> None:
+def test_a_later_message_waits_behind_a_large_one() -> None:
     wire = Wire()
     wire.outgoing.send(2, [(1, large())])
     wire.outgoing.send(3, [(1, large()), (2, large()), (3, large(1))])
@@ -80,7 +80,7 @@ def test_what_is_said_later_waits_behind_it() -> None:
     assert [groups for to, groups in sent if to == 4] == [[6]]
 
 
-def test_nothing_is_sent_after_the_end() -> None:
+def test_a_cleared_sender_sends_no_more_messages() -> None:
     wire = Wire()
     wire.outgoing.send(2, [(1, large()), (2, large())])
     wire.outgoing.clear()

@@ -97,7 +97,7 @@ def test_only_raft_knows_the_library() -> None:
         assert not imports or file.parent == PACKAGE, file.name
 
 
-def test_what_pickles_polls_or_forwards_is_barred() -> None:
+def test_methods_that_pickle_poll_or_forward_are_barred() -> None:
     barred = [name for name, why in METHODS.items() if why.startswith("barred")]
     member = core()
     for name in [f"_SyncObj__{name}" for name in barred] + list(UNMANGLED):
@@ -105,7 +105,7 @@ def test_what_pickles_polls_or_forwards_is_barred() -> None:
             getattr(member, name)()
 
 
-def test_no_threads_no_pipe_no_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_opens_no_threads_pipes_or_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a thread, a pipe or a socket")
 

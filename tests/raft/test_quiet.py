@@ -303,7 +303,7 @@ def test_a_bad_network_never_deadlocks_a_group_that_comes_and_goes() -> None:
         cluster.check_state_machine_safety()
 
 
-def test_it_can_be_turned_off() -> None:
+def test_quiet_can_be_turned_off() -> None:
     cluster = Cluster(3, options=RaftOptions(quiet_after_seconds=None))
     cluster.replicate()
     cluster.run(20.0)

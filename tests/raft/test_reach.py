@@ -61,7 +61,7 @@ FORGED: list[Message] = [
 
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("message", FORGED, ids=str)
-def test_what_nobody_can_have_reached_is_dropped(
+def test_a_message_with_an_unreachable_term_or_index_is_dropped(
     message: Message, leads: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One vote in the last of all terms stopped a cluster for good."""
@@ -88,7 +88,7 @@ def test_what_nobody_can_have_reached_is_dropped(
     assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
-def test_what_can_be_reached_is_let_in() -> None:
+def test_a_message_with_a_reachable_term_and_index_is_let_in() -> None:
     assert beyond_reach(Vote(7 + TERM_JUMP_MAX, 0, 0), 7, 0) is None
     assert beyond_reach(Vote(8 + TERM_JUMP_MAX, 0, 0), 7, 0) is not None
     assert beyond_reach(Append(1, 9 + INDEX_JUMP_MAX, 1, 0, 0, ()), 1, 9) is None

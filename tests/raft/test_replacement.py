@@ -51,7 +51,7 @@ def replacing() -> ScriptedPeers:
 
 
 @pytest.mark.parametrize("alone", [3, 4])
-def test_what_is_decided_needs_a_majority_before_and_one_after(alone: int) -> None:
+def test_a_decision_during_a_replacement_needs_both_majorities(alone: int) -> None:
     peers = replacing()
     peers.acknowledge(alone)
     assert peers.outcomes == [], "a majority of one set of voters only"
@@ -83,7 +83,7 @@ def test_the_leader_ends_it_by_itself() -> None:
     assert peers.group.applied_index == index
 
 
-def test_no_other_change_meanwhile() -> None:
+def test_a_change_of_members_during_a_replacement_is_refused() -> None:
     peers = with_learner()
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.group.change_members(AddLearner(5), peers.outcomes.append)
@@ -217,7 +217,7 @@ def test_a_voter_is_replaced_under_load() -> None:
     cluster.check_outcomes()
 
 
-def test_as_many_may_die_meanwhile_as_before_and_as_after() -> None:
+def test_one_voter_of_each_set_may_die_during_a_replacement() -> None:
     """Promoted first, there would be four voters, and three of them had to live."""
     cluster = Cluster(3)
     joined(cluster, 4)
@@ -233,7 +233,7 @@ def test_as_many_may_die_meanwhile_as_before_and_as_after() -> None:
     cluster.check_outcomes()
 
 
-def test_whoever_leads_next_ends_it() -> None:
+def test_the_next_leader_ends_a_replacement() -> None:
     cluster = Cluster(3)
     joined(cluster, 4)
     leader = leader_for(cluster, 3, 4)

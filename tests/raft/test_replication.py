@@ -331,7 +331,7 @@ def test_a_member_that_is_started_again_half_way_through_a_large_entry_applies_i
     cluster.check_state_machine_safety()
 
 
-def test_who_is_elected_half_way_through_a_large_entry_proposes_after_it() -> None:
+def test_a_leader_elected_during_a_large_entry_proposes_after_it() -> None:
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.settle()

@@ -131,7 +131,7 @@ def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> N
     assert peers.journal.base_index > index, "but not for ever"
 
 
-def test_no_longer_leading_closes_snapshots() -> None:
+def test_a_deposed_leader_closes_its_snapshots() -> None:
     peers = feeding()
     refuse(peers)
     peers.turn((2, Appended(peers.group.term + 1, False, 0)))

@@ -193,7 +193,7 @@ def test_the_whole_log_is_replaced_when_it_conflicts() -> None:
     assert [key for key, _ in peers.engine.iterate(b"\x02", b"\x03") if key[9:10] == b"l"] == []
 
 
-def test_what_came_in_part_goes_when_the_log_has_got_past_it() -> None:
+def test_a_partial_snapshot_is_dropped_when_the_log_has_passed_it() -> None:
     peers = ScriptedPeers()
     peers.turn((2, chunk(0)))
     entries = [(3, command(b"%d" % n)) for n in range(9)]
@@ -259,7 +259,7 @@ def test_a_crash_at_any_step_of_an_installation_begins_it_again() -> None:
         assert again.machine.history()[10] == b"x"
 
 
-def test_while_installing_it_votes_stores_and_acknowledges_but_applies_nothing() -> None:
+def test_an_installing_member_votes_and_acknowledges_but_does_not_apply() -> None:
     peers = ScriptedPeers()
     peers.turn((2, chunk(0)))
     peers.turn((2, chunk(1, final=True)))
@@ -276,7 +276,7 @@ def test_while_installing_it_votes_stores_and_acknowledges_but_applies_nothing()
     assert peers.group.applied_index == 10
 
 
-def test_while_installing_it_neither_campaigns_nor_takes_over() -> None:
+def test_an_installing_member_neither_campaigns_nor_takes_over() -> None:
     """A leader needs its state: what it evaluates it evaluates against that."""
     peers = ScriptedPeers()
     peers.turn((2, chunk(0)))
@@ -288,7 +288,7 @@ def test_while_installing_it_neither_campaigns_nor_takes_over() -> None:
     assert peers.group.term == 3
 
 
-def test_while_installing_no_other_snapshot_is_taken() -> None:
+def test_an_installing_member_takes_no_other_snapshot() -> None:
     peers = ScriptedPeers()
     peers.turn((2, chunk(0)))
     peers.turn((2, chunk(1, final=True)))

@@ -87,7 +87,7 @@ def test_without_a_name_the_voter_with_most_is_chosen() -> None:
     assert told_to_campaign(peers.turn()) == [3]
 
 
-def test_to_nobody_means_going_on() -> None:
+def test_a_transfer_without_a_fit_target_changes_nothing() -> None:
     for target in (1, 9):
         peers = leading()
         peers.group.transfer_leadership(target)
@@ -103,7 +103,7 @@ def test_to_nobody_means_going_on() -> None:
     assert (alone.outcomes, alone.group.is_transferring) == ([ProposalOutcome.APPLIED], False)
 
 
-def test_not_to_a_member_that_cannot_lead_yet() -> None:
+def test_a_member_that_cannot_lead_yet_is_no_target_of_a_transfer() -> None:
     peers = leading()
     peers.turn((3, Appended(peers.group.term, True, 1, installing=True)))
     peers.group.transfer_leadership(3)
@@ -163,7 +163,7 @@ def test_a_successor_whose_log_is_old_gets_no_vote() -> None:
     assert peers.ask(3, Vote(2, 1, 1, transfer=True)) == [Voted(2, False)]
 
 
-def test_no_members_change_meanwhile() -> None:
+def test_a_change_of_members_during_a_transfer_is_refused() -> None:
     peers = leading()
     peers.group.transfer_leadership(3)
     peers.group.change_members(Remove(2), peers.outcomes.append)
