@@ -58,19 +58,19 @@ def test_options_are_checked(options: Any) -> None:
         postroom.connect("a:1", **{"insecure": "tls" not in options, **options})
 
 
-def test_where_nobody_listens_it_says_so() -> None:
+def test_an_address_without_a_listener_is_unavailable() -> None:
     error = why_not(r"127\.0\.0\.1:1: .*refused", "127.0.0.1:1", insecure=True)
     assert type(error) is Unavailable
 
 
 @pytest.mark.parametrize("address", ["a..b:7400", f"{'x' * 70}.b:7400", "127.0.0.1:70000", "port"])
-def test_what_can_be_no_address_is_as_one_where_nobody_listens(address: str) -> None:
+def test_an_impossible_address_is_like_one_without_a_listener(address: str) -> None:
     """The task that called it ended with an error that nobody looked at, a node's for good."""
     with pytest.raises(OSError, match="no address"):
         asyncio.run(dial(address, None, lambda: pytest.fail("connected")))
 
 
-def test_so_is_a_name_that_nobody_can_look_up() -> None:
+def test_a_name_that_cannot_be_looked_up_is_like_one_without_a_listener() -> None:
     """Python does that in a thread, and the system may have none to give."""
 
     async def story() -> None:
@@ -84,7 +84,7 @@ def test_so_is_a_name_that_nobody_can_look_up() -> None:
     asyncio.run(story())
 
 
-def test_where_there_is_no_thread_for_it_connecting_can_be_tried_again(
+def test_connecting_can_be_tried_again_after_a_thread_could_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The next one waited for ever, for an event loop that nobody ran."""
@@ -146,7 +146,7 @@ def _restart_under(db: postroom.Database, server: Server) -> None:
     assert db.get(b"a") == b"1"
 
 
-def test_when_it_stays_away_the_deadline_ends_it(server: Server) -> None:
+def test_the_deadline_ends_a_call_to_a_server_that_stays_away(server: Server) -> None:
     with postroom.connect(server.address, insecure=True) as db:
         sender: Any = db._blocking
         sender._sender.router._request_seconds = 2.0  # connecting may have taken longer

@@ -24,7 +24,7 @@ def test_every_state_is_in_the_table_and_can_be_reached() -> None:
     assert {event for each in TRANSITIONS.values() for event in each} == set(LinkEvent)
 
 
-def test_nothing_but_the_hello_leaves_before_the_node_has_said_who_it_is() -> None:
+def test_requests_leave_after_the_welcome_of_the_node() -> None:
     each = link()
     each.place(Asked(Get(b"k")))
     assert each.take(0) is not None
@@ -37,7 +37,7 @@ def test_nothing_but_the_hello_leaves_before_the_node_has_said_who_it_is() -> No
     assert each.sent
 
 
-def test_who_is_asked_and_silent_is_given_up_and_whatever_is_said_counts() -> None:
+def test_a_node_that_is_asked_and_stays_silent_is_given_up() -> None:
     each = link()
     each.take(0)
     each.heard(1.0)
@@ -52,7 +52,7 @@ def test_who_is_asked_and_silent_is_given_up_and_whatever_is_said_counts() -> No
     assert not each.is_silent(100.0)
 
 
-def test_who_welcomes_before_it_was_greeted_makes_no_sense() -> None:
+def test_a_welcome_before_the_hello_is_an_error() -> None:
     each = link()
     each.heard(0.5)
     with pytest.raises(WireError, match="before the Hello"):
@@ -60,7 +60,7 @@ def test_who_welcomes_before_it_was_greeted_makes_no_sense() -> None:
     assert not each.ready
 
 
-def test_what_is_withdrawn_makes_no_request_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_withdrawals_do_not_make_a_request_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was refused as if nothing had happened, though another link might have taken it before."""
     each = link()
     each.take(0)

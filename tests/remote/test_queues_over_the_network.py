@@ -71,7 +71,7 @@ def test_a_stream_goes_on_when_its_node_is_started_again(server: Server) -> None
         assert sorted(seen) == [b"1", b"2", b"3", b"end"]
 
 
-def test_what_is_held_is_kept_while_the_client_lives(server: Server) -> None:
+def test_a_lease_is_kept_while_the_client_lives(server: Server) -> None:
     """Longer than a silent client is waited for, though it says nothing by itself."""
     with connect(server) as db:
         q = db.create_queue("q", ack_wait=60)
@@ -117,7 +117,7 @@ def _seconds_held_by_a_killed_process(server: Server, q: postroom.Queue, form: s
 
 
 @pytest.mark.parametrize("form", ["alone", "in a transaction"])
-def test_what_a_killed_process_had_claimed_goes_back_within_six_seconds(
+def test_the_claims_of_a_killed_process_go_back_within_six_seconds(
     server: Server, form: str
 ) -> None:
     with connect(server) as db:

@@ -44,7 +44,7 @@ def test_requests_wait_until_a_leader_is_known_and_then_leave_in_one_frame() -> 
     assert all(call.result == VALUE for call in calls)
 
 
-def test_nothing_is_sent_to_a_node_that_does_not_lead() -> None:
+def test_a_request_waits_for_the_node_that_leads() -> None:
     world = World()
     call = world.ask(commit())
     world.to("a:1").welcome(leader=2)
@@ -55,7 +55,7 @@ def test_nothing_is_sent_to_a_node_that_does_not_lead() -> None:
     assert call.result == COMMITTED
 
 
-def test_when_the_lead_moves_everything_goes_to_the_new_leader() -> None:
+def test_all_requests_go_to_the_new_leader_when_the_lead_moves() -> None:
     world = World()
     first = world.settle("a:1")
     calls = [world.ask(commit(n)) for n in range(1, 6)]
@@ -86,7 +86,7 @@ def test_nodes_that_name_each_other_are_asked_with_pauses_until_the_deadline() -
     assert 20 < welcomed < 200, "again and again, but it does not spin"
 
 
-def test_when_no_node_can_be_reached_the_deadline_ends_it() -> None:
+def test_the_deadline_ends_requests_when_no_node_can_be_reached() -> None:
     world = World(["a:1", "b:1"], request_seconds=3.0)
     write, read = world.ask(commit()), world.ask(GET)
     for _ in range(400):
@@ -99,7 +99,7 @@ def test_when_no_node_can_be_reached_the_deadline_ends_it() -> None:
     assert 10 < len(world.streams) < 60, "tried again and again, with pauses"
 
 
-def test_who_asks_nothing_hardly_calls_a_node_that_is_gone() -> None:
+def test_an_idle_client_seldom_calls_a_node_that_is_gone() -> None:
     world = World(["a:1"])
     for _ in range(6000):
         for stream in [each for each in world.streams.values() if each.open]:
@@ -108,7 +108,7 @@ def test_who_asks_nothing_hardly_calls_a_node_that_is_gone() -> None:
     assert len(world.streams) < 50, "in ten minutes"
 
 
-def test_who_asks_after_a_long_pause_is_not_kept_waiting() -> None:
+def test_a_request_after_a_long_pause_is_not_kept_waiting() -> None:
     world = World(["a:1"])
     for _ in range(1000):
         for stream in [each for each in world.streams.values() if each.open]:
@@ -137,7 +137,7 @@ def _wait_long_in_vain(world: World, seconds: float) -> None:
         world.pass_time(0.1)
 
 
-def test_who_was_asked_before_the_leader_stepped_down_is_not_kept_waiting() -> None:
+def test_a_request_to_a_leader_that_stepped_down_is_not_kept_waiting() -> None:
     """The node said so before it refused the request, while nothing was in the queue."""
     world = World(["a:1"])
     _wait_long_in_vain(world, 100.0)
@@ -202,7 +202,7 @@ def test_denied_everywhere_is_final() -> None:
 # --- streams that break
 
 
-def test_what_was_sent_and_not_answered_is_sent_again() -> None:
+def test_an_unanswered_request_is_sent_again() -> None:
     world = World(["a:1"])
     first = world.settle()
     read, write = world.ask(GET), world.ask(commit())
@@ -283,7 +283,7 @@ def test_a_refused_attempt_says_nothing_of_an_earlier_one() -> None:
     assert call.result == COMMITTED
 
 
-def test_what_is_refused_is_sent_again_after_longer_and_longer_pauses() -> None:
+def test_a_refused_request_is_sent_again_after_growing_pauses() -> None:
     world = World(request_seconds=15.0)
     stream = world.settle()
     call = world.ask(commit())
@@ -303,7 +303,7 @@ def test_what_is_refused_is_sent_again_after_longer_and_longer_pauses() -> None:
     assert max(pauses[:5]) < max(pauses[5:]) <= 2.1
 
 
-def test_what_was_refused_at_first_is_answered_in_the_end() -> None:
+def test_a_request_refused_at_first_is_answered_in_the_end() -> None:
     world = World()
     stream = world.settle()
     calls = [world.ask(GET), world.ask(commit())]
@@ -397,7 +397,7 @@ def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_again() -> No
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x00", frames.encode((1, 2))])
-def test_what_is_no_frame_ends_the_stream(frame: bytes) -> None:
+def test_bytes_that_are_no_frame_end_the_stream(frame: bytes) -> None:
     world = World()
     stream = world.settle()
     call = world.ask(GET)

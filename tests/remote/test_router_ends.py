@@ -39,7 +39,7 @@ def test_a_node_that_gives_no_sign_of_life_is_given_up() -> None:
     assert call.result == VALUE
 
 
-def test_who_asks_a_node_for_itself_is_answered_when_it_is_gone_and_nobody_leads() -> None:
+def test_a_question_about_a_node_ends_when_the_node_is_gone() -> None:
     """Nobody looked at it again, until something else was asked for."""
     world = World()
     follower = world.to("a:1")
@@ -67,7 +67,7 @@ def test_a_node_that_gives_signs_of_life_may_take_its_time() -> None:
     assert not call.answers, "a minute is nothing to who waits"
 
 
-def test_who_was_not_running_does_not_blame_the_node() -> None:
+def test_a_client_that_was_stopped_does_not_blame_the_node() -> None:
     world = World()
     stream = world.settle()
     world.ask(GET)
@@ -91,7 +91,7 @@ def test_a_leader_that_was_deposed_is_left_when_it_says_so() -> None:
     assert not call.answers
 
 
-def test_and_nothing_more_is_sent_to_it() -> None:
+def test_a_node_that_does_not_lead_gets_no_more_requests() -> None:
     world = World()
     first = world.settle("a:1")
     world.ask(ScanChanges(b"a", b"b", 1))
@@ -103,7 +103,7 @@ def test_and_nothing_more_is_sent_to_it() -> None:
     assert list(world.settle("b:1").requests.values()) == [GET]
 
 
-def test_while_one_leads_another_one_that_says_so_is_not_believed() -> None:
+def test_a_second_node_that_claims_to_lead_is_not_believed() -> None:
     world = World(["a:1", "b:1"])
     world.pass_time(1.1)
     first = world.settle("a:1")
@@ -143,7 +143,7 @@ def test_a_wait_times_out_without_a_leader_too() -> None:
     assert isinstance(call.error, DeadlineExceeded)
 
 
-def test_what_is_cancelled_is_withdrawn_and_never_answered() -> None:
+def test_a_cancelled_request_is_withdrawn_and_never_answered() -> None:
     world = World()
     stream = world.settle()
     call = world.ask(GET)
@@ -155,7 +155,7 @@ def test_what_is_cancelled_is_withdrawn_and_never_answered() -> None:
     assert not call.answers
 
 
-def test_what_is_cancelled_before_it_leaves_never_leaves() -> None:
+def test_a_request_cancelled_before_it_leaves_never_leaves() -> None:
     world = World()
     queued = world.ask(commit())
     world.router.cancel(queued)

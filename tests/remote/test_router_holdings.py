@@ -47,7 +47,7 @@ def test_protections_are_asked_for_again_elsewhere() -> None:
     assert list(second.requests.values()) == again
 
 
-def test_and_under_a_new_lease_of_the_same_node() -> None:
+def test_holdings_are_renewed_under_a_new_lease_of_the_node() -> None:
     world = World()
     stream = world.settle("a:1")
     world.ask(Protect(9))
@@ -57,7 +57,7 @@ def test_and_under_a_new_lease_of_the_same_node() -> None:
     assert list(stream.requests.values()) == [Unprotect(9), Protect(9)]
 
 
-def test_but_not_after_they_were_taken_back() -> None:
+def test_holdings_that_were_given_back_are_not_renewed() -> None:
     world = World()
     first = world.settle("a:1")
     world.ask(Protect(9))
@@ -202,7 +202,7 @@ def test_a_clock_that_stays_behind_is_told_of() -> None:
 # --- what the leaseholder holds for this client
 
 
-def test_who_holds_a_lock_says_something_every_second() -> None:
+def test_a_client_with_a_lock_sends_a_sign_of_life_every_second() -> None:
     """However much it hears meanwhile, and though the application asks for nothing."""
     world = World()
     stream = world.settle()
@@ -224,7 +224,7 @@ def test_who_holds_a_lock_says_something_every_second() -> None:
 
 
 @pytest.mark.parametrize("how", ["committed", "failed", "expired"])
-def test_who_holds_nothing_any_more_needs_to_say_nothing(how: str) -> None:
+def test_a_client_without_holdings_sends_no_signs_of_life(how: str) -> None:
     world = World()
     stream = world.settle()
     world.ask(ReapQueue(b"k", 1, 1, bytes(16), 10.0))

@@ -30,7 +30,7 @@ from tests.remote.scripted_nodes import (
 )
 
 
-def test_no_more_are_outstanding_than_the_node_takes_and_the_rest_follows() -> None:
+def test_requests_beyond_the_limit_of_the_node_follow_later() -> None:
     world = World()
     stream = world.to("a:1")
     stream.welcome(leader=1, requests_max=3)

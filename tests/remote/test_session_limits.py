@@ -28,7 +28,7 @@ from tests.work import lines_of
 # --- withdrawing
 
 
-def test_what_is_withdrawn_is_answered_and_forgotten(store: Store) -> None:
+def test_a_withdrawn_request_is_answered_and_forgotten(store: Store) -> None:
     client = Client(sessions := Sessions(store.node))
     client.ask(ScanChanges(b"a", b"b", store.node.clock.reading()))
     client.ask(withdrawn=(1, 99))
@@ -39,14 +39,14 @@ def test_what_is_withdrawn_is_answered_and_forgotten(store: Store) -> None:
     assert client.read() == []
 
 
-def test_what_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
+def test_a_request_that_can_be_answered_at_once_is_not_withdrawn(store: Store) -> None:
     client = Client(Sessions(store.node))
     client.ask(AwaitQuiet(), withdrawn=(1,))
     client.read()
     assert client.answers == {1: None}
 
 
-def test_what_is_withdrawn_takes_nothing_that_comes_free_with_it(store: Store) -> None:
+def test_a_withdrawn_request_takes_no_lock_that_comes_free_with_it(store: Store) -> None:
     """Its transaction had let go of all that it held, and then it was given the lock."""
     client = Client(Sessions(store.node))
     holder, waiter = OWN + bytes(7) + b"1", OWN + bytes(7) + b"2"
@@ -59,7 +59,7 @@ def test_what_is_withdrawn_takes_nothing_that_comes_free_with_it(store: Store) -
     assert (waiting(store), store.node.sizes()["locks"]) == (0, 0)
 
 
-def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) -> None:
+def test_a_request_withdrawn_while_it_is_written_is_answered_once(store: Store) -> None:
     client = Client(sessions := Sessions(store.node))
     client.read()
     store.engine.before_write = lambda _: client.ask(withdrawn=(1,))
@@ -72,7 +72,7 @@ def test_what_is_withdrawn_while_it_is_written_is_answered_once(store: Store) ->
     assert store.db.get(b"k") == b"v", "it was too late for that"
 
 
-def test_who_withdraws_a_request_and_uses_its_number_again_is_answered_what_it_asked(
+def test_a_number_reused_after_a_withdrawal_gets_its_own_answer(
     store: Store,
 ) -> None:
     """The first one was under way. Its answer was taken for that of the second one, and its bytes
@@ -139,13 +139,13 @@ def test_one_client_cannot_take_all(store: Store) -> None:
     assert 1 in other.answers
 
 
-def test_so_many_clients_and_no_more(store: Store) -> None:
+def test_the_number_of_streams_is_limited(store: Store) -> None:
     sessions = Sessions(store.node, Limits(streams_max=2))
     clients = [Client(sessions, b"%d" % n) for n in range(3)]
     assert [client.session.ended for client in clients] == [False, False, True]
 
 
-def test_who_does_not_take_answers_is_not_read_from(store: Store) -> None:
+def test_a_session_stops_reading_from_a_client_with_unread_answers(store: Store) -> None:
     store.db.put(b"k", bytes(100_000))
     client = Client(Sessions(store.node, Limits(unread_bytes_max=1_000_000)))
     asked = 0
@@ -158,7 +158,7 @@ def test_who_does_not_take_answers_is_not_read_from(store: Store) -> None:
     assert len(client.answers) == asked
 
 
-def test_who_waits_after_its_turn_came_late_is_read_from(
+def test_a_session_reads_again_from_a_client_whose_turn_came_late(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody was told that there was room again: what it said next was read when it was answered,

@@ -39,7 +39,7 @@ def with_mail(store: Store) -> None:
         tx.enqueue_message(b"inbox", b"m")
 
 
-def test_who_holds_something_and_falls_silent_has_gone(store: Store) -> None:
+def test_a_silent_client_with_holdings_has_gone(store: Store) -> None:
     with_mail(store)
     client, other = Client(sessions := Sessions(store.node)), Client(sessions, b"somebody")
     client.ask(lock(), reap(), Protect())
@@ -56,7 +56,7 @@ def test_who_holds_something_and_falls_silent_has_gone(store: Store) -> None:
     assert not other.session.ended
 
 
-def test_who_says_something_keeps_it(store: Store) -> None:
+def test_a_client_with_signs_of_life_keeps_its_holdings(store: Store) -> None:
     with_mail(store)
     client = Client(Sessions(store.node))
     client.ask(lock(), reap(), Protect())
@@ -67,7 +67,7 @@ def test_who_says_something_keeps_it(store: Store) -> None:
     assert not client.session.ended
 
 
-def test_who_waits_and_falls_silent_waits_no_more(store: Store) -> None:
+def test_a_waiting_client_that_falls_silent_is_cut_off(store: Store) -> None:
     client = Client(sessions := Sessions(store.node))
     client.ask(ScanChanges(b"a", b"b", store.node.clock.reading()), AwaitQuiet())
     store.advance(5.6)
@@ -75,7 +75,7 @@ def test_who_waits_and_falls_silent_waits_no_more(store: Store) -> None:
     assert (waiting(store), sessions.admission.requests, len(sessions)) == (0, 0, 0)
 
 
-def test_who_neither_waits_nor_holds_may_be_silent_for_longer(store: Store) -> None:
+def test_a_client_without_waits_and_holdings_may_be_silent_for_longer(store: Store) -> None:
     client = Client(Sessions(store.node))
     client.ask(Get(b"k"))
     store.advance(29.0)
@@ -85,7 +85,7 @@ def test_who_neither_waits_nor_holds_may_be_silent_for_longer(store: Store) -> N
 
 
 @pytest.mark.parametrize("seconds", [4.0, 6.0])
-def test_who_comes_back_in_time_keeps_what_it_held(store: Store, seconds: float) -> None:
+def test_a_client_that_comes_back_in_time_keeps_its_holdings(store: Store, seconds: float) -> None:
     """Its stream broke; whose a lock is tells the client's name, not the stream."""
     with_mail(store)
     client = Client(sessions := Sessions(store.node))
@@ -131,7 +131,7 @@ THIEF = b"thief..."
 
 
 @pytest.mark.parametrize("kind", ["commit", "release", "lock", "reap"])
-def test_nobody_touches_what_another_client_holds(store: Store, kind: str) -> None:
+def test_a_client_cannot_touch_the_holdings_of_another(store: Store, kind: str) -> None:
     with_mail(store)
     client, thief = Client(sessions := Sessions(store.node)), Client(sessions, THIEF)
     client.ask(lock(), reap())
@@ -154,7 +154,7 @@ def test_nobody_touches_what_another_client_holds(store: Store, kind: str) -> No
     assert held(store) == (0, 0, 0)
 
 
-def test_nobody_takes_back_what_another_client_protects(store: Store) -> None:
+def test_a_client_cannot_take_back_the_protection_of_another(store: Store) -> None:
     client, thief = Client(sessions := Sessions(store.node)), Client(sessions, THIEF)
     at = int(store.db.now())
     client.ask(Protect(at))

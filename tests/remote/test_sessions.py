@@ -106,7 +106,7 @@ def test_a_node_that_has_failed_sends_its_clients_elsewhere(store: Store) -> Non
 # --- ending
 
 
-def test_what_waits_is_withdrawn_with_its_stream(store: Store) -> None:
+def test_waiting_requests_are_withdrawn_with_their_stream(store: Store) -> None:
     sessions = Sessions(store.node)
     client = Client(sessions)
     client.ask(
@@ -184,7 +184,7 @@ def test_a_node_that_stops_says_goodbye(store: Store) -> None:
         frames.encode((7,)),
     ],
 )
-def test_what_makes_no_sense_ends_the_stream_and_does_nothing_else(
+def test_a_senseless_frame_ends_the_stream_and_has_no_other_effect(
     store: Store, frame: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = Client(sessions := Sessions(store.node))

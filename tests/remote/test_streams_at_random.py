@@ -319,7 +319,9 @@ class History:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_waits_for_what_has_happened(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_histories_leave_no_client_waiting(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 6)
     # Not much less: a list of withdrawn requests has to fit into one stretch.
     monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", 1500)
