@@ -207,7 +207,7 @@ TOO_MUCH = {
 
 
 @pytest.mark.parametrize("what", TOO_MUCH)
-def test_what_is_out_of_bounds_is_refused(what: str) -> None:
+def test_a_frame_out_of_bounds_is_refused(what: str) -> None:
     with pytest.raises(WireError):
         frames.from_client(ask(TOO_MUCH[what]))
 

@@ -96,7 +96,7 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("kind", FRAMES)
-def test_it_comes_to_what_decoding_at_once_comes_to(kind: str) -> None:
+def test_decoding_in_stretches_equals_decoding_at_once(kind: str) -> None:
     frame = FRAMES[kind]
     assert is_large(frame)
     assert decoded(frame) == frames.from_client(frame)
@@ -112,7 +112,7 @@ def test_any_requests(requests: list[Any], stretch: int) -> None:
 
 
 @given(st.sampled_from(sorted(FRAMES)), st.data())
-def test_what_is_none_is_refused_or_understood_alike(kind: str, data: st.DataObject) -> None:
+def test_a_spoiled_frame_is_refused_or_decoded_alike(kind: str, data: st.DataObject) -> None:
     frame = bytearray(FRAMES[kind][:3000])
     for _ in range(data.draw(st.integers(0, 3))):
         frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
@@ -145,7 +145,7 @@ def test_what_is_none_is_refused_or_understood_alike(kind: str, data: st.DataObj
         b"",
     ],
 )
-def test_what_is_no_frame_is_refused(frame: bytes) -> None:
+def test_bytes_that_are_no_frame_are_refused(frame: bytes) -> None:
     with pytest.raises(WireError):
         decoded(frame)
 
@@ -226,7 +226,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     ],
     ids=["keys", "updates", "ids", "spans", "headers"],
 )
-def test_no_stretch_does_more_than_its_part(monkeypatch: pytest.MonkeyPatch, frame: bytes) -> None:
+def test_each_stretch_is_bounded_in_bytes_and_items(
+    monkeypatch: pytest.MonkeyPatch, frame: bytes
+) -> None:
     """Decoded at once, the least bytes make the most items: so items are counted, and bytes."""
     stretch = 4000
     monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", stretch)
@@ -287,7 +289,7 @@ def test_beside_what_is_too_large_all_must_be_sound(request_: Any) -> None:
         decoded(frame)
 
 
-def test_what_is_too_large_is_all_that_is_refused() -> None:
+def test_only_the_request_that_is_too_large_is_refused() -> None:
     writes = [WRITE, ("put", b"k", b"v", False), ("enqueue_update", UPDATE), WRITE]
     frame = packed(commit(*writes), ("get", b"k", 0))
     first, second = decoded(frame).requests

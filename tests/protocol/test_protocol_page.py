@@ -142,7 +142,7 @@ def test_booleans_are_told_from_seconds() -> None:
             assert (field.type is bool) == (f"{field.name} (boolean)" in row(kind)), row(kind)
 
 
-def test_what_a_node_says_of_itself_is_told_in_order() -> None:
+def test_the_page_lists_the_fields_of_a_description_in_order() -> None:
     for kind in (NodeStatus, PeerStatus):
         names = [re.escape(field.name.replace("_", " ")) for field in msgspec.structs.fields(kind)]
         assert re.search(r"\[" + "[^,·]*, ".join(names) + r"[^,]*\]", row(DescribeNode))

@@ -62,7 +62,7 @@ def test_a_length_is_checked_before_anything_behind_it_is_kept() -> None:
         fed(incoming, (11).to_bytes(4, "big"))
 
 
-def test_what_was_whole_before_a_length_that_is_too_large_comes_out() -> None:
+def test_whole_frames_before_a_length_that_is_too_large_come_out() -> None:
     frames = Incoming(10).feed(PREAMBLE + framed(b"good") + b"\xff" * 4)
     assert next(frames) == b"good"
     with pytest.raises(WireError):
