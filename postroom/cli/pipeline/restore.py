@@ -12,9 +12,7 @@ from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, sourc
 
 Folder = Annotated[
     str,
-    typer.Argument(
-        metavar="[FOLDER]", show_default=False, help="The folder of an export, or its URI."
-    ),
+    typer.Argument(metavar="[FOLDER]", show_default=False, help="The export's folder, or its URI."),
 ]
 Abandon = Annotated[
     bool,
