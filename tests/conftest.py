@@ -27,7 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What is collected stays: looking for garbage in it is a quarter of the time this takes."""
+    """Disable the collector while tests are collected, since they stay.
+
+    Looking for garbage takes a quarter of the time.
+    """
     gc.disable()
     try:
         return (yield)
@@ -36,8 +39,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker begins with what needs Spark, which takes longest, and is the only one to start a
-    session: the others take tests from the end of what it has to do.
+    """Let one worker begin with the tests of Spark, which take longest.
+
+    It is the only one to start a session: the others take tests from the end of its list.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers > 1:

@@ -36,7 +36,7 @@ Action = Callable[..., Coroutine[Any, Any, str]]
 
 
 def scripts() -> list[str]:
-    """The names of all scripts."""
+    """Return the names of all scripts."""
     return sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
@@ -61,7 +61,7 @@ class Stage:
         self._marks: dict[str, int] = {}
 
     def play(self, line: str) -> str:
-        """The line, with its answer."""
+        """Return the line, with its answer."""
         told = line.partition(ARROW)[0].rstrip()
         if not told or told.startswith("#"):
             return line
@@ -246,14 +246,14 @@ def packed(value: str) -> bytes:
 
 
 def shown(value: bytes | None) -> str:
-    """The reverse."""
+    """Return a value as the text of a script."""
     if value is None:
         return "nothing"
     return str(int.from_bytes(value, "big", signed=True)) if len(value) == 8 else value.decode()
 
 
 def described(request: Any) -> str:
-    """A deferred update."""
+    """Return a deferred update as text."""
     match request:
         case Increment(key=key, by=by):
             return f"{key.decode()} + {by}"
@@ -261,12 +261,12 @@ def described(request: Any) -> str:
 
 
 async def listed(pairs: AsyncIterator[tuple[bytes, bytes]]) -> str:
-    """What a scan found."""
+    """Return the pairs of a scan as text."""
     return " ".join([f"{key.decode()}={shown(value)}" async for key, value in pairs]) or "nothing"
 
 
 def told(messages: Iterable[Message]) -> str:
-    """What an inbox holds; of many only the ends."""
+    """Return the messages of an inbox as text; of many only the ends."""
     values = [message.value.decode() for message in messages]
     if len(values) > 6:
         values[3:-3] = [f"... {len(values) - 6} more ..."]

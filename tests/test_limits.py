@@ -14,7 +14,7 @@ JOBS = PACKAGE / "pipeline" / "jobs"
 
 
 def _assigned(path: Path) -> set[str]:
-    """What a module assigns to by name."""
+    """Return the names to which a module assigns."""
     names = set()
     for node in ast.parse(path.read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

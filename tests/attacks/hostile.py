@@ -59,7 +59,7 @@ class Attacker:
         return self._numbers
 
     def read(self) -> int:
-        """Takes what there is; answers how many frames that were."""
+        """Take the frames that have come, and return how many."""
         taken = 0
         while True:
             with self.target.counting():
@@ -89,7 +89,7 @@ class Attacker:
         return self.answers[number]
 
     def failure(self, request: Any) -> Failure:
-        """The same, when it is to be refused."""
+        """Return the failure of a request that is to be refused."""
         number = self.ask(request)
         self.target.until(lambda: self.read() >= 0 and self.has(number))
         return self.failures[number]
@@ -131,7 +131,7 @@ class Target:
 
     @contextmanager
     def counting(self) -> Iterator[None]:
-        """Counts what is done here as one stretch, in which the node does nothing else."""
+        """Count the work of the block as one stretch, in which the node does nothing else."""
         if self._counting:
             yield
             return
@@ -151,7 +151,7 @@ class Target:
         self.store.node.turn()
 
     def until(self, holds: Callable[[], bool], turns_max: int = 100_000) -> None:
-        """Turns until ``holds``."""
+        """Take turns until ``holds``."""
         for _ in range(turns_max):
             if holds():
                 return
@@ -174,7 +174,7 @@ class Target:
         assert self.longest <= TURN_STEPS, f"a turn took {self.longest} steps"
 
     def check_disk(self) -> None:
-        """What is stored fits together."""
+        """Check that the stored data is consistent."""
         checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
 
     def check_alive(self) -> None:
@@ -210,8 +210,9 @@ def open_descriptors() -> int:
 
 
 def has_descriptors(most: int) -> bool:
-    """Whether this process comes to have no more open than ``most``: a client that another test has
-    left may be calling just now.
+    """Return whether this process comes to have at most ``most`` descriptors open.
+
+    A client that another test has left may be calling just now.
     """
     for _ in range(1000):
         if open_descriptors() <= most:
@@ -222,8 +223,9 @@ def has_descriptors(most: int) -> bool:
 
 @contextmanager
 def memory_below(bytes_max: int, stored: Callable[[], int] = lambda: 0) -> Iterator[None]:
-    """What is done here asks for no more memory than so much at a time, but for what is stored (the
-    disk of these tests is memory).
+    """Check that the block asks for at most so much memory at a time.
+
+    Stored data does not count: the disk of these tests is memory.
     """
     tracemalloc.start()
     try:

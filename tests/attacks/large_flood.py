@@ -73,7 +73,7 @@ class Session:
         self._socket.settimeout(LIFE_SECONDS)
 
     def _receive(self) -> bytes:
-        """The next frame."""
+        """Return the next frame."""
         while True:
             for frame in self._frames:
                 return frame

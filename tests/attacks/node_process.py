@@ -92,7 +92,7 @@ def node_process(folder: Path, *, secure: bool) -> Iterator[NodeProcess]:
 
 
 def until(holds: Callable[[], bool], seconds: float = 120) -> None:
-    """Waits for a condition."""
+    """Wait for a condition."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it never comes to that"
@@ -102,12 +102,13 @@ def until(holds: Callable[[], bool], seconds: float = 120) -> None:
 def bear_a_storm(
     node: NodeProcess, attempts: int, commits: int, *, rehearsed: bool = False
 ) -> None:
-    """So many connections, at least, are tried while a client commits so often, at least; new
-    clients come, and afterwards everything is as it was before.
+    """Bear connection attempts while a client commits; afterwards all is as before.
+
+    New clients come meanwhile.
 
     Args:
         node: whoever bears it.
-        attempts, commits: how many.
+        attempts, commits: how many, at least.
         rehearsed: after a small one, so that what is made once in memory has been made.
     """
     with node.connect() as db:
@@ -166,7 +167,7 @@ def _storm(node: NodeProcess, db: postroom.Database, *, attempts: int, commits: 
 
 
 def _another(node: NodeProcess) -> None:
-    """A client comes while it storms: it may have to try again."""
+    """Let a client come during the storm: it may have to try again."""
     while True:
         try:
             with node.connect() as another:

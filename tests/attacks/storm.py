@@ -26,7 +26,7 @@ RESET = struct.pack("ii", 1, 0)
 
 
 def attempts(address: tuple[str, int]) -> list[socket.socket]:
-    """Some, all at the same time."""
+    """Begin some connections, all at the same time."""
     begun = []
     for _ in range(BATCH):
         one = socket.socket()

@@ -193,7 +193,7 @@ def framed_request(request: Any, now: int) -> bytes:
 
 
 def said_by(connection: socket.socket) -> Iterator[bytes]:
-    """The frames that come, until the node ends the stream."""
+    """Yield the frames that come, until the node ends the stream."""
     incoming = streams.Incoming(frames.FRAME_BYTES_MAX)
     with contextlib.suppress(OSError):
         while data := connection.recv(65536):
@@ -237,7 +237,7 @@ def test_a_caller_that_may_come_in_is_refused_with_a_reason(
 
 
 def _end_of(said: Iterator[bytes]) -> str:
-    """The name of the error; ``goodbye`` if the stream ends."""
+    """Return the name of the error; ``goodbye`` if the stream ends."""
     for frame in said:
         message = frames.from_node(frame)
         if isinstance(message, frames.Goodbye):

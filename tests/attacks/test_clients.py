@@ -221,7 +221,7 @@ def test_one_client_protects_only_so_many_moments(target: Target) -> None:
 
 
 def whole(attacker: Attacker) -> int:
-    """Takes timestamps as a whole until it gets no more; how many it has got."""
+    """Take timestamps as a whole until one is refused; return how many were given."""
     asked: list[int] = []
     while not attacker.failures:
         attacker.target.store.advance(0.01)

@@ -132,7 +132,7 @@ def test_a_connection_without_a_hello_is_closed(said: bytes, hurried: None) -> N
 
 
 def let_in(address: str) -> socket.socket:
-    """A client that has said what it wants; again, if this machine was too slow for it."""
+    """Return a client that was let in; try again if this machine was too slow."""
     while True:
         native = connected(address)
         with contextlib.suppress(ConnectionError):

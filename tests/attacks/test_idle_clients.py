@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 
 def _idle_client(node: NodeProcess, number: int) -> ssl.SSLSocket:
-    """A client over TLS that was welcomed."""
+    """Return a client over TLS that was welcomed."""
     assert node.tls is not None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(node.tls.ca)

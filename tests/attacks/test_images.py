@@ -26,7 +26,7 @@ RUN = b"1" * 16
 
 @pytest.fixture
 def administrator(target: Target, attacker: Attacker) -> Attacker:
-    """An attacker who was let in as an administrator."""
+    """Return an attacker that was let in as an administrator."""
     open_session = target.sessions.open
 
     def as_administrator(peer: str, on_output: object) -> object:

@@ -26,20 +26,20 @@ def long_array(count: int, element: bytes) -> bytes:
 
 
 def commit_of(attacker: Attacker, *, reads: bytes, spans: bytes, writes: bytes) -> bytes:
-    """A commit whose lists are packed already."""
+    """Return a commit whose lists are packed already."""
     whole = frames.encode(attacker.commit())
     assert whole.endswith(b"\x90\x90\x90")
     return whole[:-3] + reads + spans + writes
 
 
 def frame_of(requests: list[bytes]) -> bytes:
-    """An ``Ask`` of requests that are packed already."""
+    """Return an ``Ask`` of requests that are packed already."""
     pairs = [b"\x92" + frames.encode(number) + each for number, each in enumerate(requests, 1)]
     return b"\x95\x01\x00" + array_header(len(pairs)) + b"".join(pairs) + b"\x90\xc2"
 
 
 def spans(attacker: Attacker) -> list[bytes]:
-    """A million of the shortest in each of eight commits: 660 MB, once."""
+    """Return eight commits with a million of the shortest spans each: 660 MB, decoded at once."""
     of_one = long_array(limits.REQUEST_ITEMS_MAX, b"\x92\xc4\x00\xc0")
     return [commit_of(attacker, reads=b"\x90", spans=of_one, writes=b"\x90")] * 8
 
@@ -58,8 +58,9 @@ def writes(attacker: Attacker) -> list[bytes]:
 def test_headers_are_not_decoded_but_one_at_a_time(
     target: Target, attacker: Attacker, size: int
 ) -> None:
-    """134 messages of 250,000 empty maps took 2.4 GB, before they were refused. So would those that
-    are allowed.
+    """Headers are decoded one message at a time.
+
+    134 messages of 250,000 empty maps take 2.4 GB at once, whether they are allowed or refused.
     """
     one = b"\x95\xafenqueue_message\xc4\x01k\xc4\x01v\x81\xa1h" + long_array(size, b"\x80")
     one += b"\x00"

@@ -84,7 +84,7 @@ class Machines:
         )  # fmt: skip
 
     async def settled(self) -> Machine:
-        """The leader, once there is one of the nodes that run."""
+        """Return the leader, once one of the running nodes leads."""
         await until(self.leader)
         leader = self.leader()
         assert leader is not None
@@ -248,7 +248,7 @@ def test_a_stranger_cannot_change_the_address_or_key_of_a_node(machines: Machine
 
 
 async def answered(questions: Questions, machines: Machines, application: JoinRequest) -> Admitted:
-    """What the leader says, once there is one."""
+    """Return the leader's answer, once there is a leader."""
     while (admitted := await questions.admit(machines.first, application)) is None:
         await asyncio.sleep(0.05)
     return admitted

@@ -39,7 +39,7 @@ SECRET = b"s" * 32
 
 
 def nodes_of(*talkers: Talker) -> Nodes:
-    """The record, with the key of each."""
+    """Return the record of the nodes, with the key of each."""
     return Nodes(CLUSTER, 100, tuple(
         msgspec.structs.replace(each.descriptor, fingerprint=each.security.fingerprint)
         for each in talkers

@@ -69,7 +69,7 @@ def test_an_accounting_beyond_its_limits_is_refused_with_their_names(
 
 
 def _store_directly(target: Target, kind: bytes, entry: object, pending: str) -> None:
-    """An entry in an outbox that no version with limits would take."""
+    """Store an entry in an outbox that requests with limits cannot store."""
     engine, conservation = target.store.engine, keys.record_key(RANGE_ID, COUNTERS_RECORD)
     now = keys.u64(target.store.node.clock.now())
     prefix = keys.outbox_prefix(RANGE_ID, kind)
@@ -123,7 +123,7 @@ def test_a_message_that_fits_into_no_command_is_buried_and_what_is_behind_it_is_
 
 
 def _again(target: Target) -> Target:
-    """The same store, after it was opened again."""
+    """Return the store after it was opened again."""
     again = object.__new__(Target)
     again.__dict__ |= target.__dict__
     again.sessions = Sessions(target.store.node)

@@ -99,7 +99,7 @@ def eventually(holds: Callable[[], object]) -> None:
 
 @contextlib.contextmanager
 def who_does_not_read(server: Server) -> Iterator[Session]:
-    """The session, and the only connection, of a client that the node reads from no more."""
+    """Yield the session of a client, the only one, from which the node stops reading."""
     with postroom.connect(server.address, insecure=True) as db:
         db.put(b"large", bytes(SLOW_ANSWER_BYTES))
     eventually(lambda: not len(server.native.connections))

@@ -29,8 +29,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is such a folder, with room for three nodes and what they keep in reserve: how
-    quickly a device syncs is no test's business. In containers it often has 64 MiB.
+    """Keep temporary folders in memory, if there is room for three nodes and their reserves.
+
+    The speed of a device's syncs is no subject of tests. In containers the folder often has 64 MiB.
     """
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM_BYTES:
         monkeypatch.setenv("TMPDIR", str(MEMORY))

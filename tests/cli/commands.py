@@ -49,12 +49,13 @@ Facts = list[dict[str, Any]]
 
 
 def status_once(address: str, holds: Callable[[Facts, dict[str, Any]], bool]) -> Facts:
-    """What ``status`` tells of the nodes once that holds of it: one look may miss who is late, or
-    fall into an election.
+    """Return what ``status`` tells of the nodes once ``holds`` is true of it.
+
+    One look may miss a late node, or fall into an election.
     """
 
     def look() -> Facts | None:
-        """the status is as it should be"""
+        """Look whether the status is as it should be."""
         result = invoke("status", "--connect", address, "--insecure", "--json")
         if not result.stdout:
             return None
@@ -72,10 +73,10 @@ def answers(*expected: bool) -> Callable[[Facts, dict[str, Any]], bool]:
 
 
 def remove(node_id: int, addresses: str) -> Result:
-    """Removes a node that may be removed: again, if too few of the others seemed to answer."""
+    """Remove a node; try again if too few of the others seemed to answer."""
 
     def attempt() -> Result | None:
-        """enough nodes are there"""
+        """Look whether enough nodes are there."""
         result = invoke(
             "remove-node", str(node_id), "--connect", addresses, "--insecure",
             "--timeout", REMOVED_SECONDS,

@@ -57,7 +57,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-    """A real process, as a user's shell starts it."""
+    """Start a real process, as a user's shell does."""
     command = [sys.executable, "-m", "postroom.cli.main", *arguments]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, **{**pipes, **options})
@@ -280,7 +280,7 @@ def test_bench_leaves_nothing_behind(shell: Shell) -> None:
 
 @pytest.fixture
 def many(shell: Shell) -> Path:
-    """A store whose scan is larger than the buffer of a pipe."""
+    """Return a store whose scan is larger than the buffer of a pipe."""
     with postroom.open(str(shell.path)) as db, db.begin() as tx:
         for number in range(2000):
             tx.put(b"%06d" % number, bytes(100))

@@ -31,7 +31,7 @@ STOP_SECONDS = 90.0
 
 @contextmanager
 def running(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The command ``cluster``, ready, and its addresses; nothing of it is left at the end."""
+    """Run the command ``cluster``; yield it and its addresses, and remove it at the end."""
     command = [sys.executable, "-m", "postroom.cli.main", "cluster", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None

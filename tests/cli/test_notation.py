@@ -31,7 +31,7 @@ def shell(tmp_path: Path) -> Shell:
 
 
 def from_json(told: Any) -> bytes | int | None:
-    """What the page on operating says that a reader has to do."""
+    """Read JSON as the page on operating tells it."""
     if isinstance(told, str):
         return told.encode()
     if isinstance(told, dict):

@@ -32,7 +32,7 @@ def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[postroom.Data
 
 @pytest.fixture(params=["embedded", "remote"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """A store in memory, driven by hand: here, or beyond a wire."""
+    """Yield a store in memory, driven by hand: here, or beyond a wire."""
     store = Store(remote=request.param == "remote")
     yield store
     store.db.close()

@@ -163,7 +163,7 @@ class HandDriver:
         self._running.append(Running(coroutine))
 
     def settle(self) -> None:
-        """Turns, and whoever got an answer, until nothing happens any more."""
+        """Take turns, and resume callers with answers, until nothing happens any more."""
         went_on = True
         while went_on or self._woken:
             self._woken = False
@@ -264,7 +264,7 @@ class RemoteDriver(HandDriver):
         self._streams[link] = self.sessions.open(address, lambda: None)
 
     def output(self, link: int) -> None:
-        """Looked for all the time."""
+        """Do nothing: output is looked for all the time."""
 
     def close_link(self, link: int) -> None:
         self._streams.pop(link).close()
@@ -321,7 +321,7 @@ class Running(Generic[T]):
         self.go_on()
 
     def go_on(self) -> bool:
-        """A step, if it can make one; whether it could."""
+        """Make a step, if possible; return whether it was."""
         if self.done or self._busy or (self._waiting is not None and not self._waiting.done):
             return False
         self._busy = True
@@ -342,7 +342,7 @@ class Running(Generic[T]):
         return self._waiting
 
     def cancel(self) -> None:
-        """It is told so, and may still do something."""
+        """Cancel the coroutine, which may still do something."""
         try:
             self._waiting = self._coroutine.throw(CancelledError())
         except StopIteration as stop:

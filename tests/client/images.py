@@ -18,7 +18,7 @@ IMAGE = b"image"
 
 
 def rows(page: ImagePage) -> list[tuple[bytes, bytes]]:
-    """The entries of a page."""
+    """Return the entries of a page."""
     columns = []
     for packed, ends in ((page.names, page.name_ends), (page.stored, page.stored_ends)):
         at = [int.from_bytes(ends[i : i + 4], "little") for i in range(0, len(ends), 4)]
@@ -27,7 +27,7 @@ def rows(page: ImagePage) -> list[tuple[bytes, bytes]]:
 
 
 def read(db: Database) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """The image of now: its timestamp, and all entries, in order."""
+    """Return the image of now: its timestamp, and all entries, in order."""
     with db.hold(whole=True) as at:
         found = [
             row
@@ -73,7 +73,7 @@ def shown(store: Store) -> dict[bytes, bytes]:
 
 
 def seen(db: Database, queues: list[str]) -> dict[str, Any]:
-    """What can be read of a store."""
+    """Return what can be read of a store."""
     found: dict[str, Any] = {"data": list(db.scan())}
     found["inboxes"] = sorted(db.inboxes(limit=1000))
     found["messages"] = [

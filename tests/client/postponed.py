@@ -17,7 +17,7 @@ def send(db: postroom.Database, *values: Any, **options: Any) -> None:
 
 
 def reap(db: postroom.Database, **options: Any) -> list[tuple[Any, int, str]]:
-    """What is there, and is left there."""
+    """Reap the messages that are there, and leave them there."""
     tx = db.begin()
     found = [(each.value, each.attempts, each.last_error) for each in tx.reap_queue(KEY, **options)]
     tx.rollback()

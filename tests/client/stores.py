@@ -73,17 +73,17 @@ class Store:
         self.driver.attach(self.node)
 
     def restart(self, *, after_seconds: float = 0, services: bool = True) -> None:
-        """Closed and opened again, perhaps without services; clients and transactions live on."""
+        """Close and open the store, perhaps without services; clients and transactions live on."""
         self.node.close()
         self.clock.seconds += after_seconds
         self._start(services=services)
 
     def dead_reasons(self) -> list[str]:
-        """The names of the errors of all dead letters."""
+        """Return the names of the errors of all dead letters."""
         return [letter.reason.partition(":")[0] for letter in self.db.dead_letters()]
 
     def kill(self) -> None:
-        """Ended in the middle of things and opened again; transactions of clients live on."""
+        """End the store in the middle of things, and open it; transactions of clients live on."""
         self.engine.inner.close()
         self._start()
 
@@ -92,7 +92,7 @@ class Store:
         self.driver.advance(seconds)
 
     def counters(self) -> Counters:
-        """What became of all messages, checked."""
+        """Return the counters of all messages, checked."""
 
         async def ask() -> Counters:
             counters: Counters = await self.driver.send(ReadCounters())

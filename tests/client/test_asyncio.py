@@ -26,7 +26,7 @@ Scenario = Callable[..., Coroutine[Any, Any, None]]
 
 
 def on_a_loop(scenario: Scenario) -> Callable[..., None]:
-    """Makes a test of a coroutine function; a wait that does not end fails it."""
+    """Make a test of a coroutine function; a wait that does not end fails it."""
 
     @functools.wraps(scenario)
     def run(*args: Any, **kwargs: Any) -> None:

@@ -29,7 +29,7 @@ NAMES = [
 
 
 def told_in_asyncio(call: Any) -> str:
-    """The error of an awaited call in a transaction, as it is printed."""
+    """Return the error of an awaited call in a transaction, as it is printed."""
 
     async def main() -> str:
         async with await postroom.aio.open(":memory:") as db:

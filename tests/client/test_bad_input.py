@@ -29,7 +29,7 @@ Calls = dict[str, Callable[[postroom.Database], Any]]
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    """A store that holds a key of each kind, and a message."""
+    """Yield a store that holds a key of each kind, and a message."""
     store = Store()
     store.db.put(b"text", b"text")
     store.db.increment(b"n")

@@ -64,8 +64,10 @@ def test_one_transaction_consumes_postpones_and_buries(store: Store) -> None:
 
 
 def test_each_with_a_reason_of_its_own(store: Store) -> None:
-    """Each is a request of its own. What they leave for those who look back is not written anew
-    with each of them."""
+    """Each reason is a request of its own.
+
+    The history that they leave is not written anew with each of them.
+    """
     db = store.db
     send(db, *[b"%d" % number for number in range(300)])
     before = db.now()

@@ -53,8 +53,10 @@ def test_increments_of_one_key_are_added_up(store: Store) -> None:
 
 @pytest.mark.parametrize("count", [6000, 8190])
 def test_increments_that_fill_a_turn_are_added_up_in_it(store: Store, count: int) -> None:
-    """What is stored for later would keep those of all later turns from being carried out at once:
-    a counter that everybody increments took a third of what it takes now.
+    """Increments that fill a turn are carried out with it.
+
+    Stored for later, they would keep those of later turns from being carried out at once. A busy
+    counter would be three times as slow.
     """
     update(store.db, postroom.Increment(b"n"))
     before = store.engine.keys_written

@@ -106,9 +106,9 @@ CALLS = (
 
 
 def left_by(call: Callable[[], object]) -> set[str]:
-    """The kinds of what only the collector would free.
+    """Return the kinds of objects that only the collector would free.
 
-    Looked at twice, if need be: a node of an earlier test may have ended in its thread meanwhile.
+    It looks twice, if need be: a node of an earlier test may have ended in its thread meanwhile.
     """
     return _left_by(call) and _left_by(call)
 

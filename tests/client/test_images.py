@@ -31,7 +31,7 @@ QUEUES = list(Workload.QUEUES)
 
 
 def filled(seed: int, steps: int = 40, **options: Any) -> Store:
-    """A store in which a little of everything has happened."""
+    """Return a store in which a little of everything has happened."""
     store = Store(**options)
     work = Workload(store.db, seed)
     for step in range(steps):
@@ -41,7 +41,7 @@ def filled(seed: int, steps: int = 40, **options: Any) -> Store:
 
 
 def empty_like(store: Store, **options: Any) -> Store:
-    """An empty store whose clock shows the same."""
+    """Return an empty store whose clock shows the time of ``store``."""
     other = Store(**options)
     other.advance(store.clock.seconds)
     return other
@@ -323,7 +323,7 @@ def test_the_counters_and_indexes_are_compared() -> None:
 
 
 def send(begun: Restore, names: list[bytes], stored: list[bytes]) -> None:
-    """Sends a chunk, and waits for what becomes of it."""
+    """Send a chunk, and wait for its outcome."""
     begun.send(names, stored)
     begun.flush()
 

@@ -30,7 +30,7 @@ SIX = INTEGER.pack(6)
 
 @pytest.fixture(params=["msgpack", "json"])
 def packed(request: pytest.FixtureRequest, store: Store) -> postroom.Database:
-    """A client of the store whose values are objects."""
+    """Return a client of the store whose values are objects."""
     return store.with_codec(request.param)
 
 

@@ -35,7 +35,7 @@ CALLS: dict[str, Callable[[Any], Coroutine[Any, Any, Any]]] = {
 
 
 def in_time(action: Callable[[], object]) -> None:
-    """``action`` comes to its end."""
+    """Check that ``action`` comes to its end."""
     acting = threading.Thread(target=action, daemon=True)
     acting.start()
     acting.join(PATIENCE_SECONDS)
@@ -54,7 +54,7 @@ def db() -> Iterator[postroom.Database]:
 
 
 def lapse(db: postroom.Database) -> None:
-    """The lease is over: every answer is waited for, until a turn takes another lease."""
+    """End the lease: every answer waits until a turn takes another lease."""
     node: Node = db._core._sender.node  # type: ignore[attr-defined]
     node.replica._lease_holder._until = 0.0
 

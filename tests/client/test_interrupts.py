@@ -22,8 +22,9 @@ PATIENCE_SECONDS = 60
 
 
 def end_upkeep(db: Any) -> None:
-    """All turns are of the threads that call from now on: none comes between two steps of a test,
-    and none does what a caller is to be interrupted in.
+    """Let the calling threads take all turns from now on.
+
+    No other turn comes between two steps of a test, or does what a caller is to be interrupted in.
     """
     driver = db._core._sender
     with driver._lock:
@@ -35,7 +36,7 @@ def end_upkeep(db: Any) -> None:
 
 @contextmanager
 def without_upkeep(db: Any) -> Iterator[None]:
-    """The same for a while."""
+    """End the upkeep for a while."""
     end_upkeep(db)
     try:
         yield
@@ -46,7 +47,7 @@ def without_upkeep(db: Any) -> Iterator[None]:
 
 
 def interrupt(db: Any, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
-    """The next turn is left in the midst of a part of it."""
+    """Interrupt the next turn in the midst of a part of it."""
     end_upkeep(db)
     node, real = db._core._sender.node, getattr(db._core._sender.node, part)
 

@@ -57,7 +57,7 @@ def opened(engine: SlowEngine) -> postroom.aio.Database:
 
 
 async def begin(db: postroom.aio.Database, engine: SlowEngine) -> asyncio.Task[None]:
-    """A transaction with many writes, as far as its write."""
+    """Begin a transaction with many writes, as far as its write."""
 
     def write(tx: Any) -> None:
         for number in range(MANY):

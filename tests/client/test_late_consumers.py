@@ -20,7 +20,7 @@ TRIED = "tried by somebody else"
 
 
 def lose(store: Store, most: int = 1) -> postroom.Transaction:
-    """A transaction that has reaped messages, and has lost them with its leaseholder."""
+    """Return a transaction that has reaped messages, and lost them with its leaseholder."""
     tx = store.db.begin()
     tx.reap_queue(KEY, most)
     tx.put(b"done", b"by the late one")

@@ -65,7 +65,7 @@ class Answers:
 
 
 def done(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """What a coroutine returns that never has to wait."""
+    """Return the result of a coroutine that never has to wait."""
     with pytest.raises(StopIteration) as end:
         coroutine.send(None)
     return end.value.value

@@ -97,7 +97,7 @@ def test_an_impossible_folder_is_refused_without_damage(tmp_path: Path) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """The files of a store, but for the engine's diary and the locks."""
+    """Return the files of a store, but for the engine's diary and the locks."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -107,7 +107,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store on disk, closed."""
+    """Return a store on disk, closed."""
     with postroom.open(tmp_path / "store") as db:
         db.put(b"a", b"1")
     return tmp_path / "store"
@@ -214,7 +214,7 @@ def test_a_path_that_is_no_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def device(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 24 MiB."""
+    """Yield a file system of its own, of 24 MiB."""
     folder = tmp_path / "device"
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder))

@@ -83,7 +83,10 @@ def test_run_accepts_that_the_function_ends_the_transaction(db: postroom.Databas
 
 @pytest.fixture
 def failing(store: Store) -> Iterator[Callable[[WriteFault], postroom.Transaction]]:
-    """Makes a transaction whose first commit meets a write that fails; the store is back then."""
+    """Yield a maker of transactions whose first commit meets a failing write.
+
+    The store is back then.
+    """
 
     def commit(fault: WriteFault) -> postroom.Transaction:
         tx = store.db.begin()
@@ -238,8 +241,9 @@ class _Down:
 
 
 def test_a_store_that_cannot_tell_the_time_may_tell_the_outcome_yet() -> None:
-    """Found by the simulator: the error took the place of ``CommitUnknown``, and ``run`` began anew
-    what had happened already.
+    """``run`` does not begin anew after an outcome that is unknown.
+
+    Otherwise the error takes the place of ``CommitUnknown``, and the work is done twice.
     """
     sender: Any = _Down()
     tx = Transaction(sender, resolve(None), b"0123456789abcdef", 60.0)

@@ -21,7 +21,7 @@ KEYS = [b"k%d" % number for number in range(100)]
 
 
 def lose_once(store: Store, *keys: bytes) -> Any:
-    """A function that is called when a transaction has read: somebody writes ``keys``, once."""
+    """Return a function that writes ``keys`` once, when a transaction has read."""
     left = list(keys)
 
     def disturb() -> None:

@@ -84,7 +84,7 @@ class Script:
             self.versions[key].append(self.clock)
 
     def answer(self, number: int) -> None:
-        """A request that is held back is answered now."""
+        """Answer a request that is held back."""
         waiting = self.held.pop(number)
         self.clock += 1
         self.seen.append(waiting.request)
@@ -177,7 +177,7 @@ class Played:
             self.go_on()
 
     def finish(self) -> list[Any]:
-        """The results; ``None`` in place of a refused one."""
+        """Return the results; ``None`` in place of a refused one."""
         while self.script.held:
             self.answer(0)
         results: list[Any] = []
@@ -189,7 +189,7 @@ class Played:
         return results
 
     def _seen_of_b(self, at: int) -> list[bytes]:
-        """What it was then, or what the increments so far have made of it."""
+        """Return the value at a time, and what the increments so far have made of it."""
         (number,) = INTEGER.unpack(self.script.at(b"b", at))
         increments = self.names.count("increment b")
         return [INTEGER.pack(number + each) for each in range(increments + 1)]

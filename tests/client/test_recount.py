@@ -213,7 +213,7 @@ def post(db: postroom.Database, *posted: tuple[bytes, dict[str, int]]) -> None:
 
 
 def recounted(db: postroom.Database) -> dict[bytes, dict[str, int]]:
-    """The sums as they follow from what was posted."""
+    """Return the sums that follow from what was posted."""
     found: dict[bytes, Counter[str]] = {}
     for key, posted in sums(db, "posted").items():
         for prefix in accounting.prefixes(key):

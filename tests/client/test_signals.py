@@ -261,7 +261,7 @@ def test_closing_lets_go_of_the_folder_although_a_handler_raises_after_a_large_w
 ) -> None:
     class Written:
         def join(self) -> None:
-            """It is written."""
+            """Do nothing: the write is done."""
 
     def interrupted(_: object) -> None:
         raise KeyboardInterrupt

@@ -17,7 +17,7 @@ LONG_SECONDS = 200.0
 
 
 def data(store: Store) -> dict[bytes, bytes]:
-    """What is stored of user keys, COMMIT records and garbage lists."""
+    """Return the stored user keys, COMMIT records and garbage lists."""
     spaces = (keys.TRANSACTION, keys.MAIL, keys.DATA, keys.garbage_prefix(1))
     return {key: value for key, value in store.dump().items() if key.startswith(spaces)}
 

@@ -93,7 +93,7 @@ class Threaded:
         return future
 
     def hold(self, key: bytes) -> Future[Any]:
-        """A put that hangs in the middle of its write until ``release``."""
+        """Begin a put that hangs in the middle of its write until ``release``."""
 
         def stop(writes: WriteSet) -> None:
             if keys.head_key(key) not in writes:

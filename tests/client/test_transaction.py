@@ -20,7 +20,7 @@ from tests.client.stores import Store
 
 @pytest.fixture
 def letters(db: postroom.Database) -> postroom.Database:
-    """A store that holds a, b, c and d."""
+    """Return a store that holds a, b, c and d."""
     for name in (b"a", b"b", b"c", b"d"):
         db.put(name, name.upper())
     return db

@@ -14,7 +14,7 @@ from tests.client.stores import Store
 
 @postroom.transactional
 def withdraw(tx: Any, account: bytes, amount: int) -> int:
-    """Takes money."""
+    """Take money."""
     left: int = tx.increment(account, -amount)
     if left < 0:
         raise ValueError("not enough")

@@ -145,7 +145,7 @@ def test_run_refuses_a_result_that_still_has_to_run(within: Any, function: Any) 
 
 
 def called_with_a_transaction(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same call, given a database."""
+    """Return a function that makes the call, given a database."""
 
     def in_thread(db: postroom.Database) -> Any:
         with db.begin() as tx:

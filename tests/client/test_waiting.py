@@ -30,7 +30,7 @@ def send(store: Store, *values: bytes, key: bytes = b"k", **options: Any) -> Non
 
 
 def evaluations(store: Store, kind: type) -> list[Any]:
-    """The requests of a kind that are evaluated from now on."""
+    """Return a list of the requests of a kind that are evaluated from now on."""
     seen: list[Any] = []
     evaluate = store.node.replica.registry.reads[kind]
 

@@ -22,7 +22,7 @@ def seen(changes: list[Change]) -> list[tuple[bytes, bytes | None]]:
 
 
 def following(store: Store, changes: AsyncIterator[Change]) -> Running[Change]:
-    """The next change, waited for."""
+    """Begin to wait for the next change."""
 
     async def next_change() -> Change:
         return await anext(changes)

@@ -20,7 +20,7 @@ from tests.cluster.chaos import STRIKES_SECONDS, Chaos, Report, repeat, told
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 if a seed fails."""
+    """Run what the command line asks for; return 1 if a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--runs", type=int, help="how many seeds (default: until time is up)")

@@ -87,7 +87,7 @@ def told(counted: Counter[str]) -> str:
 
 
 def repeat(seed: int, seconds: float, kinds: list[str] | None = None) -> str:
-    """The command that makes the same choice again."""
+    """Return the command that repeats a choice."""
     command = f"make chaos SEED={seed} RUNS=1"
     if seconds != STRIKES_SECONDS:
         command += f" SECONDS={seconds:g}"

@@ -39,7 +39,7 @@ class Folder:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """The folder stays: it is the test's."""
+        """Leave the folder: it is the test's."""
 
 
 class SmallDisk:
@@ -71,7 +71,7 @@ class SmallDisk:
         return free.f_bavail * free.f_bsize
 
     def free(self) -> None:
-        """The ballast is gone."""
+        """Remove the ballast."""
         self._ballast.unlink(missing_ok=True)
 
     def close(self) -> None:

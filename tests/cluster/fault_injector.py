@@ -79,7 +79,7 @@ class FaultInjector:
         await supervisor
 
     def verdict(self) -> None:
-        """Raises ``AssertionError`` if a node has ended that had no reason to."""
+        """Raise ``AssertionError`` if a node has ended that had no reason to."""
         for node in self._cluster.nodes:
             self._complaints += [
                 f"{node} wrote: {line}" for line in node.lines if _is_alarming(line)

@@ -249,7 +249,7 @@ class ClusterProcesses:
         return node
 
     def connect(self, *nodes: NodeProcess, timeout: float = 60.0) -> postroom.Database:
-        """A client of these nodes, or of all. Nodes take their time to start on a busy machine."""
+        """Return a client of these nodes, or of all; on a busy machine nodes start slowly."""
         addresses = [node.address for node in nodes or self.nodes]
         return postroom.connect(addresses, insecure=True, timeout=timeout)
 
@@ -257,7 +257,7 @@ class ClusterProcesses:
         """Which node leads. Who has just given the lead away knows of nobody for a moment."""
 
         def look() -> NodeProcess | None:
-            """a node leads"""
+            """Look for the node that leads."""
             status = db.status()
             addresses = {each.address for each in status.nodes if each.node_id == status.leader}
             return next((node for node in self.nodes if node.address in addresses), None)
@@ -267,12 +267,12 @@ class ClusterProcesses:
         return leader
 
     def followers(self, db: postroom.Database) -> list[NodeProcess]:
-        """The others that run."""
+        """Return the other nodes that run."""
         leader = self.leader(db)
         return [node for node in self.nodes if node is not leader and node.runs]
 
     def voters(self) -> set[int]:
-        """The nodes that run and say of themselves that they have a vote."""
+        """Return the nodes that run and tell that they have a vote."""
         addresses = [node.address for node in self.nodes if node.runs]
         randomness = random.Random(random.SystemRandom().randbytes(16))
         found = asyncio.run(survey(addresses, None, None, randomness))
@@ -280,7 +280,7 @@ class ClusterProcesses:
         return {each.node_id for each in statuses if each.role in ("leader", "follower")}
 
     def logs(self) -> str:
-        """What the nodes wrote, for who reads of a failure."""
+        """Return what the nodes wrote, for the reader of a failure."""
         lines = []
         for node in self.nodes:
             lines.append(f"--- {node}, {'runs' if node.runs else 'does not run'}")
@@ -297,7 +297,7 @@ def cluster(
     options: tuple[str, ...] = INSECURE,
     disk_bytes: int | None = None,
 ) -> Iterator[ClusterProcesses]:
-    """A cluster of ``count`` nodes that serve. All is gone at the end, however that comes.
+    """Run a cluster of ``count`` nodes that serve; remove everything at the end.
 
     Args:
         folder: for their data.
@@ -324,7 +324,7 @@ def cluster(
 
 
 def eventually(look: Callable[[], T], seconds: float = 60.0) -> T:
-    """What ``look`` answers once that is true; asked again every few milliseconds."""
+    """Return the answer of ``look`` once it is true; ask again every few milliseconds."""
     waiting = threading.Event()
     for _ in range(int(seconds / 0.02)):
         if found := look():

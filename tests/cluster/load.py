@@ -33,7 +33,7 @@ class Load:
         return len(self.moments)
 
     def goes_on(self, more: int = 20) -> None:
-        """Waits until so many more were acknowledged."""
+        """Wait until so many more were acknowledged."""
         wanted = self.written + more
         eventually(lambda: self.written >= wanted or self.failures)
 
@@ -44,8 +44,9 @@ class Load:
 
 @contextmanager
 def writing(db: postroom.Database) -> Iterator[Load]:
-    """Increments a counter and sends a message, again and again, meanwhile; at the end nothing is
-    lost, and nothing is there twice.
+    """Increment a counter and send a message, again and again, while the block runs.
+
+    At the end no message is lost or doubled.
     """
     name, load, done = b"load/%d" % next(_loads), Load(), threading.Event()
 

@@ -67,9 +67,9 @@ class Loopback:
 
 
 def own_host() -> str:
-    """An address of loopback that nobody else uses, if the system has more than one.
+    """Return an address of loopback of this process's own, if the system has several.
 
-    Clients that wait for a node of another test would come to whoever has its port by then.
+    Clients that wait for a node of another test would come to the new owner of its port.
     """
     if not _is_bindable("127.77.0.1"):
         return SHARED_HOST
@@ -152,7 +152,7 @@ class Namespaces:
         _run("ip", "link", "set", self._outer(number), "down")
 
     def silence(self, sender: int, receiver: int) -> None:
-        """What ``sender`` says does not reach ``receiver``; what that one says still arrives."""
+        """Stop messages from ``sender`` to ``receiver``; those of ``receiver`` still arrive."""
         host = f"{self._host(receiver)}/32"
         self._inside(sender, "ip", "route", "replace", "blackhole", host)
 
@@ -166,7 +166,7 @@ class Namespaces:
         _run("ip", "link", "set", self._outer(number), "up")
 
     def deafen(self, number: int) -> None:
-        """What a node says does not reach the test, and so its clients."""
+        """Stop messages from a node to the test, and its clients."""
         self._inside(number, "ip", "route", "replace", "blackhole", f"{self._net}.254/32")
 
     def undeafen(self, number: int) -> None:
@@ -178,7 +178,7 @@ class Namespaces:
         self._inside(sender, "ip", "route", "del", "blackhole", f"{self._host(receiver)}/32")
 
     def throttle(self, number: int, rate: str) -> None:
-        """What a node sends goes over a thin line: it waits in a queue, and is lost beyond it."""
+        """Let a node send over a thin line: messages wait in a queue, and are lost beyond it."""
         line = ("rate", rate, "burst", "4kb", "latency", "200ms")
         self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *line)
 
@@ -187,7 +187,7 @@ class Namespaces:
         self._inside(number, "tc", "qdisc", "del", "dev", "eth0", "root")
 
     def impair(self, number: int, *netem: str) -> None:
-        """What a node sends suffers: ``impair(1, "delay", "50ms", "10ms", "loss", "5%")``."""
+        """Impair what a node sends: ``impair(1, "delay", "50ms", "10ms", "loss", "5%")``."""
         self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *netem)
 
     def heal(self) -> None:
@@ -248,5 +248,5 @@ def _run(*command: str) -> None:
 
 
 def _try(*command: str) -> None:
-    """What is gone need not be removed."""
+    """Try a command; removing a missing thing is no failure."""
     subprocess.run(command, check=False, capture_output=True)

@@ -89,7 +89,7 @@ class QueueWork(Jobs):
         await db.create_queue(NARROW, max_concurrency=MAX_CONCURRENCY, **settings)
 
     async def start(self, client: Client) -> None:
-        """The first clients enqueue; the others work off what there is, each in its way."""
+        """Enqueue with the first clients; let the others work, each in its way."""
         for attempt, (number, _) in list(self._held.items()):
             if number == client.number:  # who was here before was killed
                 del self._held[attempt]
@@ -186,7 +186,7 @@ class QueueWork(Jobs):
         await self._act(client, message)
 
     async def _act(self, client: Client, message: aio.QueueMessage) -> None:
-        """Does the work; or is late, or fails, or forgets."""
+        """Do the work; or be late, or fail, or forget."""
         what = client.random.choice(["done"] * 40 + ["reject", "forget", "late", "extend"])
         attempt = _attempted(message)
         with contextlib.suppress(LeaseLost, *EXPECTED):

@@ -41,7 +41,7 @@ class RawClient:
         self._runner.run(self._connect(address))
 
     def get(self, key: bytes) -> bytes | str | None:
-        """The value; or the name of the error that it was answered with."""
+        """Return the value, or the name of the error in its place."""
         self.ask(key)
         return self.answer()
 

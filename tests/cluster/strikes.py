@@ -87,7 +87,7 @@ def possible_kinds() -> list[str]:
 def draw(
     randomness: Random, nodes: int, seconds: float, kinds: Sequence[str]
 ) -> tuple[Strike, ...]:
-    """The strikes of a run: some of the kinds, more or less often."""
+    """Return the strikes of a run: some of the kinds, more or less often."""
     chosen = randomness.sample(list(kinds), randomness.randint(2, len(kinds)))
     interval = randomness.choice(INTERVALS_SECONDS)
     strikes: list[Strike] = []

@@ -67,7 +67,7 @@ def mend(processes: ClusterProcesses) -> None:
 
 
 def voters(processes: ClusterProcesses, db: postroom.Database) -> set[int]:
-    """The nodes that are there to stay, have a vote, and have all that the leader has."""
+    """Return the permanent nodes that have a vote, and all that the leader has."""
     caught_up = {
         node.node_id
         for node in db.status().nodes
@@ -82,7 +82,7 @@ def all_voters(
     """Three of them, but for those that are gone: what one look sees may lack who is just late."""
 
     def look() -> set[int]:
-        """three nodes have a vote, and all that the leader has"""
+        """Look for three nodes that have a vote, and all that the leader has."""
         found = voters(processes, db) - gone
         return found if len(found) == 3 else set()
 
@@ -90,7 +90,7 @@ def all_voters(
 
 
 def id_of(node: NodeProcess, db: postroom.Database) -> int:
-    """The newest: who lost its disk has two for a while."""
+    """Return the newest id of a node: one that lost its disk has two for a while."""
     return max(each.node_id for each in db.status().nodes if each.address == node.address)
 
 
@@ -163,7 +163,7 @@ def test_a_leader_that_stood_still_answers_nobody_with_what_is_past(
         db.put(b"news", b"old")
 
         def leading() -> NodeProcess | None:
-            """a node answers that it leads"""
+            """Look for a node that answers that it leads."""
             node = three.leader(db)
             client.connect(node.address)
             return node if client.get(b"news") == b"old" else None

@@ -26,8 +26,9 @@ def await_acknowledged(q: postroom.Queue, messages: int) -> None:
 
 
 def test_streams_and_workers_move_to_the_new_leader(tmp_path: Path) -> None:
-    """Each message has its effect once, though the leader is killed in the middle; a lease that was
-    granted by the old leader is still held.
+    """Each message has its effect once, though the leader is killed in the middle.
+
+    A lease that the old leader granted is still held.
     """
     with cluster(tmp_path, 3) as three, three.connect() as db, three.connect() as consumers:
         q = db.create_queue("q", ack_wait=ACK_WAIT_SECONDS)

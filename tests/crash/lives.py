@@ -50,7 +50,7 @@ class Lives:
         self.outcomes: Counter[str] = Counter()
 
     def set_up(self, engine: EngineName | None = None) -> None:
-        """Opens the accounts, in a store that ``engine`` writes from now on."""
+        """Open the accounts, in a store that ``engine`` writes from now on."""
         with (
             postroom.open(self.folder, engine=engine, log_segment_bytes=SEGMENT_BYTES) as db,
             db.begin() as tx,
@@ -79,7 +79,7 @@ class Lives:
         self._note(said)
 
     def _listen(self, writer: subprocess.Popen[bytes], said: IO[bytes]) -> tuple[bytes, bool]:
-        """What it says until the moment of its death; and whether it has ended before that."""
+        """Return what the writer says until its death, and whether it ended before that."""
         os.set_blocking(said.fileno(), False)
         heard = b""
         give_up = time.monotonic() + START_SECONDS_MAX
@@ -113,7 +113,7 @@ class Lives:
     # --- what must be true
 
     def check(self) -> None:
-        """Raises ``AssertionError`` unless everything is as it must be."""
+        """Raise ``AssertionError`` unless everything is as it must be."""
         with postroom.open(self.folder, log_segment_bytes=SEGMENT_BYTES) as db:
             self._check_conservation(db)
             db.drain()

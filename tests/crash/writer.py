@@ -34,7 +34,7 @@ CLERKS: Final = 3
 
 
 def account(number: int) -> bytes:
-    """The key of an account, and of its inbox."""
+    """Return the key of an account, and of its inbox."""
     return b"account/%d" % number
 
 
@@ -57,7 +57,7 @@ class Deed:
         return b"%d %d %d" % (self.source, self.target, self.amount)
 
     def send(self, tx: Any, balance: bytes) -> None:
-        """What is written and sent, given the source's balance."""
+        """Write and send what belongs to a transfer, given the source's balance."""
         tx.put(b"note/" + self.name, self.note())
         tx.put(account(self.source), b"%d" % (int(balance) - self.amount))
         payload = b"%s %d" % (self.name, self.amount)
@@ -68,7 +68,7 @@ class Deed:
 
 
 def credit(tx: Any, number: int, balance: bytes, reaped: Any) -> None:
-    """What a clerk writes."""
+    """Write what a clerk writes."""
     total = int(balance)
     for message in reaped:
         name, amount = message.value.split()
@@ -120,7 +120,7 @@ async def _reap_for_ever(db: postroom.aio.Database, clerk: int) -> None:
 
 
 def run_threads(folder: Path, life: int) -> None:
-    """The same, a thread each."""
+    """Run the clerks, a thread each."""
     db = postroom.open(folder, log_segment_bytes=SEGMENT_BYTES)
     say("!", b"open")
     threads = [

@@ -49,7 +49,7 @@ RUN_SECONDS = 280.0
 
 
 def nothing() -> None:
-    """What a job without a progress bar calls."""
+    """Do nothing, in place of a progress bar."""
 
 
 async def replayed(db: postroom.aio.Database, count: int) -> None:
@@ -162,8 +162,9 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
 
 @pytest.mark.timeout(600)
 def test_killed_on_a_cluster_and_started_again_it_ends_exact(tmp_path: Path) -> None:
-    """After a tenth. If nearly all was done before the signal came, since this process stood still,
-    it is begun anew.
+    """The demonstration is killed after a tenth.
+
+    If nearly all was done before the signal came, since this process stood still, it is begun anew.
     """
     command = [sys.executable, "-u", "-m", "postroom.cli.main", "demo"]
     command += ["--path", str(tmp_path / "cluster"), "--nodes", "3", "--flights", "2000"]

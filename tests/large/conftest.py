@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opened]:
-    """Opens a target: a new one, or on a copy of a folder."""
+    """Yield a function that opens a target: a new one, or on a copy of a folder."""
     with ExitStack() as stack:
 
         def open_(template: Path | None) -> MeasuredTarget:
@@ -48,7 +48,7 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 @pytest.fixture(scope="session")
 def a_million_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store of so many."""
+    """Return a folder with a store of a million keys."""
     folder = tmp_path_factory.mktemp("keys") / "store"
     target = MeasuredTarget(folder)
     target.fill(KEYS)
@@ -58,7 +58,7 @@ def a_million_keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def two_million_inboxes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store of so many, of a message each."""
+    """Return a folder with a store of two million inboxes, with a message each."""
     folder = tmp_path_factory.mktemp("inboxes") / "store"
     target = MeasuredTarget(folder)
     fill_inboxes(target, INBOXES)

@@ -98,7 +98,7 @@ class MeasuredTarget(Target):
             self._look_at_memory()
 
     def _spend(self) -> None:
-        """What a session has done by itself is no part of a turn."""
+        """Leave the work of a session by itself out of the turn."""
         self.longest_seconds = max(self.longest_seconds, self._spent)
         self._spent = 0.0
 
@@ -117,7 +117,7 @@ class MeasuredTarget(Target):
         attempts: int = ATTEMPTS,
         times: float = 1.0,
     ) -> Any:
-        """What ``act`` answers, whose turns must be short.
+        """Return what ``act`` answers; its turns must be short.
 
         Args:
             act: may be repeated.
@@ -151,7 +151,7 @@ class MeasuredTarget(Target):
 
 
 def _control() -> float:
-    """Makes some ten thousand small objects, looks them up, and frees them, as long turns do."""
+    """Make some ten thousand small objects, look them up, and free them, as long turns do."""
     began, made = time.thread_time(), {}
     for number in range(40_000):
         key = b"%012d" % (number * 7919 % 40_000)
@@ -163,8 +163,9 @@ def _control() -> float:
 
 
 def _slowness() -> float:
-    """How much slower the machine is now than it can be: the longest of several pieces of work, as
-    the longest of several turns is judged by it.
+    """Return how much slower the machine is now than it can be.
+
+    It is the longest of several pieces of work, since the longest of several turns is judged by it.
     """
     return max(_control() for _ in range(9)) / CONTROL_SECONDS
 
@@ -183,7 +184,7 @@ class Served:
         self.answers = self._attacker.answers
 
     def until(self, asker: Attacker, number: int) -> int:
-        """Turns until an answer is there, with a question in each; how many were answered."""
+        """Take turns with a question in each until an answer comes; return how many were answered."""
         before = len(self.answers)
         while not asker.has(number):
             self._target.turn()

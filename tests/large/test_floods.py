@@ -68,7 +68,7 @@ def send(db: postroom.Database) -> None:
 
 
 def p99_seconds(node: NodeProcess, call: Callable[[postroom.Database], None] = get) -> float:
-    """What a polite client waits for one of a hundred calls, or longer."""
+    """Return the wait of a polite client for the slowest of a hundred calls."""
     waited = []
     with node.connect() as db:
         for _ in range(CALLS):

@@ -78,7 +78,7 @@ class ScriptedGroup:
         ended(outcome)
 
     def find(self) -> None:
-        """What nobody knew of was in the log all the same."""
+        """Apply the command that nobody knew to be in the log."""
         self._apply(msgspec.msgpack.encode(self._forgotten.pop()), None)
 
     def _apply(self, command: bytes, proposal: Proposal | None) -> None:
@@ -90,7 +90,7 @@ class ScriptedGroup:
 
 class _Signal:
     def set(self) -> None:
-        """The script delivers."""
+        """Do nothing: the script delivers."""
 
     async def wait(self, timeout_seconds: float) -> None:
         raise NotImplementedError
@@ -174,7 +174,7 @@ class OneRange:
         self.settle()
 
     def settle(self) -> None:
-        """Turns, until there is nothing to do; of what is held it has to be said."""
+        """Take turns until there is nothing to do; the script tells when held work goes on."""
         self.replica.release_expired()
         while True:
             self.replica.evaluate()
@@ -205,13 +205,13 @@ class OneRange:
         return False
 
     def on_serving(self, serves: bool) -> None:
-        """The service runs where the lease is."""
+        """Run the service on the leaseholder."""
         if self._service is not None:
             self._service.close()
         self._service = self._attempts.run(self._upkeep, 5.0) if serves else None
 
     def wake(self, *, urgent: bool) -> None:
-        """It settles anyway."""
+        """Do nothing: the script settles anyway."""
 
     def on_damage(self, error: BaseException) -> bool:
         raise error

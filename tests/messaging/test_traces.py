@@ -77,7 +77,7 @@ class Trace:
         self._upkeep: Asked | None = None
 
     def play(self, line: str) -> str:
-        """The line, with its answer."""
+        """Return the line, with its answer."""
         told = line.partition(ARROW)[0].rstrip()
         if not told or told.startswith("#"):
             return line
@@ -176,7 +176,7 @@ class Trace:
         return f"due at {' '.join(due)}" if due else "empty"
 
     def _sizes(self) -> str:
-        """What is kept in memory. (Of deadlines that were cancelled some stay a while.)"""
+        """Return what is kept in memory, without cancelled deadlines, which may stay a while."""
         sizes = self._range.replica.sizes()
         kept = [f"{size} {name}" for name, size in sizes.items() if size and name != "deadlines"]
         return ", ".join(kept) or "nothing kept"
@@ -235,7 +235,7 @@ class Trace:
         ))  # fmt: skip
 
     def _tried(self, tx: Transaction, key: str) -> list[tuple[bytes, int]]:
-        """What it has reaped, with attempts; that is not consumed."""
+        """Return the messages that it has reaped, with attempts, and do not consume them."""
         ids, tx.reaped[key.encode()] = list(tx.reaped[key.encode()]), {}
         prefix = keys.inbox_prefix(key.encode())
         stored = [_delivered.decode(self._range.engine.get(prefix + id_) or b"") for id_ in ids]
@@ -328,7 +328,7 @@ def _shown(result: Any) -> str:
 
 
 def _named(message: Delivered) -> str:
-    """A message, how many attempts at it have failed, and whether another one was begun."""
+    """Return a message with its failed attempts, and whether another one was begun."""
     value, trial = message.value.decode(), message.trial
     return value if trial is None else f"{value}({trial.attempts}{'+' * trial.begun})"
 

@@ -78,7 +78,7 @@ class FakeSender:
 
 
 def stored(name: str = "m", *, payload: bytes = b"", seconds: float = 30.0, **more: Any) -> Any:
-    """A message that is leased for ``seconds`` from the beginning of the test."""
+    """Return a message that is leased for ``seconds`` from the beginning of the test."""
     facts: dict[str, Any] = {
         "key": name.encode(), "kind": "", "id": name.encode(), "payload": payload, "headers": None,
         "priority": 0, "group": "", "created_at": NOW, "first_scheduled": NOW, "scheduled": NOW,

@@ -29,7 +29,7 @@ def queue(*answers: Any) -> tuple[Queue, FakeSender]:
 
 
 def given_back(sender: FakeSender) -> list[bytes]:
-    """The messages that the last commit gives back."""
+    """Return the messages that the last commit gives back."""
     (write,) = sender.asked[-1]
     assert type(write) is RejectMessages
     assert (write.uncounted, write.delay) == (True, 0.0)

@@ -104,7 +104,7 @@ class _InVain(RemoteCall):
 
 
 def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> RemoteDriver:
-    """A claim is answered, and the stream breaks before the client hears of it."""
+    """Answer a claim, and break the stream before the client gets the answer."""
     driver = store.driver
     assert isinstance(driver, RemoteDriver)
     driver.router.submit(asked)

@@ -42,7 +42,7 @@ class World:
         return Past(self.live.get(key), None if self.building else self.built.get(key))
 
     def change(self) -> None:
-        """A transaction that changes one document, perhaps several times."""
+        """Change one document in a transaction, perhaps several times."""
         key = self.random.choice(KEYS)
         moment = self.clock = self.clock + 1
         deferred: list[tuple[Posting, int]] = []

@@ -14,7 +14,10 @@ from postroom.messaging import attempts
 
 @pytest.fixture(autouse=True)
 def _long_back_offs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has failed comes again when the test moves the clock, which goes on by itself, too."""
+    """Make back-offs long: failed messages come when the test moves the clock.
+
+    The clock goes on by itself, too.
+    """
     monkeypatch.setattr(attempts, "BACKOFF_SECONDS", 30.0)
 
 

@@ -42,7 +42,7 @@ class Running:
         self.stop()
 
     def tell(self) -> None:
-        """It is to stop, once what runs has ended."""
+        """Tell the worker to stop, once its running functions have ended."""
         if self._thread.is_alive() and not self._told:
             self._told = True
             self._worker.stop()

@@ -45,7 +45,7 @@ class Application:
         return coroutine if self.is_async else function
 
     def run(self, end: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any]:
-        """What the store and the queue say at last."""
+        """Return what the store and the queue say at last."""
         if not self.store_is_async:
             with postroom.testing.Store() as store:
                 self.db = store.db

@@ -55,7 +55,7 @@ class Quits(Exception):
 
 class Odd(postroom.Reject):
     def __init__(self) -> None:
-        """It does not say anything."""
+        """Make an error without a text."""
 
 
 def raising(error: BaseException) -> Callable[[], None]:

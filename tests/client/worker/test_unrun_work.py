@@ -126,7 +126,7 @@ UNRUN: list[Any] = [
 
 
 def worked_off(function: Any, *, of: str, store_is_async: bool) -> tuple[Any, Any, Any]:
-    """What the function has done, what is left to do, and what the first attempt ended with."""
+    """Return the function's result, the remaining work, and the end of the first attempt."""
 
     def register(worker: Any) -> None:
         if of == "queue":

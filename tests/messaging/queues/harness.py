@@ -63,7 +63,7 @@ class Queues:
         self._numbers = itertools.count(1)
 
     def consumer(self, number: int, client: bytes | None = None) -> bytes:
-        """The id of a consumer of a client; of the store's own, if none is given."""
+        """Return the id of a consumer of a client; of the store's own, if none is given."""
         own = client or self.store.driver.next_id()[:8]
         return own + number.to_bytes(8, "big")
 
@@ -92,7 +92,7 @@ class Queues:
         return CommitTransaction(driver.next_id(), now, 60.0, 0, b"anchor", [], [], list(writes))
 
     def commit(self, *writes: Any) -> list[Any]:
-        """Commits; answers what each write answered."""
+        """Commit; return what each write answered."""
         committed: Committed = self.send(self.transaction(*writes))
         return committed.answers or [None] * len(writes)
 
@@ -180,7 +180,7 @@ class Queues:
         return stats
 
     def counts(self, name: str = Q) -> dict[str, int]:
-        """What is not zero of the counters."""
+        """Return the counters that are not zero."""
         counted = msgspec.structs.asdict(self.stats(name))
         for unstable in _UNSTABLE:
             del counted[unstable]
@@ -208,7 +208,7 @@ class Queues:
         return self.range_queues._by_name[name]
 
     def stored(self) -> dict[bytes, bytes]:
-        """What is stored of queues, but for definitions and numbers."""
+        """Return the stored records of queues, but for definitions and numbers."""
         content = dict(self.store.driver.node.engine.iterate(b"\x03", b"\x07"))
         return {key: value for key, value in content.items() if is_of_a_queue(key)}
 
@@ -232,5 +232,5 @@ def attempt(message: StoredQueueMessage) -> Attempt:
 
 
 def by_id(id_: bytes, kind: str = "") -> Attempt:
-    """A message, whoever holds it."""
+    """Return the attempt that names a message by its id, whoever holds it."""
     return Attempt(b"", kind, id_, -1, by_id=True)

@@ -60,7 +60,7 @@ class Damaged(Queues):
         self.store.engine.inner.write(dict.fromkeys(torn, TORN), sync=True)
 
     def told(self) -> dict[str, str]:
-        """What is said of each queue; empty: it is sound."""
+        """Return the damage of each queue; empty: it is sound."""
         return {
             each.name: each.damaged if isinstance(each, ToldQueue) else ""
             for each in self.send(ReadQueues())
@@ -72,7 +72,7 @@ class Damaged(Queues):
             assert b"new" in self.payloads(name=name)
 
     def left_of(self, number: int) -> list[bytes]:
-        """What is stored under the number of a queue that was dropped."""
+        """Return what is stored under the number of a dropped queue."""
         queue = keys.u32(number)
         found = []
         for key in self.stored():

@@ -156,8 +156,10 @@ def test_a_waiting_consumer_is_served_after_a_proposal_was_too_large(
 def test_messages_fired_by_a_proposal_that_replaces_the_state_go_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Memory begins afresh once it is applied, before who waits is answered: the messages are
-    leased to somebody who was not told. They are neither lost, nor late, nor counted as tried.
+    """The messages are neither lost, nor late, nor counted as tried.
+
+    Memory begins afresh once the proposal is applied, before the waiting consumer is answered: the
+    messages are leased to a consumer that was not told.
     """
     queues = Queues()
     queues.create(ack_wait=1000.0)

@@ -112,7 +112,7 @@ def test_dead_messages_stay_if_their_dead_letter_queue_is_gone(queues: Queues) -
 
 
 def ticks(queues: Queues) -> list[str]:
-    """The messages of schedules that were fired, by their ids."""
+    """Return the messages of schedules that were fired, by their ids."""
     found = []
     while messages := queues.claim(10, wait=False):
         found += [message.id.decode() for message in messages]

@@ -31,13 +31,13 @@ def queues() -> Queues:
 
 
 def leased(queues: Queues) -> dict[bytes, bytes]:
-    """What is stored of leases."""
+    """Return the stored leases."""
     prefix = queues.manager().layout.leased
     return {key: value for key, value in queues.stored().items() if key.startswith(prefix)}
 
 
 def held(queues: Queues) -> list[bytes]:
-    """What is leased, also to the next leader."""
+    """Return the leased messages, also under the next leader."""
     found = [message.payload for message in queues.list("leased", messages_max=2)]
     queues.store.restart()
     assert [message.payload for message in queues.list("leased", messages_max=3)] == found

@@ -25,7 +25,7 @@ SETTINGS = QueueSettings()
 
 
 def filled(number: int, each: Callable[[Queues, str], Any] | None = None) -> Queues:
-    """A store with so many queues, and in each of them one message, say."""
+    """Return a store with so many queues, and in each of them one message, say."""
     queues = Queues()
     queues.create()
     names = [f"tenant {n}" for n in range(number)]

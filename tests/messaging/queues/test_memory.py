@@ -36,7 +36,7 @@ def filled(messages: int, **options: object) -> Queues:
 
 
 def held_bytes(act: Callable[[], object]) -> int:
-    """What of queues is in memory after ``act``, of what was made by then."""
+    """Return the bytes of queues in memory after ``act``, of those made by then."""
     tracemalloc.start()
     try:
         act()
@@ -97,7 +97,7 @@ def test_messages_scheduled_far_ahead_cost_nothing() -> None:
 
 
 def in_an_hour(queues: Queues) -> tuple[int, int]:
-    """What is read and written while nothing happens."""
+    """Return the steps and writes of an idle hour."""
     engine = queues.store.engine
     steps, writes = engine.steps, engine.writes
     queues.pass_time(3600)

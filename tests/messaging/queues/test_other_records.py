@@ -51,7 +51,7 @@ class Full(Damaged):
         self.enqueue(b"", id=b"in a group", kind="y", group="h")
 
     def key(self, where: Callable[[records.Layout], bytes]) -> bytes:
-        """The first one that begins so."""
+        """Return the first key that begins so."""
         return self.keys_below(where(self.manager().layout))[0]
 
     def change(self, key: bytes, decode: Change, change: Change) -> None:

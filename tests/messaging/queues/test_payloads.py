@@ -21,7 +21,7 @@ def queues() -> Queues:
 
 
 def bodies_read(patched: pytest.MonkeyPatch) -> list[bytes]:
-    """The ids of the messages whose bodies are read from now on, when they are fired."""
+    """Return a list of the ids of messages whose bodies are read when they are fired."""
     read: list[bytes] = []
     fired = firing.leased_message
 

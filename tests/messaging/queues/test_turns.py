@@ -1,5 +1,7 @@
-"""What taking a ready message costs, in lines of code that are run: not more with more groups,
-kinds or held groups. And that what is kept beside the messages is bounded.
+"""The cost of taking a ready message, in lines of code that are run.
+
+It does not grow with the number of groups, kinds or held groups. The memory beside the messages is
+bounded.
 """
 
 from __future__ import annotations
