@@ -20,7 +20,7 @@ collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
-    """The address of an empty store in ``tmp_path / "store"``."""
+    """Yield the address of an empty store in ``tmp_path / "store"``."""
     server = LoopbackServer(tmp_path / "store", create=True)
     yield server.address
     server.close()
@@ -28,7 +28,7 @@ def served(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def db(served: str) -> Iterator[postroom.Database]:
-    """Connected to that."""
+    """Yield a client of that store."""
     with postroom.connect(served, insecure=True) as db:
         yield db
 
@@ -45,7 +45,7 @@ def service() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The one session."""
+    """Yield the one session."""
     from postroom import pipeline  # noqa: PLC0415 - needs the extra
 
     session = start(tmp_path_factory.mktemp("spark"))

@@ -16,7 +16,7 @@ from postroom.pipeline.source import PostroomSource
 
 
 def source(line: DriverLink | None = None, **options: object) -> PostroomSource:
-    """A data source as a session makes it."""
+    """Return a data source as a session makes it."""
     kind = type("Source", (PostroomSource,), {"line": line})
     found: PostroomSource = kind(options={name: str(value) for name, value in options.items()})
     return found

@@ -11,7 +11,7 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def start(folder: Path, master: str = "local[2]") -> Any:
-    """A session, as small and as quick as it can be."""
+    """Start a session, as small and as quick as it can be."""
     from postroom.pipeline.sessions import java_home  # noqa: PLC0415 - needs the extra
 
     home = java_home(folder / "java")
@@ -43,7 +43,7 @@ def start(folder: Path, master: str = "local[2]") -> Any:
 
 
 def spark_home(folder: Path) -> Path:
-    """A home of Spark in ``folder``: workers of ``local-cluster`` keep their files in it."""
+    """Make a home of Spark in ``folder``: workers of ``local-cluster`` keep their files in it."""
     import pyspark  # noqa: PLC0415 - the extra
 
     folder.mkdir(parents=True)

@@ -27,7 +27,7 @@ ALL = ReadAllAvailable()
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store whose clock is moved by hand, reached by the readers in place of a connection."""
+    """Return a store whose clock is moved by hand; readers reach it without a connection."""
     store = Store()
     monkeypatch.setattr(connections, "database", lambda _: store.db)
     return store
@@ -46,8 +46,9 @@ def logged(offset: Offset) -> Offset:
 
 
 def rows(of: ChangeReader, start: Offset, end: Offset) -> list[tuple[bytes, bytes | None]]:
-    """What the tasks of a batch read, each with nothing but what was pickled. What is sent with the
-    plan is the same.
+    """Return what the tasks of a batch read, each from its pickle alone.
+
+    The rows that are sent with the plan are equal.
     """
     found = []
     sent = of.prefetched(logged(start), logged(end))
@@ -146,8 +147,10 @@ def test_a_quiet_stream_with_available_now_ends_with_one_empty_batch(store: Stor
 
 
 class Query:
-    """Spark's protocol: the end of a batch is logged, then its tasks run, perhaps several times;
-    only then the next batch is made. A process may die between any two of these.
+    """The protocol of Spark: the end of a batch is logged, then its tasks run.
+
+    They may run several times; only then the next batch is made. A process may die between any two
+    of these.
     """
 
     def __init__(self, limit: Any) -> None:
@@ -164,7 +167,7 @@ class Query:
         self.of = reader()
 
     def plan(self) -> bool:
-        """Makes the next batch, if the one before is done and there is anything."""
+        """Make the next batch, if the one before is done and there is anything."""
         if self.batch and self.batch not in self.sink:
             return True
         end = self.of.latestOffset(logged(self.log[-1]), self.limit)
@@ -174,7 +177,7 @@ class Query:
         return True
 
     def run(self) -> None:
-        """Runs its tasks; what they wrote before is written anew."""
+        """Run its tasks; what they wrote before is written anew."""
         if self.batch:
             self.sink[self.batch] = rows(self.of, self.log[-2], self.log[-1])
 
@@ -183,7 +186,7 @@ class Query:
 
 
 def write_some(store: Store, random: Random, step: int) -> list[tuple[bytes, bytes]]:
-    """A transaction of a few keys: what it changes."""
+    """Write a few keys in a transaction; return the changes."""
     changed = {b"%d" % random.randrange(20): b"%d.%d" % (step, n) for n in range(3)}
     with store.db.begin() as tx:
         for key, value in changed.items():
@@ -271,7 +274,7 @@ def test_the_history_of_a_batch_is_kept_while_its_reader_lives(store: Store) -> 
 
 
 def restart(store: Store, options: dict[str, object]) -> list[tuple[bytes, bytes | None]]:
-    """What a stream reads after it was stopped while everything that may go was collected."""
+    """Return what a stream reads after a stop during which all collectable history went."""
     of = reader(**options)
     start = of.initialOffset()
     store.db.put(b"a", b"1")

@@ -45,7 +45,7 @@ def load(path: Path) -> ModuleType:
 
 @pytest.fixture
 def flows(spark: Any, served: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The flows that the example defines, by target."""
+    """Yield the flows that the example defines, by target."""
     from pyspark.pipelines.graph_element_registry import (  # noqa: PLC0415 - needs the extra
         graph_element_registration_context,
     )

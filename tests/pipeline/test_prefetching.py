@@ -32,7 +32,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def requests_of(store: Store) -> list[type]:
-    """What is asked from now on."""
+    """Return a list of the types of requests from now on."""
     asked: list[type] = []
     send = store.driver.send
 
@@ -45,7 +45,7 @@ def requests_of(store: Store) -> list[type]:
 
 
 def told(of: Any, start: Offset, end: Offset, schema: StructType) -> tuple[int, io.BytesIO]:
-    """What PySpark sends to the JVM for a plan: how many partitions, and what follows them."""
+    """Return what PySpark sends to the JVM for a plan: the number of partitions, and the rest."""
     question, answer = io.BytesIO(), io.BytesIO()
     for each in (start, end):
         write_with_length(json.dumps(each).encode(), question)

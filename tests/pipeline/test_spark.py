@@ -24,7 +24,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """A folder with a store that nobody has open."""
+    """Return a folder with a store that no process has open."""
     with postroom.open(tmp_path / "shop") as db:
         with db.begin() as tx:
             for number in range(3000):
@@ -88,7 +88,7 @@ def test_one_data_frame_has_one_timestamp(spark: Any, served: str, db: postroom.
 
 @pytest.fixture
 def query_of(spark: Any, tmp_path: Path) -> Iterator[Any]:
-    """Starts queries, each on the same checkpoint and table of files."""
+    """Yield a starter of queries, each on the same checkpoint and table of files."""
     started: list[Any] = []
 
     def start(served: str, **options: object) -> Any:

@@ -31,7 +31,7 @@ SUBJECTS = 14 + 5
 
 
 async def read_what_nobody_sent(db: postroom.aio.Database) -> None:
-    """A message more, which no departure has sent, is read."""
+    """Read one message more, which no departure has sent."""
     async with db.begin() as tx:
         tx.enqueue_message(b"airport/IAH", b'[1000, false, "XX1", "EWR", "1200"]')
     async with db.begin() as tx:

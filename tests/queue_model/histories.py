@@ -49,7 +49,7 @@ class Unclear(Exception):
 
 
 def drawn_settings(chance: Random) -> QueueSettings:
-    """The settings of a queue."""
+    """Return random settings of a queue."""
     return QueueSettings(
         ack_wait=chance.choice([1.0, 3.0, 10.0]),
         min_backoff=chance.choice([None, 0, 0.5]),
@@ -117,7 +117,7 @@ class History:
     # --- asking
 
     def note(self, step: str) -> None:
-        """A step is taken."""
+        """Note a step."""
         self.steps.append(step)
 
     def adopt(self) -> None:
@@ -134,7 +134,7 @@ class History:
         return answer
 
     def _commit(self, *writes: Any) -> Any:
-        """The answers of the writes; or the error with which they failed."""
+        """Return the answers of the writes, or the error with which they failed."""
         committed = self._ask(self.system.transaction(*writes), LeaseLost, ConditionFailed)
         if isinstance(committed, Exception):
             return committed
@@ -143,7 +143,7 @@ class History:
     # --- enqueueing
 
     def enqueue(self) -> None:
-        """Some messages, in one transaction."""
+        """Enqueue some messages, in one transaction."""
         now = self.system.now()
         some = [self._drawn(now) for _ in range(self.chance.choice([1, 1, 2, 3]))]
         self._enqueue(some, now)
@@ -189,14 +189,14 @@ class History:
         )  # fmt: skip
 
     def _sure(self, request: ClaimQueue, now: int) -> list[Message]:
-        """The candidates of a claim, whether the store is late or early."""
+        """Return the candidates of a claim, whether the store is late or early."""
         early, late = now - self.system.slack, now + self.system.slack
         then = {one.name for one in self.reference.at(late).candidates(request.selection, late)}
         found = self.reference.candidates(request.selection, early)
         return [each for each in found if each.name in then]
 
     def claim(self) -> None:
-        """A claim that does not wait."""
+        """Claim without waiting."""
         request = self._claim_request()
         self.note(f"claim {shown(request)}")
         now = self.system.now()
@@ -204,7 +204,10 @@ class History:
         self._judge(request, answer.messages, self._sure(request, now))
 
     def claim_after_a_jump(self) -> None:
-        """The same, before the store had a turn since something fell due; a write comes along."""
+        """Claim without waiting after a jump of the clock, before the store had a turn.
+
+        A write comes along.
+        """
         request = self._claim_request()
         seconds = self.chance.choice([0.3, 1.0, 3.0])
         self.note(f"jump {seconds}, and claim {shown(request)}")
@@ -220,7 +223,7 @@ class History:
         self._judge(request, answer.messages, wanted)
 
     def claim_along(self) -> None:
-        """A claim that comes along with a write that ends, or moves, a message."""
+        """Claim along with a write that ends, or moves, a message."""
         request, now = self._claim_request(), self.system.now()
         some = self.reference.of("ready", "scheduled")
         if not some:
@@ -404,7 +407,7 @@ class History:
     # --- the queue
 
     def pass_time(self) -> None:
-        """The clock moves on."""
+        """Move the clock on."""
         seconds = self.chance.choice([0.001, 0.1, 0.5, 1.0, 2.0, 5.0, 30.0])
         self.note(f"pass {seconds}")
         self.system.advance(seconds)
@@ -438,13 +441,13 @@ class History:
         self._create()
 
     def disturb(self) -> None:
-        """The store begins anew, or another node leads."""
+        """Restart the store, or let another node lead."""
         self.note("disturb")
         self.system.disturb()
 
 
 def shown(request: Any) -> str:
-    """A request without what is as ever."""
+    """Return a request as text, without its constant fields."""
     fields = {name: getattr(request, name) for name in request.__struct_fields__}
     left_out = ("queue", "bytes_max", "consumer", "key", "payload", "transaction_id")
     said = (
@@ -456,12 +459,12 @@ def shown(request: Any) -> str:
 
 
 def by_id(message: Message) -> Attempt:
-    """A message, whoever holds it."""
+    """Return the attempt that names a message by its id, whoever holds it."""
     return Attempt(b"", message.kind, message.id, -1, by_id=True, of_kind=True)
 
 
 def drawn_due(chance: Random, now: int, seconds: list[float]) -> int:
-    """A due time, of any kind, in so many seconds."""
+    """Return a due time, of any kind, in so many seconds."""
     length = chance.choice(seconds)
     moment = now + from_seconds(length)
     return chance.choice([moment, times.at(moment), times.after(round(length * 1000))])

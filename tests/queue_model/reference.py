@@ -95,7 +95,7 @@ class Reference:
     # --- looking
 
     def of(self, *states: str) -> list[Message]:
-        """The messages in these states."""
+        """Return the messages in these states."""
         return [each for each in self.messages.values() if each.state in states]
 
     def in_order(self, message: Message) -> bool:
@@ -194,19 +194,19 @@ class Reference:
         message.state = "scheduled" if is_later else "ready"
 
     def lease(self, message: Message, until: int, fired_at: int) -> None:
-        """It is handed out."""
+        """Lease the message."""
         message.state, message.until, message.fired_at = "leased", until, fired_at
 
     def finish(self, message: Message, now: int) -> None:
-        """It is done."""
+        """Mark the message as done."""
         message.state, message.ended = "done", now
 
     def cancel(self, message: Message) -> None:
-        """It is deleted."""
+        """Delete the message."""
         message.state = "gone"
 
     def fail(self, message: Message, due: int, now: int) -> None:
-        """The attempt that holds it has failed."""
+        """Fail the attempt that holds the message."""
         message.epoch += 1
         message.has_failed = True
         most = self.settings.max_attempts
@@ -216,11 +216,11 @@ class Reference:
             self._schedule(message, due, now)
 
     def bury(self, message: Message, now: int) -> None:
-        """It is dead."""
+        """Mark the message as dead."""
         message.state, message.ended, message.has_failed = "dead", now, True
 
     def give_back(self, message: Message) -> None:
-        """It is as if it had not been handed out."""
+        """Give the message back, as if it had not been handed out."""
         message.state = "ready"
 
     def reschedule(self, message: Message, due: int, epoch: int | None, now: int) -> bool:
@@ -256,7 +256,7 @@ class Reference:
         return later
 
     def backoff(self, epoch: int, base: float) -> tuple[float, float]:
-        """The least and the most that a message waits that has failed with this epoch."""
+        """Return the least and the most that a message with this epoch waits after a failure."""
         least = self.settings.min_backoff or 0.0
         most = self.settings.max_backoff
         most = max(BACKOFF_SECONDS_MAX if most is None else most, least)
@@ -299,7 +299,7 @@ class Reference:
         message.state = state
 
     def _states(self, message: Message, early: int, late: int) -> set[str]:
-        """The states that a message may be in by now."""
+        """Return the states in which a message may be by now."""
         before, moment = message.state, 0
         after = {before}
         if before == "scheduled":

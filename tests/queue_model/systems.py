@@ -1,5 +1,7 @@
-"""What a history of a queue is played on: a store with a clock that is moved by hand, or three
-simulated nodes, of which some are killed in between.
+"""The systems on which a history of a queue is played.
+
+They are a store with a clock that is moved by hand, and three simulated nodes, of which some are
+killed in between.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class System(Protocol):
         """One that only writes."""
 
     def now(self) -> int:
-        """The time of the store."""
+        """Return the time of the store."""
 
     def advance(self, seconds: float) -> None:
         """Let a time pass."""
@@ -176,12 +178,12 @@ class ThreeNodes:
         victim.crash(power=self._chance.random() < 0.5)
 
     def check(self) -> None:
-        """The simulator looks by itself."""
+        """Do nothing: the simulator looks by itself."""
 
 
 @contextmanager
 def three_nodes(seed: int) -> Iterator[ThreeNodes]:
-    """A cluster for a while."""
+    """Run a cluster for a while."""
     options = NodeOptions(disk_reserve_bytes=0, lease_seconds=1.0)
     cluster = Cluster(seed, [options] * 3, [(1.0, 0.0, 0.0)] * 3)
     with closed_quietly():

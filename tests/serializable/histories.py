@@ -43,7 +43,7 @@ class Session:
         return f"{self._prefix}/{name}".encode()
 
     def transaction(self, who: str) -> postroom.Transaction:
-        """The one of that name, begun where it is first named."""
+        """Return the transaction of that name, and begin it at its first use."""
         if who not in self._done:
             self._open[who], self._done[who] = self.db.begin(), []
         return self._open[who]
@@ -126,12 +126,12 @@ class Session:
         return True
 
     def committed(self, who: str) -> None:
-        """It has committed."""
+        """Note that a transaction has committed."""
         del self._open[who]
         self._committed.append(who)
 
     def forget(self, who: str) -> None:
-        """It was refused."""
+        """Forget a refused transaction."""
         del self._open[who]
 
     def _rollback(self, who: str, _: str, __: str) -> object:
@@ -142,7 +142,7 @@ class Session:
     # --- judging
 
     def after(self, names: Iterable[str]) -> State:
-        """What is there now."""
+        """Return the state of these names now."""
         self.db.drain()
         start, end = postroom.prefix(self._key(""))
         found = {

@@ -57,7 +57,7 @@ class Done(NamedTuple):
 def explains(
     before: State, transactions: Sequence[Sequence[Done]], after: State
 ) -> tuple[int, ...] | None:
-    """An order in which each transaction sees what it was told, and ``after`` is left."""
+    """Return an order that explains what each transaction saw, and ``after``; or ``None``."""
     for order in itertools.permutations(range(len(transactions))):
         state = before.copy()
         if all(_run(state, transactions[each]) for each in order) and state.same(after):

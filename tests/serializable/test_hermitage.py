@@ -70,7 +70,7 @@ REFUSED: Final = {
 
 
 def plain(kind: str, schedule: str) -> Iterator[Step]:
-    """The steps of a schedule, as a session takes them: who, what, target."""
+    """Yield the steps of a schedule, as a session takes them: who, what, target."""
     for line in schedule.split("|"):
         who, action, target = line[0], line[1:].partition(" ")[0], line.partition(" ")[2]
         for each in NAMES if target == "*" and kind != "keys" else (target,):

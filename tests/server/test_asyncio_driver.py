@@ -42,7 +42,7 @@ class _Loop:
         return timer
 
     def ring_next(self, early_seconds: float) -> None:
-        """The clock goes on, to the next timer, which rings too early by so much."""
+        """Move the clock to the next timer, which rings too early by so much."""
         self.timers = [each for each in self.timers if not each.cancelled()]
         assert self.timers, "nothing will happen any more"
         timer = min(self.timers, key=lambda each: each.rings_at)
@@ -60,8 +60,10 @@ def _driver(clock: HandClock) -> AsyncioDriver:
 
 
 def test_a_timer_that_rings_early_is_set_again() -> None:
-    """Event loops that count in milliseconds do that. It counted as set until the clock had passed
-    it: nothing that was due rang any more until somebody asked for something.
+    """Event loops that count in milliseconds let timers ring early.
+
+    Such a timer must not count as set until the clock has passed it: no later timer would ring
+    until the next call.
     """
     clock = HandClock()
     driver = _driver(clock)

@@ -23,7 +23,7 @@ DELIVERED_SECONDS = 0.02
 
 
 def fail_once(monkeypatch: pytest.MonkeyPatch, thread_name: str) -> threading.Event:
-    """The next write of a turn in a thread of that name finds no memory."""
+    """Let the next write of a turn in a thread of that name find no memory."""
     real, failed = Storage.write_turn, threading.Event()
 
     def write_turn(storage: Storage, writes: Any, *, sync: bool) -> None:

@@ -1,8 +1,7 @@
-"""What a transaction costs, with its node: calls of functions, which are counted, not time, which
-varies.
+"""The cost of a transaction with its node, in calls of functions, which do not vary as time does.
 
-The bounds are what the first release needed for the same transaction. With one at a time, all that
-is done once a proposal, and once a turn, is done once a transaction: what grows there shows here.
+The bounds are the needs of the first release for the same transaction. With one transaction at a
+time, the work of a proposal, and of a turn, is done once a transaction: its growth shows here.
 """
 
 from __future__ import annotations

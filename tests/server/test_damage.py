@@ -55,7 +55,7 @@ def written(folder: Path, end: str) -> Path:
 
 @pytest.fixture(scope="module", params=["close", "kill"])
 def sound(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which everything is."""
+    """Return a folder with every kind of record."""
     return written(tmp_path_factory.mktemp(request.param) / "store", request.param)
 
 

@@ -28,8 +28,9 @@ def ports(path: Path, nodes: int | None = None, base_port: int | None = None) ->
 
 
 def free_row(count: int) -> int:
-    """The first of so many ports in a row that nobody has. Another process of these tests, which
-    asks at the same moment, looks elsewhere.
+    """Return the first of so many free ports in a row.
+
+    Another process of these tests, which asks at the same moment, looks elsewhere.
     """
     begin = os.getpid() * 100 % 10_000
     for number in range(0, 10_000 - count, count):

@@ -25,8 +25,9 @@ with postroom.connect(sys.argv[1], insecure=True) as db:
 
 
 def left_of_servers(before: list[threading.Thread]) -> list[str]:
-    """Threads that have come since, and are none of clients: those stay, and so do gRPC's, which a
-    client of this process may have begun to need.
+    """Return the names of newer threads that belong to servers.
+
+    Threads of clients stay, and gRPC's do, which a client of this process may have begun to need.
     """
     return [
         each.name for each in threading.enumerate()

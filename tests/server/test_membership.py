@@ -90,7 +90,7 @@ class Node:
         self.done.append(f"hand over to {to}")
 
     def steps(self, most: int = 10) -> list[object]:
-        """What it does until everything is settled, or for that many steps."""
+        """Return the steps until everything is settled, or that many steps."""
         for _ in range(most):
             if finished(self.service.step()):
                 break
@@ -99,7 +99,7 @@ class Node:
 
 
 def silent(*members: int) -> Group:
-    """A group of three, some of whom have not answered for long; or who joins it does not."""
+    """Return a group of three, some of whose members have not answered for long."""
     group = Group((1, 2, 3))
     group.behind = {each: PeerProgress(0, 5.0, snapshot_under_way=False) for each in members}
     return group
@@ -154,8 +154,10 @@ def test_a_learner_that_never_answered_is_not_promoted() -> None:
 
 
 def test_a_wiped_disk_is_replaced() -> None:
-    """Never are there four voters, of whom one is gone: then both others and the new one, which
-    may be wiped in turn, had to live.
+    """A wiped disk is replaced without a fourth voter in between.
+
+    With four voters, one of them gone, both others and the new one would have to live; and the new
+    one may be wiped in turn.
     """
     node = Node(silent(3), member(1), member(2), member(3, retired=True), member(4))
     assert node.steps() == [AddLearner(4), Replace(3, 4), ForgetNode(3)]

@@ -34,7 +34,7 @@ class Nodes:
                 self.wall.look_again()
 
     def passes(self, seconds: float) -> None:
-        """A frame of each peer comes every half a second."""
+        """Let time pass, with a frame of each peer every half a second."""
         for _ in range(round(seconds * 2)):
             self.seconds += 0.5
             self.say()
@@ -72,8 +72,9 @@ def test_a_jump_that_all_make_is_followed_with_their_next_frame() -> None:
 
 
 def test_a_machine_that_was_suspended_is_right_again_with_the_next_frames() -> None:
-    """Its monotonic clock stood meanwhile, so its wall clock seems to have jumped, and so do the
-    others.
+    """A suspended machine's monotonic clock stood still.
+
+    Its wall clock therefore seems to have jumped, and the others' do, too.
     """
     nodes = Nodes(2, 3)
     nodes.seconds -= 600.0

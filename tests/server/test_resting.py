@@ -78,7 +78,7 @@ def stored(path: Path) -> dict[bytes, bytes]:
 
 
 def told(content: dict[bytes, bytes]) -> tuple[int, int]:
-    """The term, and the number of the lease."""
+    """Return the term, and the number of the lease."""
     hard = msgspec.msgpack.decode(content[keys.raft_log_prefix(1) + b"h"], type=HardState)
     lease = leases.decode(content[keys.record_key(1, leases.LEASE_RECORD)])
     return hard.term, lease.sequence

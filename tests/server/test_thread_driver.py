@@ -36,8 +36,9 @@ class _Registering(dict[Any, None]):
 def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
     monkeypatch: pytest.MonkeyPatch, others: int
 ) -> None:
-    """Each that is woken wakes one more. Who was told, but had seen by itself that its answer was
-    there, did not: the others slept until another turn ended, perhaps for ever.
+    """Each thread that is woken wakes one more, also when it saw its answer by itself.
+
+    Otherwise the others sleep until another turn ends, perhaps for ever.
     """
     monkeypatch.setattr(thread_driver, "CHAINS", 1)
     store = Store()
@@ -67,8 +68,10 @@ def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
 def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Commits are submitted without the lock. One came when it had just been asked whether another
-    turn is wanted, and nobody had said yet that nobody drives: its thread slept until a timer rang.
+    """Commits are submitted without the lock.
+
+    One may come after the question whether another turn is wanted, and before the driving thread
+    has stopped. Its thread must not sleep until a timer rings.
     """
     store = Store()
     driver = ThreadDriver(store.node, Random(1))
@@ -106,8 +109,9 @@ def test_a_commit_at_the_end_of_the_last_turn_gets_a_turn(
 def test_a_last_write_is_synced_after_its_interval(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The write began its interval while the background thread slept until the next timer of a
-    service: it was synced after seconds, instead of after 50 ms.
+    """A write begins its interval while the background thread sleeps until a later timer.
+
+    It is synced after 50 ms, and not after seconds.
     """
     store = Store(sync=False, sync_interval_seconds=0.05)
     driver = ThreadDriver(store.node, Random(1))

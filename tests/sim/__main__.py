@@ -13,7 +13,7 @@ from tests.sim.runs import CLUSTER, EMBEDDED, LENGTHS, Summary, run_many
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 if a seed fails."""
+    """Run what the command line asks for; return 1 if a seed fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--runs", type=int, default=1, help="how many seeds (default: 1)")

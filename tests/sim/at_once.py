@@ -11,7 +11,7 @@ from tests.sim.sender import Killed, Pause
 
 
 async def at_once(db: Database, *calls: Awaitable[Any]) -> list[Any]:
-    """What comes of ``calls``, which are all under way together.
+    """Return the results of ``calls``, which are all under way together.
 
     Raises:
         BaseException: what one of them raised, when all of them have ended.

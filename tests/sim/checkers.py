@@ -50,7 +50,7 @@ class Broken(AssertionError):
 
 
 def require(holds: bool, what: str) -> None:
-    """Raises ``Broken`` unless ``holds``."""
+    """Raise ``Broken`` unless ``holds``."""
     if not holds:
         raise Broken(what)
 
@@ -169,7 +169,7 @@ _SPACES: Final = {
 
 
 def check(disk: SortedMap) -> Content:
-    """Raises ``Broken`` if anything is wrong with what a disk holds."""
+    """Raise ``Broken`` if anything is wrong with what a disk holds."""
     content = read_content(disk)
     for checker in CHECKERS:
         checker(content)
@@ -177,7 +177,7 @@ def check(disk: SortedMap) -> Content:
 
 
 def check_conservation(content: Content) -> None:
-    """The counters equal what is there."""
+    """Check that the counters equal what is there."""
     counters = content.counters
     in_inboxes = sum(len(inbox) for inbox in content.inboxes.values())
     dead = len(content.dead_messages) + len(content.dead_updates)
@@ -197,7 +197,7 @@ def check_conservation(content: Content) -> None:
 
 
 def check_index(content: Content) -> None:
-    """The index of inboxes tells what they hold, and what holds them up."""
+    """Check that the index of inboxes tells what they hold, and what holds them up."""
     found = {}
     for key in {*content.inboxes, *content.holds}:
         inbox = content.inboxes.get(key, {})
@@ -217,8 +217,9 @@ def _long(id_: bytes) -> bytes:
 
 
 def check_once(content: Content) -> None:
-    """No message, and no update, is in two places, and none has left an inbox twice (but that it
-    was tried in vain, and had come back meanwhile).
+    """Check that no message, and no update, is in two places.
+
+    None has left an inbox twice, unless it was tried in vain, and had come back meanwhile.
     """
     delivered = [id_ for inbox in content.inboxes.values() for id_ in inbox]
     everywhere = (
@@ -263,7 +264,7 @@ def check_order(content: Content) -> None:
 
 
 def check_overtaking(content: Content) -> None:
-    """What is on its way, and was due at once, has not been overtaken by a later message."""
+    """Check that a message due at once has not been overtaken by a later one."""
     arrived = {key: max(inbox) for key, inbox in content.inboxes.items() if inbox}
     for key, taken in content.reaped.items():
         arrived[key] = max(arrived.get(key, b""), *(id_ for _, id_, _ in taken))
@@ -290,13 +291,13 @@ def check_clock(content: Content) -> None:
 
 
 def check_garbage(content: Content) -> None:
-    """What is obsolete is on a list, so that it goes one day."""
+    """Check that each obsolete record is on a list of garbage."""
     forgotten = [raw for raw in content.must_be_listed if raw not in content.garbage]
     require(not forgotten, f"nobody will ever remove {forgotten[:3]}")
 
 
 def check_queues(content: Content) -> None:
-    """What is stored of queues fits together."""
+    """Check that the stored records of queues are consistent."""
     for complaint in queue_rules.complaints(content.queues, content.said):
         require(False, complaint)
 

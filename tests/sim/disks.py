@@ -49,7 +49,7 @@ class ChosenMoment:
             self._started = work
 
     def finish(self) -> None:
-        """It has to be done."""
+        """Do the work that was started."""
         work, self._started = self._started, None
         if work is not None:
             work()
@@ -70,7 +70,7 @@ def open_storage(
     segment_bytes: int = SEGMENT_BYTES,
     engine: Callable[[MemoryDisk], MemoryEngine] = MemoryEngine,
 ) -> Storage:
-    """What a node has of ``disk``, with its state in an ``engine``.
+    """Open ``disk`` as a node does, with its state in an ``engine``.
 
     Raises:
         Unavailable: a write failed.
@@ -91,7 +91,7 @@ def open_storage(
 
 
 def write_gathered(node: Node) -> None:
-    """What ``node`` has in memory and in its log is in its state, too.
+    """Write what ``node`` has in memory and in its log into its state, too.
 
     Raises:
         EngineFailed: the state takes nothing any more, and the node is about to stop.
@@ -145,7 +145,7 @@ class _Frozen:
 
 
 def logged(disk: MemoryDisk) -> WriteSet:
-    """What the log of ``disk`` holds: notes, and every entry that can still be read."""
+    """Return what the log of ``disk`` holds: notes, and every entry that can still be read."""
     stored = disk.content.get(MARKER_KEY)
     frozen = _Frozen(disk.log)
     if stored is None or not frozen.names():
@@ -163,7 +163,7 @@ def content(disk: MemoryDisk) -> SortedMap:
 
 
 def copied(disk: MemoryDisk) -> MemoryDisk:
-    """The same as a process finds it that is started now."""
+    """Return a copy of the disk as a process finds it that is started now."""
     copy = MemoryDisk()
     copy.append(disk.content, sync=True)
     for name, file in disk.log.files.items():

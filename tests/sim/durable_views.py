@@ -41,7 +41,7 @@ class _DurableFile:
         self.forget()
 
     def forget(self) -> None:
-        """It has to be read as a whole."""
+        """Forget the view: it has to be read as a whole."""
         self.read_at = -1
         self.prefix = bytearray()
         self.records: list[LogRecord] = []
@@ -113,7 +113,7 @@ class _View:
         return True
 
     def logged(self, disk: MemoryDisk) -> WriteSet:
-        """What the log holds durably; ``None`` is a deletion."""
+        """Return what the log holds durably; ``None`` is a deletion."""
         known, self._files = self._files, {}
         for name, file in sorted(disk.log.files.items()):
             if not name.endswith(NEW_SUFFIX):
@@ -148,7 +148,7 @@ class DurableViews:
         self._known = WeakKeyDictionary[MemoryDisk, _View]()
 
     def of(self, disk: MemoryDisk) -> object:
-        """What ``read`` makes of the durable state and the durable log."""
+        """Return what ``read`` makes of the durable state and the durable log."""
         view = self._known.get(disk)
         if view is None:
             view = self._known[disk] = _View()

@@ -98,7 +98,7 @@ class Grants:
         return watched
 
     def look(self) -> None:
-        """Raises ``Broken`` if something was granted that must not be, or a service has ended."""
+        """Raise ``Broken`` if something was granted that must not be, or a service has ended."""
         if self._broken is not None:
             raise self._broken
         if self._node.failed is None:
@@ -133,7 +133,7 @@ class Grants:
         return now >= end.expires or self._node.monotonic() >= end.expires_monotonic
 
     def _extend(self, request: GetForUpdate | Lock | ReapQueue, now: int) -> None:
-        """It has taken something. There is one end a transaction, which is never put forward."""
+        """Note that a transaction has taken something; its one end is never put forward."""
         seconds = min(request.seconds_max, TRANSACTION_SECONDS_MAX)
         known = self._ends.get(request.transaction_id, _End())
         self._ends[request.transaction_id] = _End(

@@ -95,7 +95,7 @@ class History:
     # --- what it sees
 
     def sent(self, request: Any) -> None:
-        """A client sends ``request``."""
+        """Note that a client sends ``request``."""
         if type(request) is CommitTransaction:
             known = self.attempts.get(request.transaction_id)
             if known is None:
@@ -106,16 +106,16 @@ class History:
             self.mail.sent(request, self.settled)
 
     def handed_out(self, timestamp: int) -> None:
-        """A client is told a timestamp."""
+        """Note that a client is told a timestamp."""
         self.newest = max(self.newest, timestamp)
 
     def settle(self, timestamp: int) -> None:
-        """A client is told what there is at a timestamp."""
+        """Note that a client is told what there is at a timestamp."""
         self.handed_out(timestamp)
         self.settled = max(self.settled, timestamp)
 
     def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
-        """A client hears of its request."""
+        """Note that a client gets an answer."""
         if type(request) is CommitTransaction:
             self._commit_answered(self.attempts[request.transaction_id], result, error)
         elif error is None:
@@ -187,9 +187,9 @@ class History:
     # --- what it says at the end
 
     def check(self, content: Content) -> None:
-        """Raises ``Broken`` if the store tells another story.
+        """Raise ``Broken`` if the store tells another story.
 
-        What became of messages that somebody tried to cancel the workload knows.
+        The workload knows what became of messages that a client tried to cancel.
         """
         self._cancelled = {
             id_[8:20]
@@ -318,7 +318,7 @@ def _has_message(content: Content, key: bytes, id_: bytes) -> bool:
 
 
 def _tried(request: CommitTransaction, key: bytes) -> set[bytes]:
-    """The messages of an inbox that a transaction has postponed or buried."""
+    """Return the messages of an inbox that a transaction has postponed or buried."""
     return {
         id_[:8] + id_[16:]
         for write in request.writes

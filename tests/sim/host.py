@@ -110,7 +110,7 @@ class Host:
         self._answer_outstanding()
 
     def write_gathered(self) -> None:
-        """What the node has in memory and in its log is in its state, too."""
+        """Write what the node has in memory and in its log into its state, too."""
         for _ in range(4):
             with self._powered(), suppress(EngineFailed):
                 if self.node is not None:
@@ -125,7 +125,7 @@ class Host:
         return self.open()
 
     def crash(self, *, power: bool) -> None:
-        """The process dies; with ``power`` the disk forgets some of what was not synced."""
+        """End the process; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
         self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
@@ -151,14 +151,14 @@ class Host:
     # --- requests
 
     def submit(self, call: Call) -> None:
-        """A request arrives; the node must be up."""
+        """Take a request; the node must be up."""
         assert self.node is not None
         self.outstanding[call] = None
         with self._powered():
             self.node.submit(call)
 
     def cancel(self, call: Call) -> bool:
-        """The client withdraws a request; false if it is too late."""
+        """Withdraw a request of a client; return false if it is too late."""
         if self.node is None or call not in self.outstanding:
             return False
         with self._powered():
@@ -173,7 +173,7 @@ class Host:
             call.complete(result, error)
 
     def now(self) -> int:
-        """A timestamp of the node's.
+        """Return a timestamp of the node's.
 
         Raises:
             Unavailable: the node is down.
@@ -216,7 +216,7 @@ class Host:
         return min((each for each in deadlines if each is not None), default=None)
 
     def take_part(self) -> None:
-        """The next part of a turn."""
+        """Do the next part of a turn."""
         assert self.node is not None
         with self._powered():
             self._take_part(self.node)
@@ -243,7 +243,7 @@ class Host:
 
 
 def lost(request: object) -> Error:
-    """What a client is told of a request whose answer never comes."""
+    """Return the error for a request whose answer never comes."""
     if isinstance(request, CommitTransaction):
         return CommitUnknown("the node has died while the commit was under way")
     return Unavailable("the node has died", retry_after=0.01)

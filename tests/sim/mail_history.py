@@ -47,11 +47,11 @@ class MailHistory:
     # --- what it sees
 
     def sent(self, request: ReapQueue, newest: int) -> None:
-        """A client asks for messages when somebody was told what there is at ``newest``."""
+        """Note that a client asks for messages when what there is at ``newest`` was told."""
         self._asked[id(request)] = request, newest
 
     def answered(self, request: ReapQueue | Peek | ListInboxes, result: Any) -> None:
-        """A client hears of its request."""
+        """Note that a client gets an answer."""
         match request:
             case ReapQueue():
                 _, newest = self._asked.pop(id(request))
@@ -68,7 +68,7 @@ class MailHistory:
     # --- what it says at the end
 
     def check(self, content: Content) -> None:
-        """Raises ``Broken`` if the store tells another story."""
+        """Raise ``Broken`` if the store tells another story."""
         everything = {
             key: _delivered_to(content, key)
             for key in {request.key for request, *_ in (*self.peeks, *self.reaps)}
@@ -95,7 +95,7 @@ def _delivered_to(content: Content, key: bytes) -> list[_Message]:
 
 
 def _short(id_: bytes) -> bytes:
-    """An id without the range of its sender."""
+    """Return an id without the range of its sender."""
     return id_[:8] + id_[16:]
 
 

@@ -1,8 +1,7 @@
-"""Lists and scans in many pages, and requests in many turns: between any two of them anything may
-happen.
+"""Lists and scans in many pages, and requests in many turns, with anything in between.
 
-What a simulated client asks for is small: with the sizes of the product it would be one page, and
-evaluated in one turn.
+A simulated client asks for little: with the sizes of the product it would be one page, evaluated in
+one turn.
 """
 
 from __future__ import annotations

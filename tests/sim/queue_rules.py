@@ -49,7 +49,7 @@ class _Queue:
         self.ended: dict[str, list[Ended]] = defaultdict(list)
 
     def add(self, key: bytes, stored: bytes) -> str:
-        """A key of its parts; a complaint if it is misplaced."""
+        """Add a key to its part; return a complaint if it is misplaced."""
         part, rest = _PARTS.get(key[14:15], ""), key[15:]
         if part in {"done", "archived"}:
             self.ended[part] += _decode(stored, type=list[Ended])
@@ -76,7 +76,7 @@ class _Queue:
         return ""
 
     def read_leases(self) -> str:
-        """What is held, once all keys are there; a complaint if nothing of a holding is."""
+        """Read the leases once all keys are there; return a complaint if a holding is empty."""
         for key, holding in self.holdings.items():
             over = self.over.pop(key, set())
             held = [each for n, each in enumerate(holding.entries) if n not in over]
@@ -90,7 +90,7 @@ class _Queue:
 
 
 def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator[str]:
-    """What is wrong with the queues of a disk.
+    """Yield what is wrong with the queues of a disk.
 
     Args:
         queues: what is stored of them; ``said``: the bodies and states of their messages.

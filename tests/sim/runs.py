@@ -57,7 +57,7 @@ def run_seed(kind: str, seed: int, length: int) -> Run:
 
 
 def repeat(kind: str, seed: int, length: int) -> str:
-    """The command that repeats a run."""
+    """Return the command that repeats a run."""
     options = "" if kind == CLUSTER else " --embedded"
     if length != LENGTHS[kind]:
         options += f" --steps {length}"

@@ -25,7 +25,7 @@ def write(tx: Any) -> None:
 
 
 def overwrite(tx: Any) -> None:
-    """A newer version, and a deletion."""
+    """Write a newer version, and a deletion."""
     tx.put(b"key/0", b"second")
     tx.delete(b"key/1")
 
@@ -48,20 +48,20 @@ def send_behind(tx: Any) -> None:
 
 
 def poison(tx: Any) -> None:
-    """Updates that can never succeed."""
+    """Send updates that can never succeed."""
     tx.put(b"text", b"no number")
     tx.enqueue_update(Increment(b"text", 1))
     tx.enqueue_update(Increment(b"text", 2), execute_at=0.02)
 
 
 async def reap(tx: Any) -> None:
-    """The oldest message, with a change of state."""
+    """Reap the oldest message, with a change of state."""
     for message in await tx.reap_queue(b"inbox", 1, wait=1.0):
         tx.put(b"reaped/" + message.value, b"")
 
 
 async def count(tx: Any) -> None:
-    """Reads and writes."""
+    """Read and write."""
     await tx.increment(b"steps", 1)
     tx.enqueue_update(DeleteRange(b"key/3", b"key/4"))
 
@@ -124,5 +124,5 @@ class Scenario:
         return host.disk.writes
 
     def fail_write(self, number: int, fault: WriteFault) -> None:
-        """The write fails, and the node is opened again."""
+        """Let the write fail, and open the node again."""
         self.world.host.disk.write_faults[number] = fault

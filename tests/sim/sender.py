@@ -50,7 +50,7 @@ class Answer(Call):
         self.task: Task | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """The answer has come."""
+        """Take the answer that has come."""
         if self.done:
             raise AssertionError(f"{self.request} is answered twice")
         self.done, self.result, self.error = True, result, error
@@ -98,7 +98,7 @@ class SimulatedSender:
         self.next_id = TransactionIds(randomness.randbytes(8))
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
-        """The answer to ``request``, to be awaited once."""
+        """Return the answer to ``request``, to be awaited once."""
         self._require_alive()
         if isinstance(request, Unprotect):
             self.protected[request.timestamp] -= 1
@@ -119,7 +119,7 @@ class SimulatedSender:
         return pause
 
     async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
-        """What comes of ``awaitable``; ``None`` if it was cancelled after a time, as it stood."""
+        """Return the result of ``awaitable``; ``None`` if it was cancelled after a time."""
         task, over = self.world.current, list[None]()
         assert task is not None
 
@@ -143,7 +143,7 @@ class SimulatedSender:
                 self.send(request)
 
     def now(self) -> int:
-        """A timestamp of the node's."""
+        """Return a timestamp of the node's."""
         self._require_alive()
         return self.world.now()
 

@@ -76,8 +76,9 @@ CALM_SECONDS: Final = 5.0
 
 
 def besides(seed: int) -> list[Workload]:
-    """Some runs have queues besides, or messages that nobody can digest. By chances of their own:
-    the others stay as they were.
+    """Return queues, or messages that always fail, for some runs.
+
+    They have chances of their own: the other workloads stay as they are.
     """
     jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
     if Random(f"contenders {seed}").random() < CONTENDERS_SHARE:
@@ -224,7 +225,7 @@ class Simulation:
             self._look()
 
     def _reopen(self) -> None:
-        """A node that is down, or has failed, is opened again after a while."""
+        """Open a node that is down, or has failed, after a while."""
         host, world = self.world.host, self.world
         if self._reopen_at is None:
             self._reopen_at = world.steps + self.random.choice([0, 5, 50])
@@ -246,7 +247,7 @@ class Simulation:
         self.world.host.disk.at_write = None
 
     def _crash_at_write(self) -> None:
-        """The power fails at one of the next writes."""
+        """Let the power fail at one of the next writes."""
         disk = self.world.host.disk
         fatal = disk.writes + self.random.randint(1, 4)
 
@@ -263,7 +264,7 @@ class Simulation:
             self._damage()
 
     def _damage(self) -> None:
-        """A segment of the log is damaged while nobody looks; of a copy, so that the run goes on.
+        """Damage a segment of the log, in a copy, while no node looks.
 
         Once the power has failed the mark may be too old to tell, until something is written.
         """
@@ -320,12 +321,12 @@ class Simulation:
     # --- what is checked
 
     def _look(self) -> None:
-        """The disk is in order, and the state on it only goes forward."""
+        """Check that the disk is in order, and its state only goes forward."""
         checkers.check(disks.content(self.world.host.disk))
         self.world.note("look", self.world.host.disk.writes)
 
     def _watch_memory(self) -> None:
-        """What is kept in memory for clients is in order."""
+        """Check that what is kept in memory for clients is in order."""
         node = self.world.host.node
         if node is not None:
             waiting_rules.check_step(node)

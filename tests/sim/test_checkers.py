@@ -182,7 +182,7 @@ def a_message_is_due_before_it_was_sent(disk: Disk) -> None:
 
 
 def a_message_was_overtaken(disk: Disk) -> None:
-    """It was due at once, and later ones have arrived."""
+    """Change a message that was due at once, after later ones have arrived."""
     entry = disk.under(_DELIVERABLE)[0]
     first = _inbox_entries(disk)[0]
     id_ = keys.u64(int.from_bytes(first[-20:-12], "big") - 1) + (1).to_bytes(4, "big")

@@ -14,7 +14,7 @@ from tests.sim.durable_views import _View
 
 
 def left_of(disk: MemoryDisk) -> MemoryDisk:
-    """The disk after a loss of power that takes everything unsynced."""
+    """Return the disk after a loss of power that takes everything unsynced."""
     left = MemoryDisk()
     left.append(disk.durable, sync=True)
     for name, file in disk.log.files.items():

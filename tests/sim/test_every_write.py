@@ -34,7 +34,7 @@ def test_the_scenario_repeats_its_writes() -> None:
 
 
 def crash_at(scenario: Scenario, numbers: list[int], *, power: bool) -> None:
-    """The power fails, or the process dies, before each of these writes."""
+    """Let the power fail, or the process die, before each of these writes."""
     host = scenario.world.host
 
     def fail(number: int) -> None:

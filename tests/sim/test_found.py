@@ -39,14 +39,14 @@ def opens(world: World) -> bool:
 
 
 def sent(world: World, request: Any) -> Answer:
-    """A request that the node has received, and not evaluated yet."""
+    """Send a request that the node has received, and not evaluated yet."""
     answer = Answer(SimulatedSender(world, world.random), request)
     world.host.submit(answer)
     return answer
 
 
 def take_turn(world: World) -> None:
-    """A whole one, after the one that may be under way."""
+    """Take a whole turn, after the one that may be under way."""
     end_turn(world)
     world.host.take_part()
     end_turn(world)
@@ -317,8 +317,9 @@ async def _awaited(answer: Answer) -> Any:
 
 
 def test_a_clock_whose_ceiling_cannot_be_stored_stays_below_it() -> None:
-    """Reads of a node that was about to stop were in the future of the one that opened the store
-    again, and rested at its ceiling (embedded seed 33).
+    """A node that is about to stop must not read in the future of its successor.
+
+    The successor rests at its ceiling (embedded seed 33).
     """
     stores = True
     clock = HybridLogicalClock(lambda: 1000, lambda: 0.0, 0, lambda _: stores)

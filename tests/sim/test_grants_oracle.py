@@ -106,8 +106,9 @@ class Judge:
         )
 
     def _over(self, since: int, at: int) -> bool:
-        """Whether the time of its transaction has passed, by either clock: there is no moment at
-        which it took something for longer.
+        """Return whether the time of its transaction has passed, by either clock.
+
+        There is no moment at which it took something for longer.
         """
         who, now = self.events[since].who, self.events[at]
         granted = [
@@ -152,8 +153,9 @@ class Judge:
         return None
 
     def in_doubt(self, message: bytes, at: int) -> bool:
-        """Whether it may be free, or not: its holder has vanished, or it was chosen to be handed
-        out, and nobody has been given it since.
+        """Return whether a message may be free, or not.
+
+        Its holder has vanished, or it was chosen to be handed out, and it was not given since.
         """
         for since, each in enumerate(self.events[:at]):
             if any(
@@ -170,7 +172,7 @@ class Judge:
         return False
 
     def held_up_by(self, at: int) -> bytes:
-        """The message behind which nothing is handed out; empty: there is none."""
+        """Return the message behind which no message is handed out; empty: there is none."""
         for each in reversed(self.events[:at]):
             if each.what == "hold up":
                 return b"".join(each.messages)
@@ -297,7 +299,7 @@ def _hand_out(chance: Random, events: list[Event], event: Event) -> Event:
 
 
 def _told(chance: Random, events: list[Event], event: Event) -> Event:
-    """The oldest that nobody holds."""
+    """Return an event that tells of the oldest free messages."""
     judge, at = Judge(events), len(events)
     held_up, most = judge.held_up_by(at) or LATEST, chance.choice([1, 2, 9])
     free = [

@@ -103,7 +103,7 @@ def replayed(events: list[Happened], until: int) -> Then:
 
 
 def left_by(events: list[Happened], collected: int) -> Content:
-    """What the store holds at the end, but for what garbage collection has removed."""
+    """Return what the store holds at the end, but for what garbage collection has removed."""
     content = Content(collected=collected)
     came: dict[bytes, bytes] = {}
     for moment, (what, key, value) in enumerate(events, 1):
@@ -229,7 +229,7 @@ def told_wrongly(chance: Random, told: Told, events: list[Happened]) -> Told:
 
 
 def _another(stored: bytes) -> bytes:
-    """The same message, with something else in it."""
+    """Return the same message, with something else in it."""
     delivered = msgspec.msgpack.decode(stored, type=Delivered)
     return msgspec.msgpack.encode(Delivered(delivered.delivered_at, b"another", None))
 
@@ -249,7 +249,7 @@ def _spoilt(chance: Random, right: list[Any], others: list[Any]) -> list[Any]:
 
 
 def is_right(told: Told, events: list[Happened]) -> bool:
-    """What the replay says."""
+    """Return the verdict of the replay."""
     request, answer = told.request, told.answer
     right: bool
     match request:

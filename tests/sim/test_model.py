@@ -193,7 +193,7 @@ class Attempt:
         del waiting[:most]
 
     def committed(self, timestamp: int) -> Model:
-        """The model with everything that the transaction sent."""
+        """Return the model with everything that the transaction sent."""
         for ordinal, (kind, what, delay) in enumerate(self.sends, start=1):
             if kind == "message":
                 key, payload = what

@@ -145,7 +145,7 @@ def _key(part: str, entry: Entry, queue: Queue) -> bytes:
 
 
 def drawn_queue(chance: Random) -> Queue:
-    """A right one."""
+    """Return a random sound queue."""
     queue = Queue(ordered=chance.random() < 0.4)
     leased: list[Entry] = []
     for number in range(chance.randint(0, 6)):
@@ -301,7 +301,7 @@ def _limits(chance: Random, queue: Queue) -> None:
 
 
 def raw(queue: Queue) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
-    """The keys of the queue, and those of its messages."""
+    """Return the keys of the queue, and those of its messages."""
     encode = msgspec.msgpack.encode
     order = "group" if queue.ordered else "none"
     chosen = QueueSettings(max_concurrency=queue.most, order=order)

@@ -63,8 +63,10 @@ class Judge:
         self.events = events
 
     def is_right(self) -> bool:
-        """Whether nobody waits in vain, nobody stands there who has given up, and nothing is kept
-        of who has nothing.
+        """Return whether all waits are in order.
+
+        No client waits in vain, none that gave up stands in line, and none without holdings is
+        kept.
         """
         return not any(map(self._is_wronged, (*LOCKED, INBOX))) and all(
             map(self._has, TRANSACTIONS)
@@ -109,7 +111,7 @@ class Judge:
         )
 
     def _has_free(self) -> bool:
-        """A message that is there, before the one that holds up the inbox, and nobody's."""
+        """Return whether a free message is there, before the one that holds up the inbox."""
         held_up = [each.of for each in self.events if each.what == "hold up"]
         there = {
             each
@@ -322,8 +324,9 @@ def test_the_rules_of_waiting_agree_with_the_judge(chance: Random) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_the_rules_of_waiting_agree_with_the_judge_on_many(seed: int) -> None:
-    """The same without Hypothesis, which is slower; in half of these histories somebody waits in
-    vain, or something stays.
+    """The comparison runs without Hypothesis, which is slower.
+
+    In half of these histories a client waits in vain, or something stays.
     """
     right = sum(judged(Random(f"waits {seed} {number}")) for number in range(1000))
     assert 200 < right < 800

@@ -62,7 +62,7 @@ _WATCHED: Final = WeakKeyDictionary[Node, _Watched]()
 
 
 async def leave_everything(db: Database) -> None:
-    """Holds and awaits one of everything, until it is killed in the middle of that."""
+    """Hold and await one of everything, until killed in the middle of that."""
     while True:
         with suppress(Retryable, CommitUnknown, TransactionExpired):
             async with db.begin() as tx:
@@ -76,7 +76,7 @@ async def leave_everything(db: Database) -> None:
 
 
 def check_step(node: Node) -> None:
-    """What must hold at every moment. Quick: what gathers is counted now and then."""
+    """Check what must hold at every moment; count what gathers now and then."""
     watched = _WATCHED.get(node)
     if watched is None:
         watched = _WATCHED[node] = _Watched(node)
@@ -161,7 +161,7 @@ def check_rest(node: Node) -> None:
 
 
 def _seen(replica: Replica) -> Reader:
-    """What the replica reads, without writing what waits in memory first."""
+    """Return what the replica reads, without writing what waits in memory first."""
     stored: Reader = replica._stored
     if isinstance(stored, Gathering):
         return OverlaidReader(stored._engine, {**stored._under_way, **stored._gathered})

@@ -45,13 +45,13 @@ class Witness(Protocol):
     """Sees what clients send and hear."""
 
     def sent(self, request: Any) -> None:
-        """A client sends ``request``."""
+        """Note that a client sends ``request``."""
 
     def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
-        """It hears of it."""
+        """Note that the client gets an answer."""
 
     def handed_out(self, timestamp: int) -> None:
-        """A client is told a timestamp."""
+        """Note that a client is told a timestamp."""
 
 
 class Unobserved:
@@ -120,7 +120,7 @@ class World:
     # --- clients
 
     def database(self, process: str = "process") -> Database:
-        """What the clients of one process share."""
+        """Return the database that the clients of one process share."""
         sender = SimulatedSender(self, Random(f"{process} {self._seed}"))
         self._senders.append(sender)
 
@@ -134,14 +134,14 @@ class World:
         return Database(sender, resolve(None), status, close)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
-        """A client begins."""
+        """Begin a client."""
         task = Task(name, coroutine)
         self.tasks.append(task)
         self._ready.append(task)
         return task
 
     def kill(self, task: Task, database: Database) -> None:
-        """A client dies where it stands: it sends nothing more, and releases nothing.
+        """Let a client die where it stands: it sends nothing more, and releases nothing.
 
         Args:
             task: what it does.
@@ -164,8 +164,9 @@ class World:
         self._take_back(sender)
 
     def _take_back(self, sender: SimulatedSender) -> None:
-        """Nothing waits for a dead client, and nothing is protected for it: a process with a store
-        of its own dies as a whole, and in a cluster the session sees to it.
+        """Take back the waits and protections of a dead client.
+
+        A process with a store of its own dies as a whole, and in a cluster the session does this.
         """
         for answer in list(self.host.outstanding):
             if isinstance(answer, Answer) and answer.client is sender:
@@ -184,7 +185,7 @@ class World:
         self._resume(task, error)
 
     def abandon(self) -> None:
-        """The world ends: nobody in it goes on."""
+        """End the world: no task in it goes on."""
         for sender in self._senders:
             sender.is_dead = True
         for task in self.tasks:
@@ -203,7 +204,7 @@ class World:
         return result
 
     def retry(self, call: Callable[[], Awaitable[T]]) -> T:
-        """What comes of ``call``, once the store is there to answer it."""
+        """Return the result of ``call``, once the store is there to answer it."""
 
         async def call_until_it_answers() -> T:
             while True:
@@ -308,7 +309,7 @@ class World:
     # --- what senders call
 
     def send(self, answer: Answer) -> None:
-        """A request leaves its client."""
+        """Send a request of a client."""
         self.witness.sent(answer.request)
         if self.host.node is None and self.random.random() < self.turns_away:
             answer.complete(None, Unavailable("the node is down", retry_after=0.01))
@@ -321,14 +322,14 @@ class World:
             self.host.submit(answer)
 
     def withdraw(self, answer: Answer) -> bool:
-        """A client does not want an answer any more; false if it is too late."""
+        """Withdraw a request of a client; return false if it is too late."""
         if answer in self._on_their_way:
             self._on_their_way.remove(answer)
             return True
         return self.host.cancel(answer)
 
     def answered(self, answer: Answer) -> None:
-        """An answer reaches its client."""
+        """Bring an answer to its client."""
         self.host.outstanding.pop(answer, None)
         result, error = answer.result, answer.error
         self.note("answer", result if error is None else type(error).__name__)
@@ -341,7 +342,7 @@ class World:
         self.resume(answer)
 
     def resume(self, waited_for: Answer | Pause) -> None:
-        """What a client waits for has happened."""
+        """Resume a client whose wait is over."""
         waited_for.done = True
         if waited_for.task is not None:
             self._ready.append(waited_for.task)
@@ -353,7 +354,7 @@ class World:
         heapq.heappush(self._timers, (due, next(self._numbers), act))
 
     def now(self) -> int:
-        """A timestamp for a client."""
+        """Return a timestamp for a client."""
         timestamp = self.host.now()
         self.witness.handed_out(timestamp)
         return timestamp
@@ -365,7 +366,7 @@ class World:
         self._digest.note(event)
 
     def digest(self) -> str:
-        """A name for everything that has happened, and for what the disk holds."""
+        """Return a name for everything that has happened, and for what the disk holds."""
         return self._digest.name(self.host.disk.content.iterate(b"", b"\xff"))
 
 

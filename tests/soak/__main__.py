@@ -67,7 +67,7 @@ Connect = Callable[[], Awaitable[aio.Database]]
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 if something was not as it must be."""
+    """Run what the command line asks for; return 1 if something was not as it must be."""
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument(
         "--minutes",
@@ -154,7 +154,7 @@ async def _measure(
     held: _Held,
     control: Control,
 ) -> None:
-    """A sample each second, until the time is up or a client has failed."""
+    """Take a sample each second, until the time is up or a client has failed."""
     until = time.monotonic() + seconds
     processors = Processors(held.processes)
     clock = most = 0.0
@@ -290,7 +290,7 @@ class _Held:
 
 
 def _inside(node: Node) -> dict[str, float]:
-    """What the node keeps in memory for its clients, by its own tables."""
+    """Return what the node keeps in memory for its clients, by its own tables."""
     replica = node.replica
     queues: Any = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
     managers = list(queues._by_name.values())

@@ -1,7 +1,7 @@
-"""What a soak has left in its folders, when everybody has gone: is there anything for ever?
+"""The remains of a soak in its folders when all clients have gone, each accounted for.
 
 In a run of minutes the tables of a store grow, and rightly so: old versions, COMMIT records and
-what was reaped stay for 75 seconds. Instead of allowing for so and so many files, each folder is
+reaped messages stay for 75 seconds. There is no allowance for a number of files. Each folder is
 opened, and all that it holds has to be accounted for:
 
 * what must go one day is on a list of garbage (:func:`tests.sim.checkers.check_garbage`), and no

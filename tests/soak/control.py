@@ -74,7 +74,7 @@ def price(file: int) -> float:
 
 
 def main(path: str) -> None:
-    """Turns, and their prices on standard output, until standard input ends."""
+    """Take turns, and print their prices, until standard input ends."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     while not select.select([0], [], [], 1 / TURNS_A_SECOND)[0]:
         os.write(1, b"%.6f\n" % price(file))

@@ -66,12 +66,12 @@ _FLOODS: Final = (
 
 
 def _just_now(session: Stream) -> int:
-    """A timestamp that no node takes for the future."""
+    """Return a timestamp that no node takes for the future."""
     return session.welcome.clock - (1000 << LOGICAL_BITS)
 
 
 def _glut(session: Stream) -> bytes:
-    """A commit of messages whose headers are many empty maps, which take 64 bytes each."""
+    """Return a commit of messages whose headers are many empty maps, which take 64 bytes each."""
     maps = b"\xdd" + GLUT_ELEMENTS.to_bytes(4, "big") + b"\x80" * GLUT_ELEMENTS
     message = b"\x95\xafenqueue_message\xc4\x01k\xc4\x01v\x81\xa1h" + maps + b"\x00"
     messages = b"\xdc" + GLUT_MESSAGES.to_bytes(2, "big") + message * GLUT_MESSAGES

@@ -107,7 +107,7 @@ class Measure:
     samples: list[Sample] = field(default_factory=list)
 
     def tenths(self, what: Callable[[Sample], float]) -> list[float]:
-        """The median of each tenth."""
+        """Return the median of each tenth."""
         return [median(map(what, samples)) for samples in self._cut()]
 
     def _cut(self) -> list[list[Sample]]:
@@ -186,7 +186,7 @@ class Measure:
         return []
 
     def verdicts(self) -> list[str]:
-        """What is not as it must be."""
+        """Return what is not as it must be."""
         if len(self.samples) < TENTHS:
             return [f"{len(self.samples)} samples are too few"]
         rows = self.rows()
@@ -233,7 +233,7 @@ class Processors:
         self._used, self._idle = self._times()
 
     def look(self) -> tuple[float, float]:
-        """Used by the processes, and idle: in processors."""
+        """Return how many processors the processes used, and how many were idle."""
         at, (used, idle) = time.monotonic(), self._times()
         seconds = max(at - self._at, 1e-9)
         since = (used - self._used) / seconds, (idle - self._idle) / seconds

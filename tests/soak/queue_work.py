@@ -160,7 +160,7 @@ class QueueWork:
         await self._for_a_term(worker, work)
 
     async def _foreman(self, worker: Worker) -> None:
-        """Finds each group in order, whoever has died."""
+        """Find each group in order, whoever has died."""
 
         async def consume(db: aio.Database) -> None:
             async with contextlib.aclosing(db.queue(LANES).receive(credit=4)) as it:
@@ -236,7 +236,7 @@ class QueueWork:
             raise AssertionError(f"{message} came to nobody")
 
     async def _audit(self, worker: Worker) -> None:
-        """Reads what there was at one moment, slowly, and keeps that for a while; then nothing."""
+        """Read what there was at one moment, slowly, and keep that for a while; then nothing."""
         loop = asyncio.get_running_loop()
         until = loop.time() + READ_SECONDS
         async with self.db.snapshot() as snapshot:
@@ -270,7 +270,7 @@ class QueueWork:
         await asyncio.gather(*self._idle, return_exceptions=True)
 
     async def reckon(self) -> list[str]:
-        """What is not as it must be, when all clients have ended."""
+        """Return what is not as it must be when all clients have ended."""
         wrong = []
         sent = postroom.integer(await self.db.get(b"soak/queued") or bytes(8))
         done = 0

@@ -43,7 +43,7 @@ class SlowReaders:
         self._goes_on = goes_on
 
     async def trickle(self, worker: Worker) -> None:
-        """Reads a few KiB a second, asks for more all the time, and vanishes."""
+        """Read a few KiB a second, ask for more all the time, and vanish."""
         async with self._stream(worker) as stream:
             until = time.monotonic() + TRICKLE_SECONDS
             with contextlib.suppress(TimeoutError):
@@ -54,7 +54,7 @@ class SlowReaders:
                     await asyncio.sleep(0.3)
 
     async def stall(self, worker: Worker) -> None:
-        """Reads nothing for a while, and then all that it has asked for."""
+        """Read nothing for a while, and then all that was asked for."""
         async with self._stream(worker) as stream:
             await stream.ask(ASKED_AT_ONCE, PATIENCE_SECONDS)
             await self._sleep(STALL_SECONDS)
@@ -85,7 +85,7 @@ class SlowReaders:
 
     @contextlib.asynccontextmanager
     async def _stream(self, worker: Worker) -> AsyncIterator[Stream]:
-        """A stream to the leader."""
+        """Open a stream to the leader."""
         address = worker.random.choice(self._addresses)
         stream = await opened(address, worker)
         try:
@@ -192,7 +192,7 @@ class Stream:
             raise ConnectionError("the node has ended the stream")
 
     async def read(self, size: int) -> bytes:
-        """What there is, up to ``size`` bytes."""
+        """Return what there is, up to ``size`` bytes."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             data = await self._loop.sock_recv(self._socket, size)
         if not data:
@@ -207,7 +207,7 @@ class Stream:
                     pass
 
     async def message(self) -> frames.Welcome | frames.Answers | frames.Goodbye:
-        """The next one."""
+        """Return the next message."""
         return frames.from_node(await self._frame())
 
     async def _frame(self) -> bytes:

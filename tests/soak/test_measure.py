@@ -46,7 +46,7 @@ def test_a_rate_that_stands_still_at_the_end_fails() -> None:
 
 
 def shortly(rates: list[float], prices: list[float] | None = None) -> list[str]:
-    """What is said of a run of 90 s with these tenths."""
+    """Return what is said of a run of 90 s with these tenths."""
     measure = Measure(90)
     for rate, price in zip(rates, prices or [0.0] * len(rates), strict=True):
         measure.samples += [Sample(rate, {}, price=price)] * 9
@@ -79,7 +79,10 @@ def test_memory_held_for_a_while_is_no_growth() -> None:
 
 
 def loaded(rate: float, used: float, idle: float) -> list[str]:
-    """What is said of a run whose second half is like that; the first one was 1000 by 1, alone."""
+    """Return what is said of a run whose second half is like that.
+
+    The first half was 1000 by 1, alone.
+    """
     measure = Measure(LONG_SECONDS)
     for second in range(100):
         sample = Sample(1000.0, {}, 1.0, 1.0) if second < 50 else Sample(rate, {}, used, idle)
@@ -134,7 +137,7 @@ def test_a_snapshot_that_slows_consumers_is_seen() -> None:
 
 
 def priced(first: float, last: float) -> list[str]:
-    """What is said of a run that does half as much in its second half."""
+    """Return what is said of a run that does half as much in its second half."""
     measure = Measure(LONG_SECONDS)
     for second in range(100):
         is_late = second >= 50

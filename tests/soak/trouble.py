@@ -64,7 +64,7 @@ class Trouble:
         await self._pause(PAUSE_SECONDS)
 
     async def set_clock(self, worker: Worker) -> None:
-        """The wall clock is wrong for a moment."""
+        """Set the wall clock wrong for a moment."""
         clock, jump = self._node.clock, worker.random.choice(JUMPS_SECONDS) * 1000
         wall = clock._wall
         with _replaced(clock, "_wall", lambda: wall() + jump):

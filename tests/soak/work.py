@@ -140,7 +140,7 @@ class Soak:
         return database
 
     async def _sweep(self, worker: Worker) -> None:
-        """Fills a span and empties it; a scan finds what is there, and the first key behind it."""
+        """Fill a span and empty it; a scan finds what is there, and the first key behind it."""
         start, end = b"soak/swept/", b"soak/swept/~"
         first = worker.done % 7 * SWEPT
 
@@ -178,7 +178,7 @@ class Soak:
         await asyncio.sleep(0.01)
 
     async def _consume(self, worker: Worker) -> None:
-        """Takes up to ten, writes down how many; or dies with them."""
+        """Take up to ten messages, and write down how many; or die with them."""
         db = self._consumers.get(worker.name)
         if db is None:
             self._consumers[worker.name] = db = await self._client()
@@ -200,7 +200,7 @@ class Soak:
         worker.did()
 
     async def _end(self, tx: Any) -> None:
-        """Commits, until it is known what came of it."""
+        """Commit, until the outcome is known."""
         while not tx.closed:
             try:
                 await tx.commit()
@@ -210,7 +210,7 @@ class Soak:
                 await asyncio.sleep(0.05)
 
     async def _die(self, worker: Worker) -> None:
-        """What it holds, it holds still; somebody else comes in its place."""
+        """Die with all holdings; another client comes in its place."""
         self.deaths += 1
         database = self._consumers.pop(worker.name)
         if database is not self.db:
@@ -347,7 +347,7 @@ class Soak:
                 await database.close()
 
     async def reckon(self) -> list[str]:
-        """Waits until nothing is under way; what is not as it must be."""
+        """Wait until nothing is under way; return what is not as it must be."""
         await asyncio.sleep(HELD_SECONDS)  # what is scheduled is due, what the dead held is free
         await self.db.drain(60.0)
         left = left_sum = 0

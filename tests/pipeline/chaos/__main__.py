@@ -21,7 +21,7 @@ from tests.pipeline.chaos.runs import CLUSTER, Run
 
 
 def main() -> int:
-    """Runs what the command line asks for; 1 if a run fails."""
+    """Run what the command line asks for; return 1 if a run fails."""
     parser = argparse.ArgumentParser(prog="python -m tests.pipeline.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: 0)")
     parser.add_argument("--runs", type=int, help="how many seeds (default: until time is up)")

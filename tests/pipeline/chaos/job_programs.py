@@ -22,7 +22,7 @@ def _step(*told: object) -> None:
 
 
 def archive(work: Any) -> None:
-    """What has ended, out of the store into files."""
+    """Archive history of the store into files."""
     from postroom.pipeline import jobs  # noqa: PLC0415 - after the session's environment is set
 
     folder = str(Path(work.told.folder) / "archive")
@@ -33,14 +33,14 @@ def archive(work: Any) -> None:
 
 
 def export(work: Any) -> None:
-    """The store, into a folder."""
+    """Export the store into a folder."""
     from postroom.pipeline import jobs  # noqa: PLC0415
 
     jobs.export(work.spark, work.store, str(Path(work.told.folder) / "export"), progress=_step)
 
 
 def restore(work: Any) -> None:
-    """A folder, into the store."""
+    """Restore a folder into the store."""
     from postroom.pipeline import jobs  # noqa: PLC0415
 
     jobs.restore(work.spark, work.store, str(Path(work.told.folder) / "export"), progress=_step)

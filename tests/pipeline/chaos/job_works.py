@@ -55,7 +55,7 @@ class Archive(Job):
     steps_most = 14
 
     def prepare(self) -> None:
-        """The history of inboxes is kept, however long it takes."""
+        """Prepare a store that keeps the history of inboxes, however long it takes."""
         self.expected_ids: Counter[tuple[str, str]] = Counter()
         self._number = 0
         self.db.create_queue("kept", archive=True)
@@ -236,7 +236,7 @@ def is_kept(name: bytes, stored: bytes) -> bool:
 
 
 def export_here(store: dict[str, str], folder: Any) -> None:
-    """The job, with its tasks in this thread."""
+    """Run the job, with its tasks in this thread."""
 
     def here(
         spark: Any, act: Callable[[Any], bytes], things: Sequence[Any], stage: str, progress: Any

@@ -89,7 +89,7 @@ class Program:
         return self._said.read_bytes().count(STEP_LINE)
 
     def said(self) -> str:
-        """The last lines that it has written."""
+        """Return the last lines that the program has written."""
         return "\n".join(self._said.read_text(errors="replace").splitlines()[-LINES_TOLD:])
 
     def family(self) -> list[Found]:
@@ -123,7 +123,7 @@ class Program:
         return self._kill(random.choice(executors), "executor") if executors else ""
 
     def kill_driver(self) -> str:
-        """The program and its JVM. Executors find out by themselves, perhaps not at once."""
+        """Kill the program and its JVM; executors notice by themselves, perhaps not at once."""
         for each in self.family():
             if each.parent == self._process.pid:
                 self._kill(each.pid, "driver")

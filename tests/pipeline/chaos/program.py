@@ -86,11 +86,11 @@ class Work:
         writer.option("checkpointLocation", folder).start().awaitTermination()
 
     def write_a_batch(self) -> None:
-        """Counts under ``w/``, as a batch that may be written again and again."""
+        """Count under ``w/``, as a batch that may be written again and again."""
         self.write(self.rows("w/"), mode="increment", query="batch", batch="0")
 
     def write_once(self) -> None:
-        """Counts under ``o/``, as nothing that could be written again."""
+        """Count under ``o/``, as a batch without a name, which cannot be written again."""
         self.write(self.rows("o/"), mode="increment")
 
     def load(self) -> None:
@@ -112,7 +112,7 @@ WORKS: dict[str, Callable[[Work], None]] = {
 
 
 def main() -> int:
-    """Does what the command line says."""
+    """Do what the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("work", choices=WORKS)
     parser.add_argument("--connect", required=True)

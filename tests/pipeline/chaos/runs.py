@@ -127,7 +127,7 @@ class Run:
         return self.random.choices(kinds, k=self.random.randrange(3))
 
     def _is_in_the_middle(self, program: Program, work: Work) -> bool:
-        """Waits until it is; false: it has ended."""
+        """Wait until the work is in the middle; return false if it has ended."""
         self._until(
             work, lambda: not program.runs or (program.is_up and work.has_begun()),
             "it does not begin",
@@ -142,7 +142,7 @@ class Run:
         self._note(f"dead, and back: {node}")
 
     def _until(self, work: Work, holds: Callable[[], bool], otherwise: str) -> None:
-        """Waits; for as long as rows come, it may take its time."""
+        """Wait for a condition; while rows come, it may take its time."""
         progress, since = work.progress(), time.monotonic()
         while not holds():
             before, progress = progress, work.progress()

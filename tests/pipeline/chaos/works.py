@@ -48,7 +48,7 @@ class Work:
         """Before the program begins."""
 
     def go_on(self) -> None:
-        """Called for each life and after each strike: what others do to the store."""
+        """Change the store, as others do: called for each life and after each strike."""
 
     def arguments(self) -> list[str]:
         """Of the program."""
@@ -73,7 +73,7 @@ class Work:
         raise NotImplementedError
 
     def counted(self, prefix: bytes) -> dict[bytes, int]:
-        """What increments have come to."""
+        """Return the sums of the increments."""
         pairs = self.db.scan(prefix, prefix + b"\xff")
         return {key[len(prefix) :]: postroom.integer(value) for key, value in pairs}
 
@@ -131,7 +131,7 @@ class Stream(Work):
     endless = True
 
     def prepare(self) -> None:
-        """The history is kept, however long the program is down."""
+        """Keep the history, however long the program is down."""
         self._written = 0
         self._seen = 0
         self._held = self.db.hold()
@@ -141,7 +141,7 @@ class Stream(Work):
         return ["--rows", str(max(self.rows // 6, 1)), "--at", str(int(self.at))]  # of a batch
 
     def go_on(self) -> None:
-        """A quarter of the changes, each to a key that many others change, too."""
+        """Make a quarter of the changes, each to a key that many others change, too."""
         end = min(self._written + self.rows // 4, self.rows)
         for number in range(self._written, end):
             self.db.put(b"in/%d" % (number % 17), b"%07d" % number)

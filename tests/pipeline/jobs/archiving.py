@@ -111,12 +111,12 @@ class Archiver:
         return run.whole(lambda name: ByHand(self.db, self.root, name))
 
     def archived(self) -> Counter[tuple[str, str]]:
-        """What a reader finds."""
+        """Return the messages that a reader of the archive finds."""
         files = latest(self.folder).files
         return Counter((each.table, row) for each in files for row in read(self.root, each))
 
     def seen(self) -> Counter[tuple[str, str]]:
-        """What a reader of the archive and of the store finds, as the report reads them."""
+        """Return the messages that a reader of archive and store finds, as the report does."""
         manifest, found = latest(self.folder), self.archived()
         at = int(self.db.now())
         hand = ByHand(self.db, self.root / "other", "x")

@@ -84,7 +84,7 @@ class Archive:
         self.written = 0
 
     def run(self, day: int, files: Iterator[Kept], replaced: tuple[Kept, ...] = ()) -> int:
-        """A run of a day; answers the size of its manifest."""
+        """Do the run of a day; return the size of its manifest."""
         before = newest.latest(self.folder)
         number = before.number + 1
         new, gone = list(files), {each.path for each in replaced}
@@ -110,7 +110,7 @@ class Archive:
         return len(content)
 
     def day(self, day: int) -> int:
-        """What a day leaves: a file a queue."""
+        """Do the run of a day with a file for each queue."""
         return self.run(day, (kept(day, queue) for queue in range(self.QUEUES)))
 
     def found(self) -> dict[str, Kept]:

@@ -1,5 +1,6 @@
-"""A run of the archive that is killed before any of its steps, and is run again: nothing is lost,
-and nothing is there twice. What Spark does is done by hand here.
+"""A run of the archive that is killed before any of its steps, and is run again.
+
+No message is lost or doubled. The work of Spark is done by hand here.
 """
 
 from __future__ import annotations

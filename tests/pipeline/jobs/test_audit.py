@@ -297,7 +297,10 @@ def test_a_difference_says_where_it_is_and_what_is_claimed() -> None:
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
-    """An audit whose recounts end as a script says, on a store that holds what it is told to."""
+    """Return a maker of audits whose recounts end as a script says.
+
+    Their store holds what it is told to.
+    """
 
     def script(*ends: Exception | str, held: bool) -> list[int]:
         tries: list[int] = []

@@ -30,7 +30,7 @@ QUEUES = list(Workload.QUEUES)
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    """The tasks of both jobs run here."""
+    """Run the tasks of both jobs here."""
     return InProcess(monkeypatch, exporting, restoring)
 
 
@@ -41,7 +41,7 @@ def store(served: str) -> dict[str, str]:
 
 @pytest.fixture
 def filled(db: postroom.Database) -> postroom.Database:
-    """A store in which a little of everything has happened."""
+    """Return a store in which a little of everything has happened."""
     work = Workload(db, 3, delays=(None, 3600.0))
     for _ in range(60):
         work.step()

@@ -128,8 +128,9 @@ def test_an_index_is_built_checked_and_repaired(
 def test_documents_that_change_during_the_build_are_not_lost(
     spark: Any, db: postroom.Database, store: dict[str, str]
 ) -> None:
-    """Transactions change documents before, during and after the build, and while it is compared;
-    nothing is lost, and nothing is accused.
+    """Transactions change documents before, during and after the build and the comparison.
+
+    No document is lost, and no difference is found.
     """
     for key, text in DOCUMENTS.items():
         db.put(key, text)

@@ -26,7 +26,7 @@ restoring = import_module("postroom.pipeline.jobs.restore")
 
 @pytest.fixture
 def tasks(monkeypatch: pytest.MonkeyPatch) -> InProcess:
-    """The tasks of both jobs run here."""
+    """Run the tasks of both jobs here."""
     monkeypatch.setattr(restoring, "CHUNK_ROWS", 16)
     return InProcess(monkeypatch, exporting, restoring)
 
@@ -35,7 +35,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> InProcess:
 def exported(
     tasks: InProcess, served: str, db: postroom.Database, tmp_path: Path
 ) -> tuple[str, list[tuple[bytes, bytes]]]:
-    """The folder of an export, and all that is in it."""
+    """Return the folder of an export, and all that is in it."""
     work = Workload(db, 4, delays=(None, 3600.0))
     for _ in range(40):
         work.step()
@@ -47,7 +47,7 @@ def exported(
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """A store that is empty."""
+    """Yield an empty store."""
     server = LoopbackServer(tmp_path / "empty", create=True)
     yield {"connect": server.address, "insecure": "true"}
     server.close()

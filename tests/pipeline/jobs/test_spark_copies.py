@@ -20,7 +20,10 @@ from tests.client.images import Workload, read
 
 @pytest.fixture
 def command(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs a command in the one session; answers its exit status, and what it has printed."""
+    """Return a function that runs a command in the one session.
+
+    It returns the exit status, and what was printed.
+    """
 
     @contextmanager
     def session(_: Any, __: str) -> Iterator[Any]:

@@ -65,7 +65,7 @@ def test_a_bulk_load(spark: Any, served: str, db: postroom.Database) -> None:
 
 
 def _failing(left: Path) -> type[PostroomSource]:
-    """The source, with a stream writer that fails at each of the steps in ``left`` once."""
+    """Return the source, with a stream writer that fails at each of the steps in ``left`` once."""
 
     def step(name: str) -> None:
         steps = left.read_text().split()

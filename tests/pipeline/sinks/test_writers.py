@@ -318,8 +318,10 @@ def test_a_load_with_a_key_twice(faults: Faults) -> None:
 
 
 class Stream(RuleBasedStateMachine):
-    """A query over its runs, as Spark drives it: tasks tried again, late, killed; commits and
-    aborts whose answers are lost; and every batch with other partitions each time.
+    """A query over its runs, as Spark drives it.
+
+    Tasks are tried again, late, and killed; answers of commits and aborts are lost. Every batch has
+    other partitions each time.
     """
 
     def __init__(self) -> None:
@@ -358,7 +360,7 @@ class Stream(RuleBasedStateMachine):
 
     @rule(partitions=st.integers(1, 3), seed=st.integers(0, 9))
     def start_run(self, partitions: int, seed: int) -> None:
-        """The query starts again, from its checkpoint."""
+        """Start the query again, from its checkpoint."""
         self.runs += 1
         self.is_dead = False
         keys = self.rows(self.batch)

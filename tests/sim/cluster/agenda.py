@@ -51,7 +51,7 @@ class Agenda:
         self.at(self.now + seconds, act)
 
     def step(self) -> None:
-        """The next thing happens."""
+        """Let the next thing happen."""
         moment, _, act = heapq.heappop(self._entries)
         self.now = max(self.now, moment)
         self.events += 1

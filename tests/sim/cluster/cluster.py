@@ -54,7 +54,7 @@ def address_of(name: str) -> str:
 
 
 def founders(addresses: list[str]) -> Nodes:
-    """The record of the nodes as a new cluster has it."""
+    """Return the record of the nodes as a new cluster has it."""
     descriptors = [
         NodeDescriptor(node_id, address, b"store %10d" % node_id)
         for node_id, address in enumerate(addresses, 1)
@@ -63,7 +63,7 @@ def founders(addresses: list[str]) -> Nodes:
 
 
 def settle(machine: Machine, writes: WriteSet, node_id: int) -> None:
-    """Makes the fresh disk of a machine that of a node."""
+    """Make the fresh disk of a machine that of a node."""
     engine = open_storage(machine.disk, machine.random, machine.segment_bytes)
     engine.write(writes, sync=True)
     members = first_members(engine)
@@ -115,7 +115,7 @@ class Cluster:
         return machine
 
     def _begin_session(self, machine: Machine, end: End) -> SessionShell:
-        """The sessions of a node live as long as it does."""
+        """Begin a session of a node, which lives as long as the node."""
         life = machine.name, machine.lives
         if life not in self._sessions:
             assert machine.node is not None
@@ -134,7 +134,7 @@ class Cluster:
         return next((each for each in self.machines if address_of(each.name) == address), None)
 
     def leader(self) -> Machine | None:
-        """The machine that leads in the highest term, as far as it knows."""
+        """Return the machine that leads in the highest term, as far as it knows."""
         leading = [
             machine
             for machine in self.machines
@@ -145,7 +145,7 @@ class Cluster:
     # --- clients
 
     def database(self, name: str) -> Database:
-        """What the clients of one process share."""
+        """Return the database that the clients of one process share."""
         sender = Process(self, name, Random(f"{name} {self.seed}"))
         self._processes.append(sender)
 
@@ -164,11 +164,11 @@ class Cluster:
         return [process.name for process in self._processes if not process.is_dead]
 
     def readings(self) -> list[int]:
-        """What clients take for the time."""
+        """Return what clients take for the time."""
         return [process.reading() for process in self._processes if not process.is_dead]
 
     def abandon(self) -> None:
-        """The world ends: nobody in it goes on."""
+        """End the world: no task in it goes on."""
         for process in self._processes:
             process.is_dead = True
         for task in self.tasks:
@@ -176,14 +176,14 @@ class Cluster:
                 task.coroutine.close()
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
-        """A client begins."""
+        """Begin a client."""
         task = Task(name, coroutine)
         self.tasks.append(task)
         self._resume_soon(task)
         return task
 
     def kill(self, task: Task, database: Database) -> None:
-        """A client dies where it stands: it sends nothing more, and releases nothing."""
+        """Let a client die where it stands: it sends nothing more, and releases nothing."""
         database._sender.die()
         if task.waits_for is not None:
             task.waits_for.task = None
@@ -196,7 +196,7 @@ class Cluster:
         self._end(task)
 
     def run(self, awaitable: Awaitable[T], what: str, seconds: float = 60.0) -> T:
-        """What comes of ``awaitable``."""
+        """Return the result of ``awaitable``."""
 
         async def wait_for_it() -> T:
             return await awaitable
@@ -207,7 +207,7 @@ class Cluster:
         return result
 
     def retry(self, call: Callable[[], Awaitable[T]], database: Database, what: str) -> T:
-        """What comes of ``call``, once the store is there to answer it."""
+        """Return the result of ``call``, once the store is there to answer it."""
 
         async def call_until_it_answers() -> T:
             while True:
@@ -253,7 +253,7 @@ class Cluster:
                 task.waits_for = waits_for
 
     def resume(self, waited_for: Any) -> None:
-        """What a client waits for has happened."""
+        """Resume a client whose wait is over."""
         waited_for.done = True
         if waited_for.task is not None:
             self._resume_soon(waited_for.task)
@@ -270,6 +270,6 @@ class Cluster:
         self._digest.note((self.agenda.now, event))
 
     def digest(self) -> str:
-        """A name for everything that has happened, and for what the disks hold."""
+        """Return a name for everything that has happened, and for what the disks hold."""
         contents = (each.disk.content.iterate(b"", b"\xff") for each in self.machines)
         return self._digest.name(*contents)

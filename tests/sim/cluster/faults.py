@@ -108,7 +108,7 @@ class Faults:
         self._look_after()
 
     def _look_after(self) -> None:
-        """A write may have failed before, and the node may notice it later: at its next write."""
+        """Look after nodes with failing writes: they may notice a failure later, at the next write."""
         if self.is_over and self._failing:
             for machine in self._cluster.machines:
                 if machine.node is not None and machine.node.failed and machine in self._failing:
@@ -138,7 +138,7 @@ class Faults:
             machine.crash(power=self._random.random() < 0.6)
 
     def _crash_all(self) -> None:
-        """The power fails everywhere."""
+        """Let the power fail everywhere."""
         for machine in self._cluster.machines:
             if machine.node is not None:
                 machine.crash(power=True)
@@ -149,7 +149,7 @@ class Faults:
         self._later(lambda: self._reopen(machine))
 
     def _reopen(self, machine: Machine) -> None:
-        """A node that is down, or has failed, is opened again."""
+        """Open a node that is down, or has failed."""
         if machine.is_homeless or (machine.node is not None and machine.node.failed is None):
             return
         machine.repair_disk()
@@ -159,7 +159,7 @@ class Faults:
             self._later(lambda: self._reopen(machine))
 
     def _crash_at_write(self) -> None:
-        """The power fails at one of the next writes."""
+        """Let the power fail at one of the next writes."""
         disk = self._someone().disk
         fatal = disk.writes + self._random.randint(1, 4)
 
@@ -185,7 +185,7 @@ class Faults:
         self._later(lambda: self._empty(machine))
 
     def _fill_all_disks(self) -> None:
-        """The same on every machine, until it is over."""
+        """Fill the disks of all machines, until it is over."""
         machines = list(self._cluster.machines)
         for machine in machines:
             self._fill(machine, self._disks.choice([0, 300, 1900, 2100]))
@@ -314,7 +314,7 @@ class Faults:
     # --- who leads
 
     def _transfer(self) -> None:
-        """The lead goes to somebody else, under load."""
+        """Move the lead to another node, under load."""
         leader = self._cluster.leader()
         if leader is not None and leader.node is not None:
             others = [each.node_id for each in self._cluster.machines if each is not leader]

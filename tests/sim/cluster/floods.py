@@ -132,7 +132,7 @@ class _Stream:
         self._end.send(frames.encode((1, 0, numbered)))
 
     def close(self) -> None:
-        """It vanishes, with all that it has under way."""
+        """Vanish, with all that is under way."""
         self._end.close()
 
 

@@ -74,7 +74,7 @@ class Joining:
     # --- losing a disk
 
     def lose_disk(self, machine: Machine) -> bool:
-        """A machine's disk is empty from now on; false if another one is being replaced."""
+        """Empty a machine's disk; return false if another one is being replaced."""
         must_stay = machine in self.leaving or len(self._cluster.machines) < MACHINES_MIN
         if must_stay or not (self._has_begun() and self.is_settled()):
             return False
@@ -139,8 +139,10 @@ class Joining:
         return True
 
     def die(self, machine: Machine) -> bool:
-        """A machine is gone for good, and after a while somebody has its node removed; false if
-        others come or go, or it must stay.
+        """Remove a machine for good; after a while its node is removed, too.
+
+        Returns:
+            False if others come or go, or it must stay.
         """
         cluster = self._cluster
         must_stay = machine.name == "machine 1" or len(cluster.machines) < MACHINES_MIN

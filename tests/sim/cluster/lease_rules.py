@@ -47,20 +47,20 @@ class LeaseRules:
                 require(not both, f"{machine.name} and {other.name} serve at once")
 
     def applies(self, machine: Machine, index: int, effects: WriteSet) -> None:
-        """A member applies an entry; it counts when it is written: an only voter may forget it."""
+        """Note an applied entry; it counts when it is written: an only voter may forget it."""
         stored = effects.get(_LEASE)
         if stored is not None:
             self._applying.setdefault(machine.name, []).append((index, stored))
 
     def written(self, machine: Machine) -> None:
-        """What was applied in this turn is written: changes of the lease are committed."""
+        """Note that applied entries are written: changes of the lease are committed."""
         for index, stored in self._applying.pop(machine.name, ()):
             if index not in self._by_index:
                 self._by_index[index] = leases.decode(stored)
                 self._changed(self._by_index[index])
 
     def crashed(self, machine: Machine) -> None:
-        """What it was about to apply may be forgotten."""
+        """Forget the unwritten entries of a crashed machine."""
         self._applying.pop(machine.name, None)
 
     def _changed(self, lease: leases.Lease) -> None:

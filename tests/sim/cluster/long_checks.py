@@ -17,7 +17,7 @@ TURNS: Final = 16
 
 
 def write_beside_a_long_check(seed: int) -> None:
-    """A commit that has read a key is not later than a write of that key, whenever that comes.
+    """Check that a commit is not later than a write of a key that it has read.
 
     ::
 

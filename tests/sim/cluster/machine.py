@@ -42,13 +42,13 @@ class Overseer(Protocol):
     """Whoever looks at machines from outside the world: see :mod:`.overseer`."""
 
     def opened(self, machine: Machine) -> None:
-        """A node has been put together, and has not begun yet."""
+        """Note that a node has been put together, and has not begun yet."""
 
     def acted(self, machine: Machine) -> None:
         """Its node has done something."""
 
     def written(self, machine: Machine) -> None:
-        """What its node had staged is written."""
+        """Note that the staged writes of its node are written."""
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Its node sends a frame to another one."""
@@ -64,7 +64,7 @@ class Session(Protocol):
         """Something has come from the client."""
 
     def close(self) -> None:
-        """The stream is over."""
+        """Note that the stream is over."""
 
     def check(self) -> None:
         """Whether what has come, and is not read yet, will be."""
@@ -187,7 +187,7 @@ class Machine:
         self.overseer.crashed(self)
 
     def crash(self, *, power: bool) -> None:
-        """The process dies; with ``power`` the disk forgets some of what was not synced."""
+        """End the process; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
         self.disk.crash(self.random if power else None)
         if node is not None:
@@ -226,19 +226,19 @@ class Machine:
             act()
 
     def wake_up(self) -> None:
-        """It is not asleep any more."""
+        """Wake the machine up."""
         self.asleep_until = self._agenda.now
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """What was put off happens, until the machine is asleep again."""
+        """Do what was put off, until the machine is asleep again."""
         while self._deferred and self._agenda.now >= self.asleep_until:
             self._deferred.popleft()()
         if self._deferred:
             self._agenda.at(self.asleep_until, self._catch_up)
 
     def arrive(self, sender: int, to: int, frame: bytes) -> None:
-        """A frame of another node has come."""
+        """Take a frame of another node."""
         self.when_awake(lambda: self._take_frame(sender, to, frame))
 
     def _take_frame(self, sender: int, to: int, frame: bytes) -> None:
@@ -252,7 +252,7 @@ class Machine:
         return arrived
 
     def accept(self, end: End) -> None:
-        """A client has opened a stream to here."""
+        """Take a stream that a client has opened."""
         end.on_bytes = lambda data: self.when_awake(lambda: self._receive(end, data))
         end.on_broken = lambda: self.when_awake(lambda: self._end_session(end))
         self.when_awake(lambda: self._accept(end))
@@ -298,7 +298,7 @@ class Machine:
             self._plan(due)
 
     def _take_time(self) -> None:
-        """What was done takes a while, if it was much: until then nothing else happens here."""
+        """Let much work take a while: until then nothing else happens here."""
         state = None if self.node is None else self.node.engine.state
         if isinstance(state, MeteredEngine):
             seconds = state.spent() * self.slowness
@@ -319,7 +319,7 @@ class Machine:
         self._plan(self._agenda.now + (0.0 if hurry else UPKEEP_SECONDS))
 
     def _plan(self, moment: float) -> None:
-        """A turn is to begin at ``moment``, unless one is under way or begins before."""
+        """Plan a turn for ``moment``, unless one is under way or begins before."""
         moment = max(moment, self._agenda.now) + PART_SECONDS * self.slowness
         if self._planned is None or moment < self._planned:
             self._planned = moment
@@ -333,7 +333,7 @@ class Machine:
                 self._go_on(life)
 
     def _go_on(self, life: int) -> None:
-        """The next part of a turn, and when the one after that comes."""
+        """Do the next part of a turn, and plan the one after that."""
         node = self.node
         if node is None or life != self.lives:
             return
@@ -392,11 +392,11 @@ class _Transport:
             self._network.carry(machine.name, peer.name, lambda: peer.arrive(sender, to, frame))
 
     def receive(self) -> Iterable[tuple[int, bytes]]:
-        """What has arrived by now."""
+        """Return the frames that have arrived by now."""
         return self._machine.taken_frames()
 
     def connected(self, node: int) -> bool:
-        """A hint: whether that node is up, and its link works."""
+        """Return a hint whether that node is up, and its link works."""
         peer = self._machine.peers(node)
         return (
             peer is not None

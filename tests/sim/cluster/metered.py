@@ -25,7 +25,7 @@ class MeteredEngine(MemoryEngine):
         self._seconds = 0.0
 
     def spent(self) -> float:
-        """The seconds since this was last asked."""
+        """Return the seconds since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

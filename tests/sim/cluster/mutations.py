@@ -46,8 +46,9 @@ SCHEDULE: Final = "schedule"
 
 
 class Mutation(NamedTuple):
-    """What is broken, and within how many seeds, of which kind of simulation, or in which schedule,
-    it has to be seen.
+    """A way to break the product, and where it has to be seen.
+
+    It names a number of seeds, and the kind of simulation or the schedule.
     """
 
     breaks: Callable[[], Patch]
@@ -141,7 +142,7 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
 
 @contextmanager
 def in_force(mutation: Callable[[], Patch]) -> Iterator[None]:
-    """The product is broken meanwhile."""
+    """Break the product while the block runs."""
     where, name, replacement = mutation()
     original = getattr(where, name)
     setattr(where, name, replacement)
@@ -156,7 +157,7 @@ class OutOfDate(Exception):
 
 
 def check_fits(mutation: Mutation) -> None:
-    """That what it replaces is there, and is called as the replacement expects.
+    """Check that the replaced function is there, and is called as the replacement expects.
 
     Raises:
         OutOfDate: it is not.
@@ -180,14 +181,14 @@ _SLIPS: Final = (AttributeError, LookupError, NameError, TypeError, ValueError)
 
 
 def _require_honest(mutation: Mutation, seed: int, error: Exception) -> None:
-    """A mutation that cannot even be carried out is not found by that."""
+    """Refuse a finding that comes from a mutation that cannot be carried out."""
     told = any(each.__name__ in str(error) for each in _SLIPS)  # what a service has died of
     if told or isinstance(error, _SLIPS):
         raise OutOfDate(f"{mutation.name}, seed {seed}: {error!r}") from error
 
 
 def first_failure(mutation: Mutation, length: int = 0) -> tuple[int, Exception] | None:
-    """The first seed that fails under a mutation, and what told.
+    """Return the first seed that fails under a mutation, and the error.
 
     Args:
         mutation: with the number of seeds.
@@ -217,7 +218,7 @@ def _run(mutation: Mutation, seed: int, length: int) -> None:
 
 
 def main() -> int:
-    """Tries the mutations that the command line names, or all; 1 if one is not found."""
+    """Try the mutations that the command line names, or all; return 1 if one is not found."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of mutations (default: all)")
     parser.add_argument("--runs", type=int, help="seeds for each, instead of those that it states")

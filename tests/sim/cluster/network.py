@@ -64,7 +64,7 @@ class Network:
             stream.link_was_cut()
 
     def mend(self, source: Place, target: Place) -> None:
-        """The link works again."""
+        """Mend the link."""
         self._cut.discard((source, target))
         for stream in list(self._streams):
             stream.flush()
@@ -93,7 +93,7 @@ class Network:
     # --- packets
 
     def carry(self, source: Place, target: Place, arrive: Callable[[], object]) -> None:
-        """A packet sets out; ``arrive`` is called when it has come, however often it does."""
+        """Send a packet; ``arrive`` is called each time it comes."""
         weather, chance = self.weather, self._random.random
         copies = 1 + (chance() < weather.doubled_share)
         for _ in range(copies):
@@ -107,7 +107,7 @@ class Network:
     # --- streams
 
     def open_stream(self, one: Place, other: Place) -> tuple[End, End]:
-        """A new stream between two places: the end at each of them."""
+        """Open a stream between two places: the end at each of them."""
         stream = Stream(self, self._agenda, self._random, one, other)
         self._streams.append(stream)
         return stream.ends
@@ -141,12 +141,12 @@ class End:
         return self._stream._peer(self).place
 
     def send(self, data: bytes) -> None:
-        """``data`` sets out to the other end, which may never get it."""
+        """Send ``data`` to the other end, which may never get it."""
         if self.is_open:
             self._stream.send(self, data)
 
     def close(self) -> None:
-        """This end is done; the other one hears of it, unless the link is cut."""
+        """Close this end; the other one hears of it, unless the link is cut."""
         if self.is_open:
             self._stream.close(self)
 
@@ -186,7 +186,7 @@ class Stream:
         self._network.forget(self)
 
     def flush(self) -> None:
-        """A link was mended: what waited for it goes on."""
+        """Send what has waited for a link that was mended."""
         for end in self.ends:
             peer = self._peer(end)
             if end.waiting and not self._network.is_cut(end.place, peer.place):

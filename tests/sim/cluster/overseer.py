@@ -37,7 +37,7 @@ class Overseer:
         self._grants: dict[str, Grants] = {}
 
     def opened(self, machine: Machine) -> None:
-        """A node has been put together: from now on it is watched."""
+        """Watch a node from now on."""
         node = machine.node
         assert node is not None
         self._grants[machine.name] = Grants(node)
@@ -80,7 +80,7 @@ class Overseer:
             self.leases.acted(machine, self.machines)
 
     def written(self, machine: Machine) -> None:
-        """What its node had staged is written."""
+        """Note that the staged writes of its node are written."""
         if machine.node is not None:
             self.raft.written(machine)
             self.leases.written(machine)

@@ -1,5 +1,7 @@
-"""A process with clients in it, and a node's end of their streams: shells around the real router
-and the real sessions, which move their frames through the simulated network.
+"""A process with clients in it, and a node's end of their streams.
+
+Both are shells around the real router and the real sessions. They move frames through the simulated
+network.
 
 ::
 
@@ -53,7 +55,7 @@ class Answer(RemoteCall):
         self.task: Task | None = None
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """The answer has come."""
+        """Take the answer that has come."""
         self.done, self.result, self.error = True, result, error
         self.process.answered(self)
 
@@ -107,7 +109,7 @@ class Process:
                 await self.send(Now())
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
-        """The answer to ``request``, to be awaited once."""
+        """Return the answer to ``request``, to be awaited once."""
         self._require_alive()
         answer = Answer(self, request, timeout_seconds)
         self._cluster.witness.sent(request)
@@ -133,7 +135,7 @@ class Process:
         return pause
 
     async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
-        """What comes of ``awaitable``; ``None`` if it was cancelled after a time, as it stood."""
+        """Return the result of ``awaitable``; ``None`` if it was cancelled after a time."""
         task, over = self._cluster.current, list[None]()
         assert task is not None
 
@@ -157,7 +159,7 @@ class Process:
             self.send(request)
 
     def now(self) -> Answer:
-        """A timestamp of the store's."""
+        """Return a timestamp of the store's."""
         return self.send(Now())
 
     def reading(self) -> int:
@@ -169,7 +171,7 @@ class Process:
         return self._agenda.now * self._rate
 
     def die(self) -> None:
-        """The process is killed: its streams break."""
+        """Kill the process: its streams break."""
         self.is_dead = True
         for end in self._ends.values():
             end.close()
@@ -182,7 +184,7 @@ class Process:
     # --- the router's port
 
     def open(self, link: int, address: str) -> None:
-        """A stream to ``address``."""
+        """Open a stream to ``address``."""
         self._soon(lambda: self._open(link, address))
 
     def _open(self, link: int, address: str) -> None:
@@ -213,7 +215,7 @@ class Process:
             end.send(frame)
 
     def close(self, link: int) -> None:
-        """The stream is not used any more."""
+        """Close a stream that is not used any more."""
         end = self._ends.pop(link, None)
         if end is not None:
             self._soon(end.close)
@@ -254,7 +256,7 @@ class SessionShell:
         self._session: Session = sessions.open(end.peer, self._on_output)
 
     def receive(self, data: bytes) -> None:
-        """A frame has come from the client."""
+        """Take a frame from the client."""
         self._unread.append(data)
         self._read()
 
@@ -273,7 +275,7 @@ class SessionShell:
             raise Broken(f"nobody reads on from {self._end.peer}, and nobody was told to")
 
     def close(self) -> None:
-        """The stream is over."""
+        """End the session with its stream."""
         self._machine.held_up.pop(self, None)
         self._session.close()
 

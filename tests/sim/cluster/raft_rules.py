@@ -86,7 +86,7 @@ _durable_logs: Final = DurableViews(Log)
 
 
 def durable_log(disk: MemoryDisk) -> Log:
-    """What a loss of power leaves of the log on ``disk`` at least."""
+    """Return what a loss of power leaves of the log on ``disk`` at least."""
     log = _durable_logs.of(disk)
     assert isinstance(log, Log)
     return log
@@ -147,14 +147,14 @@ class RaftRules:
     # --- what is applied
 
     def applies(self, machine: Machine, index: int, term: int, effects: WriteSet) -> None:
-        """A member applies an entry; it counts when it is written."""
+        """Note an applied entry; it counts when it is written."""
         assert machine.node is not None
         digest = blake2b(msgspec.msgpack.encode(effects), digest_size=8).digest()
         applied = index, (term, digest), machine.node.replica.group.term
         self._applying.setdefault(machine.name, []).append(applied)
 
     def written(self, machine: Machine) -> None:
-        """What was applied in this turn is written."""
+        """Note that the applied entries of this turn are written."""
         for index, entry, told_in in self._applying.pop(machine.name, ()):
             known = self.applied.setdefault(index, entry)
             self.committed_by[index] = min(told_in, self.committed_by.get(index, told_in))
@@ -171,7 +171,7 @@ class RaftRules:
             self.voters.setdefault(journal.members_index, set()).add(sets)
 
     def crashed(self, machine: Machine) -> None:
-        """What it was about to apply may be forgotten."""
+        """Forget the unwritten entries of a crashed machine."""
         self._applying.pop(machine.name, None)
         self._leads.pop(machine.name, None)
 

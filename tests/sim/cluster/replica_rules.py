@@ -26,7 +26,7 @@ CHECKERS: Final = tuple(each for each in checkers.CHECKERS if each is not checke
 
 
 def applied_index(disk: SortedMap) -> int:
-    """The last entry whose effects a disk holds."""
+    """Return the last entry whose effects a disk holds."""
     return int.from_bytes(disk.get(_APPLIED) or b"", "big")
 
 
@@ -37,7 +37,7 @@ def is_installing(disk: SortedMap) -> bool:
 
 
 def look(machines: Iterable[Machine]) -> checkers.Content | None:
-    """Compares those disks that have come equally far; each state is in order by itself.
+    """Compare those disks that have come equally far; check that each state is in order.
 
     Returns:
         What the disk holds that has come farthest.
@@ -61,7 +61,7 @@ def look(machines: Iterable[Machine]) -> checkers.Content | None:
 
 
 def require_equal(name: str, one: SortedMap, other_name: str, other: SortedMap) -> None:
-    """Raises ``Broken``, with the first difference, unless two disks hold the same range."""
+    """Raise ``Broken``, with the first difference, unless two disks hold the same range."""
     if one is other:
         return
     mine = list(one.iterate(keys.RANGE, keys.DATA_END))

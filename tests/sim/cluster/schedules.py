@@ -74,7 +74,7 @@ def entry_of_an_earlier_term(seed: int) -> None:
 
 
 def vote_in_a_term_that_was_entered_before(seed: int) -> None:
-    """A member hears of a term before it is asked for its vote in it, and votes then.
+    """Let a member hear of a term before it is asked for its vote in it, and vote then.
 
     ::
 
@@ -99,9 +99,10 @@ def vote_in_a_term_that_was_entered_before(seed: int) -> None:
 
 
 def proposal_of_a_former_lease(seed: int) -> None:
-    """A leaseholder has evaluated a transaction, and stands still before it proposes it. Meanwhile
-    another one holds the lease, and writes what the transaction has read. Then the first one leads
-    again.
+    """Let a leaseholder propose under a former lease.
+
+    It has evaluated a transaction, and stands still before it proposes it. Meanwhile another one
+    holds the lease, and writes what the transaction has read. Then the first one leads again.
     """
     with _cluster(seed) as cluster:
         one, two, _ = cluster.machines
@@ -127,8 +128,9 @@ def proposal_of_a_former_lease(seed: int) -> None:
 
 
 def snapshot_that_outlasts_its_garbage(seed: int) -> None:
-    """What a snapshot sees is overwritten, deleted, and old enough to be collected by everybody's
-    clock; the lease goes over meanwhile.
+    """Let what a snapshot sees be overwritten, deleted, and old enough to be collected.
+
+    It is old by everybody's clock; the lease goes over meanwhile.
     """
     with _cluster(seed, gc_ttl_seconds=1.0, gc_interval_seconds=5.0, poll_seconds=5.0) as cluster:
         one, two, _ = cluster.machines
@@ -151,8 +153,9 @@ def snapshot_that_outlasts_its_garbage(seed: int) -> None:
 
 
 def attempt_that_was_overtaken(seed: int) -> None:
-    """A consumer holds a message for longer than it may; another one holds it when the first one
-    acknowledges it.
+    """Let a consumer acknowledge a message that another one holds.
+
+    The first one has held it for longer than it may.
     """
     with _cluster(seed) as cluster:
         db, other = _client(cluster, "client"), _client(cluster, "other client")
@@ -178,7 +181,7 @@ def leader_that_hears_nobody(seed: int) -> None:
 
 
 def leader_that_stands_still(seed: int) -> None:
-    """The leader's process is stopped, its connections stay: nobody says that it is gone."""
+    """Stop the leader's process while its connections stay: no event tells that it is gone."""
     _write_while_leader_is(seed, "asleep")
 
 

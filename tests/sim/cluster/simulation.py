@@ -264,8 +264,10 @@ class ClusterSimulation:
             self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
 
     def _hold_truce(self) -> int:
-        """Nothing breaks for a while, and every client gets on meanwhile. Clocks that were set back
-        stay so: that holds up a transaction that has begun already, and no other one.
+        """Let nothing break for a while, in which every client gets on.
+
+        Clocks that were set back stay so: that holds up a transaction that has begun already, and
+        no other one.
 
         Returns:
             How much has happened while one machine was missing.

@@ -22,7 +22,7 @@ SEEDS = 100
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What breaks logs that it does."""
+    """Silence the logs of broken things."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -37,7 +37,7 @@ def leader_of(cluster: Cluster) -> Machine:
 
 
 def believes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leads, and nothing tells it otherwise but what it hears."""
+    """Let a machine lead until it hears otherwise."""
     assert machine.node is not None
     believer, serves = machine.node.replica._lease_holder, LeaseHolder.serves
     core, check_quorum = machine.node.replica.group.core, Elections._check_quorum

@@ -34,9 +34,7 @@ from tests.sim.test_found import end_turn, opened, sent, transaction
 
 
 def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() -> None:
-    """What the feed remembered began at the last commit applied; the one under way was above that,
-    but had been evaluated when there was nobody to remember it for.
-    """
+    """The feed remembers a commit under way that was evaluated before the first watcher came."""
     world = opened()
     world.run(world.database().put(b"before", b""))
     end_turn(world)
@@ -90,9 +88,10 @@ class _Port:
 
 
 def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
-    """It goes out behind a release of what that answer may have taken. The port was not told that
-    there is something to write, as the second of the two was no news: the request stood still until
-    its deadline.
+    """The request goes out behind a release of what the lost answer may have taken.
+
+    The port must be told that there is something to write, although the second of the two is no
+    news. Otherwise the request stands still until its deadline.
     """
     port = _Port()
     router = Router(["one:1"], port, lambda: 0.0, random.Random(1))
@@ -116,8 +115,9 @@ def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
 
 
 def test_a_client_does_not_begin_by_the_clock_of_a_node_that_does_not_lead() -> None:
-    """The first node that it met was an hour behind. Its first transaction had begun too long ago
-    to tell what had become of it.
+    """The first node that the client meets is an hour behind.
+
+    A transaction that begins by that clock has begun too long ago to tell its outcome.
     """
     port = _Port()
     router = Router(["one:1", "two:1"], port, lambda: 0.0, random.Random(1))
@@ -182,8 +182,9 @@ def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_until_a_minut
 
 
 def test_a_busy_client_learns_of_nodes_that_come_after_it(cluster: Cluster) -> None:
-    """It was told who the nodes were when it came. Then they were replaced one by one; when the one
-    that it talked to died, it knew of no other.
+    """A client is told who the nodes are when it comes.
+
+    Then they are replaced one by one; when the one that it talks to dies, it must know another one.
     """
     db: Any = cluster.database("client")
     cluster.run(db._sender.connect(), "somebody answers")
@@ -216,9 +217,11 @@ def test_a_busy_client_learns_of_nodes_that_come_after_it(cluster: Cluster) -> N
 def test_a_node_that_is_retired_stays_while_a_dead_one_is_counted(
     cluster: Cluster, leads: int
 ) -> None:
-    """Of three one is dead, and another one is retired, which may lead. Without it those that are
-    counted are the dead one and one more: they could agree on nothing, not even on that. Just after
-    an election the new leader had taken the dead one for alive.
+    """One of three nodes is dead, and another one is retired, which may lead.
+
+    Without the retired one, those that are counted are the dead one and one more. They could agree
+    on nothing, not even on that. Just after an election the new leader must not take the dead one
+    for alive.
     """
     stays, goes, dead = cluster.machines
     if leads == goes.node_id:
@@ -262,8 +265,9 @@ def fill(cluster: Cluster, db: Any, write: Callable[[Any, int], None]) -> None:
 def test_a_small_transaction_that_overwrites_much_does_not_stop_the_cluster(
     cluster: Cluster,
 ) -> None:
-    """The old versions move, and go into the command. No leader could append it: each stopped, and
-    the client went to the next one.
+    """The old versions move, and go into the command.
+
+    If no leader can append it, each stops, and the client goes to the next one.
     """
     db: Any = cluster.database("client")
     cluster.run(db._sender.connect(), "somebody answers")
@@ -334,8 +338,9 @@ def test_a_follower_whose_wall_clock_is_behind_is_not_behind_the_lease() -> None
 
 
 def test_an_unsynced_write_is_durable_once_the_store_was_opened() -> None:
-    """LevelDB writes what it finds in its log to a synced table. The disk in memory did not, and a
-    node spoke of a term that it could still forget.
+    """LevelDB writes what it finds in its log to a synced table, and the disk in memory does, too.
+
+    Otherwise a node speaks of a term that it can still forget.
     """
     disk = MemoryDisk()
     disk.write_faults[1] = WriteFault.THERE_WHOLE

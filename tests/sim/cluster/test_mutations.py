@@ -59,7 +59,7 @@ QUICK = (
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """What breaks logs that it does."""
+    """Silence the logs of broken things."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -35,7 +35,7 @@ def drawn_sizes(randomness: Random) -> Iterator[None]:
 
 
 def watch(machine: Machine, seen: Counter[str]) -> None:
-    """Counts what becomes of transfers to a node that has just been put together."""
+    """Count the outcomes of transfers to a node that has just been put together."""
     assert machine.node is not None
     _watch_spool(machine, seen)
     state = machine.node.replica.state

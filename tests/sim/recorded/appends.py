@@ -47,7 +47,7 @@ class NotSerializable(Anomaly):
 
 
 def check_appends(transactions: Iterable[Transaction]) -> int:
-    """Raises ``NotSerializable`` unless one order explains everything; how many were judged."""
+    """Raise ``NotSerializable`` unless one order explains all; return how many were judged."""
     return _Appends(list(transactions)).check()
 
 
@@ -111,7 +111,7 @@ class _Appends:
             self._require(not future, f"it reads of {key!r} what it appends only later", number)
 
     def _order_lists(self) -> None:
-        """The longest read of a list is its order; all others are beginnings of it."""
+        """Order the lists: the longest read of a list is its order."""
         by_reader: dict[bytes, int] = {}
         for number, key, elements in self.reads:
             if key not in by_reader or len(elements) > len(self.longest[key]):
@@ -134,7 +134,7 @@ class _Appends:
                 self._require(whole, f"G1b: half of an append to {key!r}", number, writer)
 
     def _check_whole(self) -> None:
-        """What one transaction appended to a list is there side by side, in its order."""
+        """Check that the appends of one transaction to a list are side by side, in its order."""
         for number in sorted(self.happened):
             own: dict[bytes, Elements] = defaultdict(tuple)
             for what, key, element in self.all[number].actions:
@@ -147,7 +147,7 @@ class _Appends:
                 self._require(there, f"{key!r} has its appends in another order", number)
 
     def _check_lost(self) -> None:
-        """What was acknowledged before the longest read began is in it."""
+        """Check that appends acknowledged before the longest read began are in it."""
         for key, longest in self.longest.items():
             began = min(
                 self.all[number].invoked_at
@@ -228,7 +228,7 @@ class _Appends:
         return edges
 
     def _unseen(self, key: bytes) -> Iterator[tuple[int, bytes]]:
-        """Appends that have happened, and come after everything that was ever read."""
+        """Yield appends that have happened, and come after everything that was ever read."""
         for (list_, element), writer in self.writers.items():
             if list_ == key and writer in self.happened and element not in self.longest[key]:
                 yield writer, element
@@ -251,7 +251,7 @@ class _Appends:
 
 
 def _external_reads(transaction: Transaction) -> Iterator[tuple[bytes, Elements]]:
-    """What a transaction found of lists, without what it had appended to them itself.
+    """Yield what a transaction found of lists, without its own appends.
 
     Raises:
         NotSerializable: it does not see what it did itself, or sees something else that changes.
@@ -291,7 +291,7 @@ _SHORTEST_OF: Final = 50
 
 
 def _cycle(graph: Mapping[int, Mapping[int, str]]) -> list[tuple[int, str]] | None:
-    """A short cycle, as transactions with the edge to the next one; ``None``: there is none."""
+    """Return a short cycle, as transactions with the edge to the next one, or ``None``."""
     knot = _knot(graph)
     best: list[tuple[int, str]] | None = None
     for tried, start in enumerate(sorted(knot)):
@@ -304,8 +304,9 @@ def _cycle(graph: Mapping[int, Mapping[int, str]]) -> list[tuple[int, str]] | No
 
 
 def _knot(graph: Mapping[int, Mapping[int, str]]) -> set[int]:
-    """What is left when everything is taken away, again and again, that nothing leads to, or that
-    leads to nothing: all cycles, and what lies between two of them.
+    """Return all cycles, and what lies between two of them.
+
+    All else is taken away, again and again: nodes without an edge to them, or from them.
     """
     backwards: dict[int, dict[int, str]] = defaultdict(dict)
     for source, targets in graph.items():

@@ -103,7 +103,7 @@ class Record:
     transactions: list[Transaction] = field(default_factory=list)
 
     async def operate(self, operation: Operation, awaitable: Awaitable[T]) -> T:
-        """The result of ``awaitable``, which is written down as ``operation``."""
+        """Return the result of ``awaitable``, which is written down as ``operation``."""
         self.operations.append(operation)
         result = await self._recorded(operation, awaitable)
         if operation.action == "get":
@@ -111,7 +111,7 @@ class Record:
         return result
 
     async def transact(self, transaction: Transaction, awaitable: Awaitable[T]) -> T:
-        """The result of ``awaitable``, which fills in the actions of ``transaction``."""
+        """Return the result of ``awaitable``, which fills in the actions of ``transaction``."""
         self.transactions.append(transaction)
         return await self._recorded(transaction, awaitable)
 

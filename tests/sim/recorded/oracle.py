@@ -45,7 +45,7 @@ def _before(one: Entry, other: Entry) -> bool:
 
 
 def _operate(operation: Operation, state: State) -> State | None:
-    """The variables afterwards; ``None``: it would have seen something else."""
+    """Return the variables afterwards; ``None``: it would have seen something else."""
     now = state.get(operation.key)
     match operation.action:
         case "get":

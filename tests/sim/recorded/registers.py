@@ -111,7 +111,7 @@ class _Event:
                     event.after.before = event.before
 
     def put_back(self) -> None:
-        """The reverse, in reverse order."""
+        """Put the event back, in reverse order."""
         for event in (self.returns, self):
             if event is not None:
                 assert event.before is not None
@@ -171,7 +171,7 @@ class _Search:
         return event
 
     def _settled(self) -> _Event | None:
-        """Takes what may be taken without a choice; where the choice begins then."""
+        """Take what may be taken without a choice; return where the choice begins then."""
         while self._left and self._steps_left:
             event = self._obvious()
             if event is None:
@@ -217,7 +217,7 @@ class _Search:
         return not left
 
     def _take(self, event: _Event, *, obvious: bool = False) -> bool:
-        """The operation comes next, if it can."""
+        """Take the operation next, if it can come; return whether."""
         operation, state = event.operation, self._state
         assert operation is not None
         after = _carried_out(operation, state)
@@ -237,7 +237,7 @@ class _Search:
         return True
 
     def _back(self) -> _Event | None:
-        """Puts back what was chosen last; where to look on, or ``None``: nothing was chosen."""
+        """Put back what was chosen last; return where to look on, or ``None``."""
         obvious = True
         while obvious:
             if not self._path:
@@ -251,7 +251,7 @@ class _Search:
         return event.after
 
     def _count(self, operation: Operation, by: int) -> None:
-        """An operation is taken (-1), or put back."""
+        """Count an operation that is taken (-1), or put back."""
         if operation.action != "get":
             self._writers[operation.value] += by
         if _looks(operation):
@@ -264,7 +264,7 @@ def _looks(operation: Operation) -> bool:
 
 
 def _sees(operation: Operation) -> State:
-    """What was there, by what it was told."""
+    """Return the state that an operation saw."""
     return operation.result if operation.action == "get" else operation.expected
 
 
@@ -272,7 +272,7 @@ _IMPOSSIBLE: State = b"impossible" * 2
 
 
 def _carried_out(operation: Operation, state: State) -> State:
-    """The variable afterwards."""
+    """Return the variable afterwards."""
     match operation.action:
         case "get":
             return state if state == operation.result else _IMPOSSIBLE
@@ -282,7 +282,7 @@ def _carried_out(operation: Operation, state: State) -> State:
 
 
 def _events(operations: list[Operation]) -> _Event:
-    """The list, in order of time; what begins as another one returns may come before it."""
+    """Return the events in order of time; a beginning comes before a return at its time."""
     events: list[tuple[float, int, int, _Event]] = []
     for number, operation in enumerate(operations):
         begin = _Event(operation, 1 << number)

@@ -1,5 +1,6 @@
-"""The checker of single keys agrees with a search through all orders, and is quick with many
-clients.
+"""The checker of single keys, compared with a search through all orders.
+
+It is quick with many clients.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Appointments:
         """Nothing is planned."""
 
     async def start(self, client: Client) -> None:
-        """Makes appointments, and cancels some."""
+        """Make appointments, and cancel some."""
         while client.goes_on():
             if client.random.random() < 0.6:
                 await client.attempt(client.db.run(self._make, client, client.token()))
@@ -99,7 +99,7 @@ class Appointments:
 
 
 def _when(client: Client, delay: float) -> float | datetime.datetime:
-    """A length of time; for every second client a moment of a wall clock that is right."""
+    """Return a duration; for every second client a moment of a correct wall clock."""
     if client.number % 2:
         return delay
     seconds = EPOCH_SECONDS + client.db._sender.monotonic() + min(delay, 0.5)

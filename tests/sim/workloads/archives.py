@@ -31,7 +31,7 @@ class Archives:
     clients = 4
 
     async def setup(self, db: Database) -> None:
-        """The first generation."""
+        """Write the first generation."""
 
         def write(tx: Any) -> None:
             for number in range(KEYS):
@@ -40,7 +40,7 @@ class Archives:
         await db.run(write)
 
     async def start(self, client: Client) -> None:
-        """The first clients write, the others read."""
+        """Write with the first clients, read with the others."""
         while client.goes_on():
             if client.number < WRITERS:
                 if client.random.random() < 0.2:
@@ -64,7 +64,7 @@ class Archives:
         tx.enqueue_update(DeleteRange(start, end), execute_at=delay)
 
     async def _read(self, client: Client) -> bool:
-        """The same moment, in several ways, with long pauses."""
+        """Read one moment, in several ways, with long pauses."""
         db = client.db
         async with db.snapshot() as snapshot:
             for _ in range(client.random.randint(1, 4)):
@@ -92,7 +92,7 @@ class Archives:
 
 
 def _spare(client: Client) -> tuple[bytes, bytes]:
-    """A span of a client's own."""
+    """Return a span of a client's own."""
     start = SPARE + b"%d/" % client.number
     return start, start[:-1] + b"0"
 

@@ -29,7 +29,7 @@ class Bank:
         self.acknowledged: set[bytes] = set()
 
     async def setup(self, db: Database) -> None:
-        """Opens the accounts."""
+        """Open the accounts."""
 
         def open_accounts(tx: Any) -> None:
             for number in range(ACCOUNTS):
@@ -84,7 +84,7 @@ class Bank:
         assert total == ACCOUNTS * OPENING_BALANCE, f"{way}: the accounts hold {total}"
 
     async def check(self, db: Database) -> None:
-        """The balances are what the receipts make of them."""
+        """Check that the balances are what the receipts make of them."""
         expected = dict.fromkeys(range(ACCOUNTS), OPENING_BALANCE)
         receipts = await pairs(db, b"bank/receipt/")
         for _, receipt in receipts:

@@ -94,7 +94,7 @@ class Contenders:
         await client.db.run(move)
 
     async def check(self, db: Database) -> None:
-        """The tokens are all there, and nobody has lost for ever."""
+        """Check that the tokens are all there, and no client has lost for ever."""
         found = await pairs(db, b"contended/")
         places = [int(value) for key, value in found if not key.endswith(b"noise")]
         assert sum(places) == 10 * KEYS, f"tokens: {places}"

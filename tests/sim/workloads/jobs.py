@@ -84,7 +84,7 @@ class Jobs:
         await _commit(db, CreateQueue(PLAIN, plain), CreateQueue(LANES, lanes))
 
     async def start(self, client: Client) -> None:
-        """The first clients enqueue, the others work."""
+        """Enqueue with the first clients, work with the others."""
         while client.goes_on():
             if client.number < PRODUCERS:
                 await client.attempt(self._produce(client))
@@ -170,7 +170,10 @@ class Jobs:
     async def _check_order(
         self, client: Client, message: StoredQueueMessage, known: dict[str, dict[bytes, int]]
     ) -> None:
-        """What was committed before the claim was sent, and was due before, is done."""
+        """Check that earlier messages of the group are done.
+
+        They were committed before the claim was sent, and due before.
+        """
         for job, first in known.get(message.group, {}).items():
             if first < message.first_scheduled:
                 done = await pairs(client.db, b"job done/" + job + b"/")
@@ -209,7 +212,7 @@ class Jobs:
             self._ended.add(message.id)
 
     async def check(self, db: Database) -> None:
-        """What was sent is done once, or is still there."""
+        """Check that each sent message is done once, or is still there."""
         left = [
             message.payload
             for queue in dict.fromkeys(self.queues)
@@ -223,7 +226,7 @@ class Jobs:
 
 
 async def _commit(db: Database, *writes: Any) -> Committed:
-    """Commits, and tries again while nothing has happened."""
+    """Commit, and try again while nothing has happened."""
     sender = db._sender
     for _ in range(TRIES):
         try:

@@ -43,7 +43,7 @@ class Large:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
-        """Writes, reads and sends."""
+        """Write, read and send."""
         while client.goes_on():
             chance = client.random.random()
             if chance < 0.5:

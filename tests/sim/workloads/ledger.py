@@ -30,7 +30,7 @@ class Ledger:
     clients = 2 * ACCOUNTS
 
     async def setup(self, db: Database) -> None:
-        """Opens the accounts."""
+        """Open the accounts."""
 
         def open_accounts(tx: Any) -> None:
             for number in range(ACCOUNTS):
@@ -39,7 +39,7 @@ class Ledger:
         await db.run(open_accounts)
 
     async def start(self, client: Client) -> None:
-        """The first half of the clients send, the others are clerks."""
+        """Send with the first half of the clients; let the others be clerks."""
         while client.goes_on():
             number = client.number % ACCOUNTS
             if client.number < ACCOUNTS:

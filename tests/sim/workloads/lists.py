@@ -37,7 +37,7 @@ class Lists:
         """All are empty."""
 
     async def start(self, client: Client) -> None:
-        """Reads some lists, appends to others."""
+        """Read some lists, append to others."""
         while client.goes_on():
             transaction = Transaction(f"client {client.number}-{client.life}")
             call = client.db.run(self._read_and_append, client, transaction, client.token())

@@ -33,7 +33,7 @@ class Mailboxes:
         """All are empty."""
 
     async def start(self, client: Client) -> None:
-        """The first send, the next reap, the others look."""
+        """Send with the first clients, reap with the next, look with the others."""
         while client.goes_on():
             if client.number < SENDERS:
                 await client.attempt(client.db.run(self._send, client, client.token()))
@@ -75,7 +75,7 @@ class Mailboxes:
         assert not await tx.reap_queue(NOBODY, 1, wait=wait), "nobody has sent this"
 
     async def _give_up(self, client: Client) -> None:
-        """What it has taken it does not want, or its time is over."""
+        """Take messages and give up, or run out of time."""
         tx = client.db.begin(timeout=client.random.choice([0.05, 5.0]))
         await tx.reap_queue(_inbox(client.random.randrange(INBOXES)), 2, wait=0.02)
         await client.pause(0.1)
@@ -119,7 +119,7 @@ class Mailboxes:
         assert taken.union(waiting) <= sent, f"nobody sent {taken.union(waiting) - sent}"
 
     async def check(self, db: Database) -> None:
-        """What was sent is what was taken and what is left."""
+        """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()
         left = [

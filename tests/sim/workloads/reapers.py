@@ -30,7 +30,7 @@ class Reapers:
         """All inboxes are empty."""
 
     async def start(self, client: Client) -> None:
-        """The first clients send, the others reap."""
+        """Send with the first clients, reap with the others."""
         while client.goes_on():
             if client.number < SENDERS:
                 await client.attempt(client.db.run(self._send, client, client.token()))
@@ -72,7 +72,7 @@ class Reapers:
             await tx.rollback()
 
     async def check(self, db: Database) -> None:
-        """What was sent is what was taken and what is left."""
+        """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()
         left = [

@@ -24,7 +24,7 @@ class Ring:
     clients = 4
 
     async def setup(self, db: Database) -> None:
-        """Closes the ring."""
+        """Close the ring."""
 
         def close(tx: Any) -> None:
             for number in range(NODES):
@@ -54,7 +54,7 @@ class Ring:
         _require_ring(dict(await pairs(client.db, b"ring/")))
 
     async def check(self, db: Database) -> None:
-        """It is one ring."""
+        """Check that it is one ring."""
         _require_ring(dict(await pairs(db, b"ring/")))
 
 

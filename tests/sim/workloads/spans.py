@@ -31,7 +31,7 @@ class Spans:
         """Nothing."""
 
     async def start(self, client: Client) -> None:
-        """Puts and deletes."""
+        """Put and delete."""
         while client.goes_on():
             if client.random.random() < 0.8:
                 await client.attempt(client.db.run(self._write, client, client.token()))

@@ -33,7 +33,7 @@ TAMPERINGS: list[tuple[str, Tampering]] = []
 
 
 def tampering(workload: str) -> Callable[[Tampering], Tampering]:
-    """Registers what is done to the store, or to the memory, of a workload."""
+    """Register what is done to the store, or to the memory, of a workload."""
 
     def register(tamper: Tampering) -> Tampering:
         TAMPERINGS.append((workload, tamper))
@@ -129,7 +129,7 @@ async def a_deletion_is_lost(db: Database, _: Counters) -> None:
 
 @tampering("counters")
 async def a_dead_letter_is_lost(db: Database, _: Counters) -> None:
-    """An increment of what is no number: noted, dead, and then discarded."""
+    """Lose a dead letter: an increment of what is no number is discarded."""
     await db.drain()
     await db.put(POISONED, b"text0")
     await db.run(lambda tx: tx.enqueue_update(Increment(POISONED, 1)))
@@ -164,7 +164,7 @@ async def a_message_is_not_credited(db: Database, _: Ledger) -> None:
 
 
 async def _rewrite(db: Database, prefix: bytes, change: Callable[[list[bytes]], None]) -> None:
-    """Changes the first list that has two elements, of two transactions."""
+    """Change the first list that has two elements, of two transactions."""
     for key, value in await pairs(db, prefix):
         elements = value.split()
         if len({element.partition(b".")[0] for element in elements}) > 1:
@@ -366,7 +366,7 @@ def _mirror(workload: Watchers) -> Mirror:
 
 @tampering("watchers")
 async def a_change_was_not_told(db: Database, workload: Watchers) -> None:
-    """The stream goes on behind it."""
+    """Let the stream go on behind a change."""
     await db.put(b"watched/0", b"not told")
     _mirror(workload).timestamp = int(await db.now())
 
@@ -390,7 +390,7 @@ async def a_deletion_was_not_told(db: Database, workload: Watchers) -> None:
 
 @tampering("keepers")
 async def a_position_was_not_kept(db: Database, workload: Keepers) -> None:
-    """What it should protect is collected."""
+    """Let the history that a position should protect be collected."""
     for number, mirror in workload.mirrors.items():
         workload.kept[number] = mirror.timestamp
         await db.forget_position(NAME % number)

@@ -49,7 +49,7 @@ class Trials:
         """Nothing was sent."""
 
     async def start(self, client: Client) -> None:
-        """The first sends, the others try."""
+        """Send with the first client, try with the others."""
         while client.goes_on():
             if client.number < SENDERS:
                 await client.attempt(client.db.run(self._send, client, client.token()))
@@ -111,7 +111,7 @@ class Trials:
                 self._holds[message.id] = self._not_before[end]
 
     async def _end(self, tx: Any, client: Client, message: Message, key: bytes) -> tuple[str, int]:
-        """What becomes of it, and how often it was postponed before."""
+        """Return what becomes of it, and how often it was postponed before."""
         failed = b"trial failed/%s/" % message.value
         noted = [found async for found, _ in tx.scan(failed, failed + b"\xff")]
         maybe = self._handed_out[message.id] - 1 + self._unanswered
@@ -135,7 +135,7 @@ class Trials:
         return end, len(noted)
 
     async def _vanish(self, client: Client) -> None:
-        """It takes some, and does not say that it has not done anything with them."""
+        """Take some messages, and vanish without a word."""
         tx = client.db.begin(timeout=client.random.choice([0.05, 0.5]))
         await self._reap(tx, client, client.random.choice([HELD, PASSED]))
         await client.pause(0.2)

@@ -30,7 +30,7 @@ class Waiters:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
-        """The first client sends, the others wait."""
+        """Send with the first client, wait with the others."""
         while client.goes_on():
             choose = client.random.choice
             if client.number == 0:
@@ -86,7 +86,7 @@ class Waiters:
                     return
 
     async def check(self, db: Database) -> None:
-        """What was sent is what was taken and what is left."""
+        """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()
         left: list[Any] = []

@@ -29,7 +29,7 @@ class Mirror:
         self._coming: list[Change] = []
 
     def add(self, change: Change) -> None:
-        """The next change of the stream."""
+        """Add the next change of the stream."""
         before = self._coming[-1] if self._coming else None
         place = (change.timestamp, change.key)
         assert place > ((before.timestamp, before.key) if before else (self.timestamp, b""))
@@ -49,7 +49,7 @@ class Mirror:
         self._coming = []
 
     def leave(self) -> None:
-        """The stream ends here; what may be incomplete comes again with the next one."""
+        """Leave the stream; what may be incomplete comes again with the next one."""
         self._coming = []
 
 
@@ -66,7 +66,7 @@ class Watchers:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
-        """The first clients write, the others watch."""
+        """Write with the first clients, watch with the others."""
         while client.goes_on():
             if client.number < WRITERS:
                 await client.attempt(client.db.run(self._write, client, client.token()))
@@ -83,7 +83,7 @@ class Watchers:
                 tx.put(key, token)
 
     async def _watch(self, client: Client) -> None:
-        """A stream, from where the one before was left."""
+        """Watch a stream, from where the one before was left."""
         try:
             mirror = self.mirrors.get(client.number)
             if mirror is None:

@@ -51,7 +51,7 @@ class Client:
         return not self._is_over()
 
     def token(self) -> bytes:
-        """A name that nobody else uses."""
+        """Return a name that no other client uses."""
         self._tokens += 1
         return f"{self.number}-{self.life}-{self._tokens}".encode()
 
@@ -60,7 +60,7 @@ class Client:
         await self.db._sender.sleep(self.random.random() * seconds)
 
     async def attempt(self, awaitable: Awaitable[T]) -> T | None:
-        """What comes of it; ``None`` if one of the expected things went wrong."""
+        """Return the result of an awaitable; ``None`` if one of the expected errors came."""
         try:
             result = await awaitable
         except EXPECTED:
@@ -76,13 +76,13 @@ class Workload(Protocol):
     clients: int
 
     async def setup(self, db: Database) -> None:
-        """What must be there before."""
+        """Set up what must be there before."""
 
     async def start(self, client: Client) -> None:
-        """What each client does, until it is over."""
+        """Do what each client does, until it is over."""
 
     async def check(self, db: Database) -> None:
-        """Raises ``AssertionError`` unless everything is as it must be."""
+        """Raise ``AssertionError`` unless everything is as it must be."""
 
 
 async def pairs(db: Database, prefix: bytes) -> list[tuple[bytes, Any]]:
@@ -91,7 +91,7 @@ async def pairs(db: Database, prefix: bytes) -> list[tuple[bytes, Any]]:
 
 
 async def reap_all(db: Database, key: bytes) -> list[Any]:
-    """Empties an inbox when nobody else does."""
+    """Empty an inbox that no other client uses."""
 
     async def take(tx: Any) -> list[Any]:
         return list(await tx.reap_queue(key, 1000))

@@ -16,12 +16,12 @@ def attempts_are_forgotten() -> Patch:
 
 
 def postponed_comes_at_once() -> Patch:
-    """What was postponed comes back before its time."""
+    """Let postponed messages come back before their time."""
     return Attempts, "_due", lambda self, ctx, seconds, failed: ctx.timestamp + 1
 
 
 def lost_attempts_kill_nobody() -> Patch:
-    """The last attempt may be lost as often as it likes."""
+    """Let the last attempt be lost as often as it likes."""
     noted = Attempts._noted
 
     def never_the_last(self: Attempts, request: Any, message: Any) -> Any:
@@ -31,5 +31,5 @@ def lost_attempts_kill_nobody() -> Patch:
 
 
 def holds_up_nobody() -> Patch:
-    """What is behind a message that was postponed does not wait for it, though it should."""
+    """Let messages behind a postponed one come, though they should wait for it."""
     return Inboxes, "hold_up", lambda self, ctx, key, waiting: None

@@ -24,22 +24,22 @@ from tests.sim.cluster.broken import Patch
 
 
 def lease_margin_off() -> Patch:
-    """A successor waits less than the holder serves, by a tenth."""
+    """Let a successor wait less than the holder serves, by a tenth."""
     return leases, "DRIFT_SHARE", -0.1
 
 
 def lease_not_waited_for() -> Patch:
-    """A new leader takes the lease at once."""
+    """Let a new leader take the lease at once."""
     return Lease, "wait_seconds", lambda self, node_id: 0.0
 
 
 def lease_never_ends() -> Patch:
-    """A holder serves until it hears of another lease."""
+    """Let a holder serve until it hears of another lease."""
     return LeaseHolder, "serves", lambda self, now: self.has_lease
 
 
 def lease_starts_too_early() -> Patch:
-    """A new lease starts by its holder's own clock, wherever the one before it ends."""
+    """Start a new lease by its holder's own clock, wherever the one before it ends."""
 
     def successor(self: LeaseHolder) -> Lease:
         return leases.successor(self.lease, self._node_id, self._clock.now(), self._seconds)
@@ -48,7 +48,7 @@ def lease_starts_too_early() -> Patch:
 
 
 def lease_not_checked() -> Patch:
-    """What a deposed leaseholder proposed takes effect under its successor's lease."""
+    """Let proposals of a deposed leaseholder take effect under its successor's lease."""
     apply = RangeState.apply
 
     def unchecked(self: RangeState, index: int, *rest: Any) -> None:
@@ -65,7 +65,7 @@ def lease_not_checked() -> Patch:
 
 
 def vote_not_stored() -> Patch:
-    """A vote is given, and is forgotten with the process."""
+    """Forget a vote with the process."""
     hard_state = Journal._hard_state
 
     def without_vote(self: Journal, *base: int) -> bytes:
@@ -79,7 +79,7 @@ def vote_not_stored() -> Patch:
 
 
 def later_vote_not_stored() -> Patch:
-    """The same, if the member had entered the term before."""
+    """Forget a vote with the process if the member had entered the term before."""
 
     def set_term(self: Journal, term: int, vote: Any) -> None:
         entered = term > self.term
@@ -91,7 +91,7 @@ def later_vote_not_stored() -> Patch:
 
 
 def votes_for_anybody() -> Patch:
-    """A candidate's log need not be up to date (section 5.4.1)."""
+    """Vote for a candidate whose log is not up to date (section 5.4.1)."""
     return Elections, "_is_up_to_date", lambda self, asking: True
 
 
@@ -106,7 +106,7 @@ def sends_everything_early() -> Patch:
 
 
 def cuts_blindly() -> Patch:
-    """A follower cuts its log after the entry before the new ones, also where they agree."""
+    """Cut a follower's log after the entry before the new ones, also where they agree."""
 
     def take(self: FollowerReplication, message: Append) -> None:
         core, log = self._core, self._core.journal
@@ -122,7 +122,7 @@ def cuts_blindly() -> Patch:
 
 
 def commits_earlier_terms() -> Patch:
-    """A leader commits by counting also what an earlier leader had appended (section 5.4.2)."""
+    """Commit by counting also what an earlier leader had appended (section 5.4.2)."""
 
     def advance_commit(self: LeaderReplication) -> None:
         core = self._core
@@ -155,17 +155,17 @@ def never_syncs() -> Patch:
 
 
 def commits_twice() -> Patch:
-    """A commit that is sent again is not recognised by its transaction's id."""
+    """Do not recognise a commit that is sent again by its transaction's id."""
     return Committer, "_may_be_known", lambda self, request: False
 
 
 def reads_not_checked() -> Patch:
-    """A transaction commits whatever has changed since it read."""
+    """Commit a transaction whatever has changed since it read."""
     return sys.modules["postroom.ranges.transactions"], "_check_reads", lambda ctx, request: None
 
 
 def snapshot_lies() -> Patch:
-    """A snapshot claims the entries that its turn has applied and not written yet."""
+    """Claim the applied and unwritten entries of a turn for a snapshot."""
     open_snapshot = RangeState.open_snapshot
 
     def claims_more(self: RangeState) -> Any:
@@ -176,12 +176,12 @@ def snapshot_lies() -> Patch:
 
 
 def leads_unanswered() -> Patch:
-    """A leader goes on although no majority answers it."""
+    """Let a leader go on although no majority answers it."""
     return Elections, "_majority_answered_at", lambda self: self._core.now
 
 
 def waits_for_the_silent() -> Patch:
-    """A client stays with a node that says nothing any more."""
+    """Let a client stay with a node that is silent."""
     return link, "SILENT_SECONDS", 1e9
 
 

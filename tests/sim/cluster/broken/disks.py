@@ -10,7 +10,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def full_disk_stops_the_store() -> Patch:
-    """A full device is taken for one that has failed."""
+    """Take a full device for one that has failed."""
 
     def check_kept(self: DeviceSpace) -> None:
         if self.full:
@@ -20,7 +20,7 @@ def full_disk_stops_the_store() -> Patch:
 
 
 def nobody_frees_room() -> Patch:
-    """Deletions are refused like everything else."""
+    """Refuse deletions like everything else."""
 
     def concerns(self: Refusal, call: Call) -> bool:
         del self
@@ -30,7 +30,7 @@ def nobody_frees_room() -> Patch:
 
 
 def full_for_ever() -> Patch:
-    """The state is never written again, though there is room."""
+    """Never write the state again, though there is room."""
 
     def open_again(self: DeviceSpace) -> bool:
         return not self.full

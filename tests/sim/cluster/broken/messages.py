@@ -37,7 +37,7 @@ def peek_shows_later_messages() -> Patch:
 
 
 def peek_leaves_out_the_last() -> Patch:
-    """A page ends one message early, and says that it was the last one."""
+    """End a page one message early, and say that it was the last one."""
     fill = inboxes.fill
 
     def shorter(entries: Any, entries_max: int, bytes_max: int) -> Any:
@@ -48,7 +48,7 @@ def peek_leaves_out_the_last() -> Patch:
 
 
 def claims_nobody() -> Patch:
-    """What one transaction has been handed, the next one is handed too."""
+    """Hand the messages of one transaction to the next one, too."""
     claim = Claims.claim
 
     def in_private(
@@ -65,17 +65,17 @@ def claims_nobody() -> Patch:
 
 
 def claims_for_ever() -> Patch:
-    """What a transaction that was rolled back had taken is not free again."""
+    """Keep the messages of a transaction that was rolled back."""
     return Claims, "release", lambda self, transaction_id: []
 
 
 def free_mark_stays() -> Patch:
-    """A message that comes in below the free mark is stepped over."""
+    """Step over a message that comes in below the free mark."""
     return Claims, "arrived", lambda self, first: None
 
 
 def reaps_what_is_gone() -> Patch:
-    """A commit does not mind that another one has reaped the message."""
+    """Commit although another transaction has reaped the message."""
     find = Inboxes._find
 
     def blind(self: Inboxes, ctx: Any, key: bytes, ids: Any, mail: Any) -> Any:
@@ -87,7 +87,7 @@ def reaps_what_is_gone() -> Patch:
 
 
 def index_forgets_the_first() -> Patch:
-    """The index of inboxes names the newest message instead of the oldest one."""
+    """Name the newest message in the index of inboxes instead of the oldest one."""
     deliver = Inboxes.deliver
 
     def newest(self: Inboxes, ctx: Any, arrivals: Any) -> int:
@@ -102,7 +102,7 @@ def index_forgets_the_first() -> Patch:
 
 
 def delivers_twice() -> Patch:
-    """What was scheduled stays in the outbox when it is delivered."""
+    """Keep scheduled messages in the outbox when they are delivered."""
     deliver_due = Delivery.deliver_due
 
     def without_erasing(self: Delivery, ctx: Any, request: Any) -> Any:
@@ -117,7 +117,7 @@ def delivers_twice() -> Patch:
 
 
 def outbox_head_runs_ahead() -> Patch:
-    """The head cursor passes over what is stored while later entries are taken."""
+    """Let the head cursor pass over what is stored while later entries are taken."""
     store = Outbox.store
 
     def forgetful(self: Outbox, *rest: Any) -> bytes:
@@ -150,5 +150,5 @@ def one_dies_all_die() -> Patch:
 
 
 def buries_nothing() -> Patch:
-    """What can never succeed is just gone."""
+    """Drop what can never succeed."""
     return DeadLetters, "bury", lambda self, *_: None

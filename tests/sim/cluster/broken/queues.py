@@ -19,7 +19,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def acknowledges_whoever_asks() -> Patch:
-    """An attempt that was overtaken by another one ends the message too."""
+    """Let an attempt that was overtaken by another one end the message too."""
 
     def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
         lease = lease_of(ctx, manager, (attempt.key, attempt.kind, attempt.id))
@@ -31,7 +31,7 @@ def acknowledges_whoever_asks() -> Patch:
 
 
 def leases_run_out_early() -> Patch:
-    """A message is fired again while its consumer may still hold it."""
+    """Fire a message again while its consumer may still hold it."""
     take_expired = LeaseTable.take_expired
 
     def early(self: LeaseTable, now: float, leases_max: int) -> Any:
@@ -41,7 +41,7 @@ def leases_run_out_early() -> Patch:
 
 
 def fires_before_its_time() -> Patch:
-    """What is scheduled is ready a little early."""
+    """Make scheduled messages ready a little early."""
     become_due = Advance.become_due
 
     def early(self: Advance, messages_max: int) -> bool:
@@ -65,7 +65,7 @@ def concurrency_is_not_kept() -> Patch:
 
 
 def groups_are_not_ordered() -> Patch:
-    """A group fires on while one of its messages is held."""
+    """Let a group fire on while one of its messages is held."""
 
     def may(self: Firing, group: str, head: Entry) -> bool:
         return True
@@ -74,7 +74,7 @@ def groups_are_not_ordered() -> Patch:
 
 
 def kinds_are_ignored() -> Patch:
-    """A consumer is given what it has not asked for."""
+    """Give a consumer what it has not asked for."""
 
     def takes(self: Wish, entry: Entry) -> bool:
         return True
@@ -83,7 +83,7 @@ def kinds_are_ignored() -> Patch:
 
 
 def expiry_leaves_the_lease() -> Patch:
-    """What ran out is fired again, and held by its former consumer too."""
+    """Fire an expired message again while its former consumer still holds it."""
 
     def removed(self: Manager, locator: Any, _: object) -> None:
         return None

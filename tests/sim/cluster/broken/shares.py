@@ -10,7 +10,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def shares_go_by_client() -> Patch:
-    """A program has as many turns as it has sessions."""
+    """Give a program as many turns as it has sessions."""
     add = Rounds.add
 
     def add_alone(self: Rounds[Any], principal: Hashable, member: Any) -> None:

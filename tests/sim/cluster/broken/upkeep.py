@@ -22,7 +22,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def collection_ignores_protections() -> Patch:
-    """What a snapshot still reads is removed."""
+    """Remove what a snapshot still reads."""
     return Protections, "limit", lambda self, threshold: threshold
 
 
@@ -38,7 +38,7 @@ def collects_too_early() -> Patch:
 
 
 def collection_is_not_told() -> Patch:
-    """Reads below the threshold are answered from what is left."""
+    """Answer reads below the threshold from what is left."""
 
     def advance(self: GarbageLists, ctx: Any, last: bytes) -> None:
         ctx.after.append(lambda: self._skip_to(last))
@@ -47,7 +47,7 @@ def collection_is_not_told() -> Patch:
 
 
 def collects_heads() -> Patch:
-    """A head goes although it holds a newer value than the tombstone that was listed."""
+    """Remove a head although it holds a newer value than the tombstone that was listed."""
 
     def remove(self: GarbageLists, ctx: Any, garbage: list[bytes], stamp: bytes) -> int:
         for key in garbage:
@@ -72,13 +72,13 @@ def garbage_is_not_listed() -> Patch:
 
 
 def feed_forgets() -> Patch:
-    """The feed remembers only the last change of each proposal."""
+    """Remember only the last change of each proposal."""
     remember = ChangeFeed._remember
     return ChangeFeed, "_remember", lambda self, changes, last: remember(self, changes[-1:], last)
 
 
 def watches_are_not_found() -> Patch:
-    """A commit wakes none of those that watch spans."""
+    """Wake none of the watches of spans at a commit."""
     holding = Spans.holding
 
     def points(self: Spans, key: bytes) -> list[Span]:
@@ -88,12 +88,12 @@ def watches_are_not_found() -> Patch:
 
 
 def long_checks_hear_nothing() -> Patch:
-    """What is written beside a check is not compared with what it has seen."""
+    """Do not compare writes beside a check with what it has seen."""
     return LongChecks, "hear", lambda self, written: None
 
 
 def feed_promises_too_much() -> Patch:
-    """An answer says that it is complete farther than it is."""
+    """Answer that a feed is complete farther than it is."""
     feed = sys.modules["postroom.ranges.feed"]
     bounded = feed._bounded
 
@@ -121,7 +121,7 @@ def feed_begins_late() -> Patch:
 
 
 def locks_everybody() -> Patch:
-    """A lock is granted to everybody."""
+    """Grant a lock to everybody."""
     acquire = LockTable.acquire
 
     def one_each(self: LockTable, token: Token, transaction_id: bytes, now: int = 0) -> None:
@@ -150,7 +150,7 @@ def wakes_nobody() -> Patch:
 
 
 def collector_ends() -> Patch:
-    """A service ends after its first round."""
+    """End a service after its first round."""
 
     async def run(self: Collector) -> None:
         await self._sleep(self._interval_seconds)
