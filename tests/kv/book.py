@@ -91,7 +91,7 @@ class Book:
         self.storage.write_turn({**writes, STATE: keys.u64(index)}, sync=sync)
 
     def apply(self, group: int, index: int) -> None:
-        """The state includes the entries up to ``index``, and nobody else needs them."""
+        """Let the state include the entries up to ``index``, which are not needed elsewhere."""
         self.groups.bases[group] = index
         held = self.groups.entries[group]
         for each in [each for each in held if each <= index]:

@@ -84,7 +84,7 @@ _KINDS: Final[dict[type, tuple[str, Callable[[Any], str], Callable[[str], Any]]]
 
 
 def to_json(part: Any) -> Any:
-    """A part as JSON can tell it."""
+    """Return a part as JSON can tell it."""
     if isinstance(part, tuple):
         return [to_json(each) for each in part]
     if part is None or isinstance(part, bool):
@@ -94,7 +94,7 @@ def to_json(part: Any) -> Any:
 
 
 def of_json(told: Any) -> Any:
-    """The reverse."""
+    """Return the part that JSON tells."""
     if isinstance(told, list):
         return tuple(of_json(each) for each in told)
     if isinstance(told, dict):
@@ -112,7 +112,7 @@ def recorded() -> Iterator[tuple[tuple[Any, ...], bytes]]:
 
 
 def main() -> int:
-    """Writes the file."""
+    """Write the file."""
     layer = importlib.import_module("fdb.tuple")
     chance = Random("tuples of FoundationDB")
     tuples = [(edge,) for edge in EDGES] + [drawn(chance) for _ in range(RECORDED)]

@@ -40,7 +40,7 @@ class OnDisk:
             engine.close()
 
     def tables(self, folder: Path) -> list[Path]:
-        """The table files."""
+        """Return the table files."""
         return sorted(folder.glob("*.ldb" if self.name == "leveldb" else "*.sst"))
 
     @property
@@ -52,11 +52,11 @@ class OnDisk:
 
 
 def newest_log(folder: Path) -> Path:
-    """The log that the engine writes, or wrote last."""
+    """Return the log that the engine writes, or wrote last."""
     return max(folder.glob("[0-9]*.log"))
 
 
 def crash(live: Path, copy: Path) -> Path:
-    """What is left of the store in ``live`` if its process dies now."""
+    """Copy what is left of the store in ``live`` if its process dies now."""
     shutil.copytree(live, copy)
     return copy

@@ -25,7 +25,7 @@ HALF = SEGMENT_BYTES // 2
 
 
 def begun_and_given_up(number: int, fault: WriteFault, power: Random | None) -> tuple[Book, int]:
-    """A log whose segment ``number`` was begun and given up; and the index of the next entry."""
+    """Return a log whose segment ``number`` was begun and given up, and the next index."""
     book, index = Book(), 1
     for _ in range(number - 1):
         book.add(1, index, HALF)

@@ -23,7 +23,7 @@ def engine_of(writes: WriteSet) -> MemoryEngine:
 
 
 def drawn(random: Random) -> tuple[WriteSet, dict[bytes, list[bytes]]]:
-    """What is stored, and of each key its versions, the newest first."""
+    """Return what is stored, and of each key its versions, the newest first."""
     writes: WriteSet = {}
     known: dict[bytes, list[bytes]] = {}
     for key in random.sample(KEYS, random.randrange(1, len(KEYS))):

@@ -67,7 +67,7 @@ class Background:
         )
 
     def turns(self, seconds: float) -> list[tuple[bytes, bytes]]:
-        """What is compacted within ``seconds`` from now."""
+        """Return what is compacted within ``seconds`` from now."""
         before = len(self.engine.compacted)
         for _ in range(10):
             self.compaction.look()
@@ -173,7 +173,7 @@ PAIRS = 40_000
 
 @pytest.fixture(params=INSTALLED)
 def gathering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gathering]:
-    """An engine on disk in which ``PAIRS`` pairs were written, and deleted again."""
+    """Yield an engine on disk in which ``PAIRS`` pairs were written, and deleted again."""
     engine: Any = OnDisk(request.param).open(tmp_path)
     writer = StateWriterThread()
     gathered = Gathering(engine, 1000, lambda _: None, writer)

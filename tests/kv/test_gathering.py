@@ -161,7 +161,7 @@ class SlowState(State):
 
 
 def read_beside(state: State, lower: bytes, upper: bytes) -> list[list[tuple[bytes, bytes]]]:
-    """What another thread reads, unless it has to wait."""
+    """Return what another thread reads, unless it has to wait."""
     found: list[list[tuple[bytes, bytes]]] = []
     reader = threading.Thread(
         target=lambda: found.append(list(state.gathering.iterate(lower, upper))), daemon=True

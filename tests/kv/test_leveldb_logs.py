@@ -36,7 +36,7 @@ def flip(file: Path, at: int) -> None:
 
 @pytest.fixture
 def crashed(tmp_path: Path) -> Path:
-    """A folder as a crash leaves it: 300 write sets of one key of 1000 bytes are in its log."""
+    """Return a folder as a crash leaves it: 300 write sets of 1000 bytes are in its log."""
     engine = LevelDBEngine.open(tmp_path / "live")
     for number in range(300):
         engine.write({b"%03d" % number: os.urandom(1000)}, sync=False)
@@ -47,7 +47,7 @@ def crashed(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cut_short(tmp_path: Path) -> tuple[Path, int]:
-    """A folder that crashed in the write of a record over many blocks, and where that begins."""
+    """Return a folder that crashed in the write of a long record, and the record's beginning."""
     engine = LevelDBEngine.open(tmp_path / "live")
     engine.write({b"%03d" % number: os.urandom(1000) for number in range(50)}, sync=True)
     engine.write({b"x": os.urandom(1000)}, sync=True)
@@ -81,7 +81,7 @@ def encoded_log(batches: Iterable[bytes]) -> bytes:
 
 @pytest.fixture
 def two_logs(crashed: Path) -> Path:
-    """A folder whose memtable was about to become a table when the process died: two logs."""
+    """Return a folder with two logs: its memtable was about to become a table."""
     log = newest_log(crashed)
     batches = list(torn_log.records(log.read_bytes()))
     assert encoded_log(batches) == log.read_bytes()

@@ -1,5 +1,6 @@
-"""A folder is free again once its engine is closed, in whatever state that is, and whoever still
-holds an error of it.
+"""A folder is free again once its engine is closed, in whatever state that is.
+
+An error of it that is still held does not keep it.
 """
 
 from __future__ import annotations

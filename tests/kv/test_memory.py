@@ -16,7 +16,7 @@ from postroom.kv.sorted_map import CHUNK_KEYS, SortedMap
 
 
 def numbered(engine: MemoryEngine, syncs: list[bool]) -> None:
-    """Writes the numbers 0, 1, 2... each in a write set of its own."""
+    """Write the numbers 0, 1, 2... each in a write set of its own."""
     for number, sync in enumerate(syncs):
         engine.write({b"%03d" % number: b"", b"last": b"%d" % number}, sync=sync)
 

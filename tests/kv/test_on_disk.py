@@ -30,7 +30,7 @@ def flip(file: Path, at: int) -> None:
 
 @pytest.fixture
 def crashed(on_disk: OnDisk, tmp_path: Path) -> Path:
-    """A folder as a crash leaves it: 300 write sets of one key of 1000 bytes are in its log."""
+    """Return a folder as a crash leaves it: 300 write sets of 1000 bytes are in its log."""
     engine = on_disk.open(tmp_path / "live")
     for number in range(300):
         engine.write({b"%03d" % number: os.urandom(1000)}, sync=False)
@@ -41,7 +41,7 @@ def crashed(on_disk: OnDisk, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def table(on_disk: OnDisk, tmp_path: Path) -> Path:
-    """The only table file of a folder with 1000 keys."""
+    """Return the only table file of a folder with 1000 keys."""
     engine = on_disk.open(tmp_path / "table")
     engine.write({b"%03d" % number: os.urandom(100) for number in range(1000)}, sync=False)
     engine.close()
@@ -139,7 +139,7 @@ def test_a_path_that_cannot_be_a_folder(on_disk: OnDisk, tmp_path: Path) -> None
 
 @pytest.fixture
 def small_device(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB of its own."""
+    """Yield a file system of 4 MiB of its own."""
     folder = tmp_path / "device"
     folder.mkdir()
     mount(folder, "size=4m", ["-t", "tmpfs", "tmpfs"])
@@ -208,7 +208,7 @@ def test_zeros_after_the_end_of_the_log_are_no_damage(on_disk: OnDisk, crashed: 
 
 @pytest.fixture
 def cut_short(on_disk: OnDisk, tmp_path: Path) -> tuple[Path, int]:
-    """A folder that crashed in the write of a record over many blocks, and where that begins."""
+    """Return a folder that crashed in the write of a long record, and the record's beginning."""
     engine = on_disk.open(tmp_path / "live")
     engine.write({b"%03d" % number: os.urandom(1000) for number in range(50)}, sync=True)
     engine.write({b"x": os.urandom(1000)}, sync=True)

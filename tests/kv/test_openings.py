@@ -15,8 +15,10 @@ from tests.kv.book import Book, entry
 
 
 def test_records_lost_with_their_opening_do_not_come_back() -> None:
-    """Of the second opening's records the power loses the first one. The third one writes another
-    record in its place, just as long, and is killed: what once followed there does not follow now.
+    """The power loses the first of the second opening's records.
+
+    The third opening writes another record in its place, just as long, and is killed. The records
+    that once followed there do not follow now.
     """
     book = Book()
     for index in range(1, 5):

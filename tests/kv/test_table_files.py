@@ -86,7 +86,7 @@ def test_a_share_of_the_descriptors_is_for_tables(
 
 @pytest.fixture
 def filled(on_disk: OnDisk, tmp_path: Path) -> Iterator[Any]:
-    """An engine with ``PAIRS`` pairs in table files."""
+    """Yield an engine with ``PAIRS`` pairs in table files."""
     source = random.Random(1)
     engine = on_disk.open(tmp_path)
     for first in range(0, PAIRS, 1000):

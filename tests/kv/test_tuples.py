@@ -49,7 +49,7 @@ RANKS: list[tuple[type, Callable[[Any], Any]]] = [
 
 
 def rank(part: object) -> tuple[int, Any]:
-    """An order of parts that is written down independently of how they are packed."""
+    """Return the rank of a part, written down independently of how parts are packed."""
     return next((at, of(part)) for at, (kind, of) in enumerate(RANKS) if type(part) is kind)
 
 

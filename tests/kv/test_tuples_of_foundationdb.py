@@ -40,7 +40,7 @@ def test_the_package_itself_if_it_is_there() -> None:
 
 
 def _layer() -> ModuleType:
-    """The pure part of the package ``foundationdb``, which needs no library of its own."""
+    """Return the pure part of the package ``foundationdb``, which needs no library of its own."""
     try:
         return importlib.import_module("fdb.tuple")
     except ImportError:

@@ -175,7 +175,7 @@ def test_a_request_that_is_too_large_is_refused_and_others_of_its_frame_are_not(
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The items that were gone over, or decoded, since it was last asked."""
+    """Yield the items that were gone over, or decoded, since the last call."""
     done = [0, 0]
     skip = PackedWalk.skip
 
@@ -338,8 +338,9 @@ def outcome(decode: Any, frame: bytes) -> Any:
 def test_both_decoders_say_the_same_of_whatever_comes(
     monkeypatch: pytest.MonkeyPatch, stretch: int
 ) -> None:
-    """But for what is too large. (Few numbers are withdrawn: of real stretches there is room for
-    as many as there may be.)
+    """Both decoders agree, but for what is too large.
+
+    Few numbers are withdrawn: real stretches have room for as many as there may be.
     """
     monkeypatch.setattr(limits, "FRAME_STRETCH_BYTES", stretch)
     random = Random(stretch)

@@ -40,13 +40,13 @@ class Overheard:
         self.router: Router
 
     def open(self, link: int, address: str) -> None:
-        """It is open."""
+        """Do nothing: the stream is open."""
 
     def output(self, link: int) -> None:
-        """Looked for."""
+        """Do nothing: output is looked for."""
 
     def close(self, link: int) -> None:
-        """It stays open."""
+        """Do nothing: the stream stays open."""
 
     def alarm(self, when: float) -> None:
         """No time passes."""
@@ -61,7 +61,7 @@ class Overheard:
             self.router.received(1, frame)
 
     def note_first(self, arrow: str, data: bytes) -> None:
-        """A preamble and a frame, as they are sent."""
+        """Note a preamble and a frame, as they are sent."""
         (frame,) = streams.Incoming().feed(data)
         preamble = streams.PREAMBLE.decode().strip()
         self.lines.append(f"{arrow} {preamble} {plain(msgspec.msgpack.decode(frame))}")

@@ -88,7 +88,7 @@ class HistoryMachine:
         return self.opened[-1]
 
     def _chunks(self, frozen: EngineSnapshot) -> Iterator[bytes]:
-        """A few pairs each; the applied index comes first, as it does in a range."""
+        """Yield a few pairs each; the applied index comes first, as it does in a range."""
         pairs = [(APPLIED, frozen.get(APPLIED)), *frozen.iterate(HISTORY, HISTORY + b"\xff" * 9)]
         try:
             for first in range(0, len(pairs), self.pairs_per_chunk):
@@ -304,7 +304,7 @@ class Cluster:
                     assert not agreed or mine == theirs, f"logs differ at {index}"
 
     def check_outcomes(self) -> None:
-        """What was told is true, and everything was told."""
+        """Check that what was told is true, and everything was told."""
         histories = [set(each.machine.history().values()) for each in self.current()]
         for proposed in self.proposed:
             applied = [proposed.command in history for history in histories]

@@ -28,7 +28,7 @@ NOOP_PAYLOAD = b"\x01"
 
 
 def command(text: bytes) -> bytes:
-    """The payload of an entry with a command."""
+    """Return the payload of an entry with a command."""
     return b"\x00" + text
 
 
@@ -81,14 +81,14 @@ class ScriptedPeers:
         return self.consensus.stage()
 
     def turn(self, *said: tuple[int, Message]) -> list[tuple[int, Message]]:
-        """What the member says when told what is ``said``."""
+        """Return what the member says when told what is ``said``."""
         self.engine.write(self.stage(*said), sync=True)
         self.consensus.release()
         outbound, self.outbound = self.outbound, []
         return outbound
 
     def ask(self, sender: int, message: Message) -> list[Message]:
-        """What the member answers to ``sender`` alone."""
+        """Return what the member answers to ``sender`` alone."""
         return [answer for to, answer in self.turn((sender, message)) if to == sender]
 
     def wait(self, seconds: float) -> list[tuple[int, Message]]:

@@ -148,7 +148,7 @@ def test_random_turns_are_found_again() -> None:
 
 
 def random_changes(rng: random.Random, book: Book) -> list[tuple]:
-    """Changes that go together: each depends on those before."""
+    """Return changes that go together: each depends on those before."""
     log = book.journal
     last, base, term = log.last_index, log.base_index, log.last_term
     changes: list[tuple] = []

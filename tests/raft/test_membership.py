@@ -34,7 +34,7 @@ def change(cluster: Cluster, *changes: Change) -> None:
 
 
 def join(cluster: Cluster, node: int) -> Member:
-    """A node that knows the first members, and is none of them."""
+    """Add a node that knows the first members, and is none of them."""
     cluster.members[node] = Member(cluster, node)
     return cluster.members[node]
 

@@ -14,7 +14,7 @@ class Net:
         self.ends: list[MemoryTransport] = [self.network.attach(node) for node in (1, 2, 3)]
 
     def send(self, count: int) -> list[bytes]:
-        """What node 2 gets of ``count`` frames from node 1, in a minute."""
+        """Return what node 2 gets of ``count`` frames from node 1, in a minute."""
         for number in range(count):
             self.ends[0].send(2, b"%d" % number)
         self.now += 60.0

@@ -34,7 +34,7 @@ PACKAGE = Path(postroom.raft.__path__[0])
 
 @pytest.fixture(scope="module")
 def original() -> object:
-    """An object of the library itself."""
+    """Return an object of the library itself."""
     configuration = SyncObjConf(autoTick=False)
     return pysyncobj.SyncObj(Node(1), [Node(2)], configuration, transport=_SilentTransport())
 

@@ -1,5 +1,7 @@
-"""Random schedules of crashes, partitions, losses, proposals, transfers and changes of the members,
-with snapshots and quiet times in between: what must always hold, holds.
+"""Random schedules, in which the invariants always hold.
+
+They have crashes, partitions, losses, proposals, transfers and changes of the members, with
+snapshots and quiet times in between.
 
 A failing seed repeats with ``pytest "tests/raft/test_random_schedules.py::test_safety[SEED]"``.
 """
@@ -79,7 +81,7 @@ class Schedule:
         cluster.check_outcomes()
 
     def told(self) -> list:
-        """The proposals of members that did not crash since: the others have nobody to tell."""
+        """Return the proposals of members that did not crash since: the others were not told."""
         return [each for each in self.cluster.proposed if each.command not in self.orphaned]
 
     # What can happen.
@@ -101,8 +103,9 @@ class Schedule:
             member.group.transfer_leadership(self.random.choice([None, 1, 2, 3]))
 
     def change_members(self) -> None:
-        """Anybody may be added, promoted before it has caught up, replaced or removed, the leader
-        too.
+        """Add, promote, replace or remove any member, the leader too.
+
+        A member may be promoted before it has caught up.
         """
         member = self._somebody()
         if member is not None:
@@ -126,7 +129,7 @@ class Schedule:
             self._crash(member, power=self.random.random() < 0.7)
 
     def crash_in_the_middle(self) -> None:
-        """The power goes after the write was staged, or written, or synced, but not released."""
+        """Let the power fail after the write was staged, or written, or synced, but not released."""
         member = self._somebody()
         if member is not None:
             writes = member.consensus.stage()

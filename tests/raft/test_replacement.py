@@ -41,7 +41,7 @@ def with_learner(*, caught_up: bool = True) -> ScriptedPeers:
 
 
 def replacing() -> ScriptedPeers:
-    """The joint members are in the log of member 1, who leads."""
+    """Return peers with the joint members in the log of member 1, who leads."""
     peers = with_learner()
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.turn()
@@ -190,7 +190,7 @@ def joined(cluster: Cluster, node: int) -> Member:
 
 
 def leader_for(cluster: Cluster, *others: int) -> Member:
-    """The leader, which is none of ``others``."""
+    """Return the leader, which is none of ``others``."""
     cluster.run_until(lambda: cluster.leader is not None)
     if cluster.elect().node in others:
         cluster.elect().group.transfer_leadership(

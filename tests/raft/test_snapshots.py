@@ -37,7 +37,7 @@ def chunk(ordinal: int, *, final: bool = False, transfer: int = 1, index: int = 
 
 
 def install(peers: ScriptedPeers) -> list:
-    """Turns until the snapshot is in place; what was said meanwhile."""
+    """Take turns until the snapshot is in place; return what was said meanwhile."""
     said: list = []
     while peers.group.is_installing:
         said += peers.turn()
@@ -54,7 +54,7 @@ def spooled(peers: ScriptedPeers) -> int:
 
 
 def behind(cluster: Cluster, commands: int = 30) -> Member:
-    """A member that was away for too long, and is back."""
+    """Return a member that was away for too long, and is back."""
     cluster.replicate(3)
     away = cluster.followers()[0].node
     cluster.crash(away)

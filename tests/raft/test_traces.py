@@ -45,7 +45,7 @@ class Trace:
         self._peers = ScriptedPeers()
 
     def play(self, line: str) -> str:
-        """The line, with its answer."""
+        """Return the line, with its answer."""
         told = line.partition(ARROW)[0].rstrip()
         if not told or told.startswith("#"):
             return line
@@ -77,7 +77,7 @@ class Trace:
 
 
 def parsed(told: str) -> Any:
-    """A message by its name and the fields that matter; flags by name."""
+    """Return a message by its name and the fields that matter; flags by name."""
     name, *words = told.split()
     kind = getattr(messages, name)
     fields: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def entry(word: str) -> tuple[int, bytes]:
 
 
 def described(said: list[tuple[int, Any]]) -> str:
-    """What the member says, to whom."""
+    """Return what the member says, to whom."""
     return "; ".join(f"{to}: {_message(message)}" for to, message in said) or "nothing"
 
 

@@ -88,7 +88,7 @@ def test_both_copies_of_a_commit_sent_twice_end_with_their_time() -> None:
 
 
 def _change(one_range: OneRange, number: int) -> CommitTransaction[Any]:
-    """A transaction that has read the key just now, and writes it."""
+    """Return a transaction that has read the key just now, and writes it."""
     at = one_range.ask(Get(b"k")).answers[0][0].timestamp
     return CommitTransaction(
         b"c" * 8 + number.to_bytes(8, "big"), BEGAN, 60.0, at, b"k", [b"k"], [], [Put(b"k", b"new")]

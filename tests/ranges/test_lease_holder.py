@@ -55,7 +55,7 @@ class Side:
 
 @pytest.fixture
 def sides() -> tuple[Side, Side]:
-    """The holder, which has just begun to serve, and another node."""
+    """Return the holder, which has just begun to serve, and another node."""
     holder, other = Side(1), Side(2)
     lease = holder.ask()
     holder.apply(lease)

@@ -43,7 +43,7 @@ class Trace:
         self._proposed: Lease = leases.NOBODY
 
     def play(self, line: str) -> str:
-        """The line, with its answer."""
+        """Return the line, with its answer."""
         told = line.partition(ARROW)[0].rstrip()
         if not told or told.startswith("#"):
             return line

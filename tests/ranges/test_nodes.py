@@ -39,13 +39,13 @@ def node(node_id: int, address: str = "", *, retired: bool = False) -> NodeDescr
 
 
 def admit(request: AdmitNode, *nodes: NodeDescriptor) -> Admitted:
-    """What comes of a request, where ``nodes`` are the nodes and three numbers were given."""
+    """Admit a request among ``nodes``, after three numbers were given."""
     admission: Admitted = evaluate(request, *nodes)[0]
     return admission
 
 
 def evaluate(request: Any, *nodes: NodeDescriptor, secret: bytes = b"") -> tuple[Any, WriteSet]:
-    """The answer, and what is written."""
+    """Return the answer, and what is written."""
     engine, registry = MemoryEngine(), Registry()
     NodeRecords(1).register(registry)
     engine.write(founding_writes(1, Nodes(CLUSTER, 4, nodes), secret), sync=True)

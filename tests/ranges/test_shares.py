@@ -76,7 +76,7 @@ class Flood:
             self._store.node.submit(_Put(self, request))
 
     def run(self, wanted: Any) -> int:
-        """Turns until ``wanted``, or until the flood is over; how many of them there were."""
+        """Take turns until ``wanted``, or the end of the flood; return how many."""
         self.fill()
         while not wanted() and self._turns < TURNS:
             self._store.node.turn()

@@ -17,7 +17,7 @@ OUTSIDE = {keys.store_key("store"): b"me", keys.raft_log_prefix(1) + b"h": b"har
 
 
 def engine(count: int, value: bytes = b"v" * 1000, *, applied: int = 7) -> MemoryEngine:
-    """A node whose range holds ``count`` keys."""
+    """Return the engine of a node whose range holds ``count`` keys."""
     made = MemoryEngine()
     made.write({**OUTSIDE, APPLIED_KEY: keys.u64(applied)}, sync=True)
     made.write({keys.head_key(b"%06d" % n): value for n in range(count)}, sync=True)

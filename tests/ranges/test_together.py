@@ -41,8 +41,9 @@ def _held() -> OneRange:
 
 
 def test_a_read_after_an_immediate_answer_sees_the_write_in_another_range() -> None:
-    """The failing request has nothing to write, so it is answered in this very turn. By then the
-    write in the other range has its timestamp, so a later read must not miss it.
+    """The failing request has nothing to write, and is answered in this very turn.
+
+    By then the write in the other range has its timestamp: a later read must not miss it.
     """
     first, second = _held(), _held()
     read, write = Asked(Get(b"k")), Asked(_commit(Put(b"k", b"new")))

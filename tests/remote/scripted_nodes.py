@@ -151,7 +151,7 @@ class World:
         self.read()
 
     def to(self, address: str) -> Stream:
-        """The open stream there."""
+        """Return the open stream to an address."""
         found = [each for each in self.streams.values() if each.open and each.address == address]
         assert found, f"no stream to {address}"
         return found[-1]
@@ -160,7 +160,7 @@ class World:
         return any(each.open and each.address == address for each in self.streams.values())
 
     def settle(self, address: str = "a:1") -> Stream:
-        """A node welcomes the client, as the leader."""
+        """Let a node welcome the client, as the leader."""
         stream = self.to(address)
         stream.welcome(leader=next(node for node, at in NODES if at == address))
         return stream
@@ -185,7 +185,7 @@ GET = Get(b"k")
 
 
 def only(stream_requests: dict[int, object]) -> int:
-    """The number of the only request."""
+    """Return the number of the only request."""
     (number,) = stream_requests
     return number
 

@@ -36,8 +36,9 @@ LOOK_SECONDS: Final = 1.0
 
 
 def why_not(words: str, address: str, **options: Any) -> Error:
-    """What connecting fails with: an error of those ``words``. A machine that is held up may not
-    know in time why, and is given longer.
+    """Return the error with which connecting fails: one of those ``words``.
+
+    A machine that is held up may not know the reason in time, and is given longer.
     """
     told = Error("connected")
     for seconds in (2.0, 8.0, 32.0):

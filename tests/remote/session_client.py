@@ -44,7 +44,7 @@ class Client:
         self.say(1, self.clock, list(enumerate(requests, first)), withdrawn, False)
 
     def read(self) -> list[Any]:
-        """The frames that have come since."""
+        """Return the frames that have come since the last call."""
         messages = []
         while (frame := self.session.take()) is not None:
             messages.append(message := frames.from_node(frame))

@@ -15,7 +15,7 @@ import postroom.aio
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An address that refuses."""
+    """Yield an address that refuses."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, and nobody listens
         yield f"127.0.0.1:{taken.getsockname()[1]}"
@@ -23,7 +23,7 @@ def refusing() -> Iterator[str]:
 
 @pytest.fixture
 def silent() -> Iterator[str]:
-    """An address that takes connections, and says nothing."""
+    """Yield an address that takes connections, and says nothing."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

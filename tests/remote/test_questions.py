@@ -18,7 +18,7 @@ STEPS = 40
 
 
 def cancelled_at_every_step(answer: bytes) -> list[dict[str, Any]]:
-    """What the event loop complains of, where a node says ``answer`` and hangs up."""
+    """Return the complaints of the event loop if a node says ``answer`` and hangs up."""
     complaints: list[dict[str, Any]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

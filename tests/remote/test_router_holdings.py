@@ -133,8 +133,9 @@ def test_a_clock_that_a_node_refuses_is_set_back_and_the_request_goes_on() -> No
 
 
 def test_time_stands_for_a_client_as_long_as_it_does_for_the_nodes() -> None:
-    """Their wall clocks were set back, and catch up after an hour, not after seconds: whatever
-    began by a clock that goes on would wait for that.
+    """The wall clocks of the nodes were set back, and catch up after an hour.
+
+    A transaction that begins by a clock that goes on would wait for that.
     """
     world = World()
     stream = world.settle()

@@ -75,8 +75,10 @@ def test_a_request_withdrawn_while_it_is_written_is_answered_once(store: Store) 
 def test_a_number_reused_after_a_withdrawal_gets_its_own_answer(
     store: Store,
 ) -> None:
-    """The first one was under way. Its answer was taken for that of the second one, and its bytes
-    were taken off twice: so a client could make room for any number of bytes.
+    """The first request is under way.
+
+    Its answer must not be taken for that of the second one, nor its bytes be taken off twice: a
+    client could make room for any number of bytes.
     """
     client = Client(sessions := Sessions(store.node))
     client.read()
@@ -161,8 +163,9 @@ def test_a_session_stops_reading_from_a_client_with_unread_answers(store: Store)
 def test_a_session_reads_again_from_a_client_whose_turn_came_late(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody was told that there was room again: what it said next was read when it was answered,
-    and until then it took the node for dead.
+    """The client is told that there is room again.
+
+    Otherwise its next frame is read when it is answered, and until then it takes the node for dead.
     """
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 2)
     sessions = Sessions(store.node)

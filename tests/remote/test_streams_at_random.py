@@ -1,5 +1,7 @@
-"""Clients and a node, with the real shells between them, over wires that delay, split, stall and
-break at random: nobody waits for ever, or for a timer that only hides a lost wake-up.
+"""Clients and a node, with the real shells between them, over random wires.
+
+The wires delay, split, stall and break. No client waits for ever, or for a timer that only hides a
+lost wake-up.
 """
 
 from __future__ import annotations

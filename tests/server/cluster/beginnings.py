@@ -152,7 +152,7 @@ class Beginning:
                 self._join(machine, decision.addresses)
 
     def _write(self, machine: Machine, writes: WriteSet) -> None:
-        """A process may end before a write, or right after it."""
+        """Write, or end the process before the write, or right after it."""
         if self.random.random() < self.crash_chance:
             raise Crash
         machine.engine.write(writes, sync=True)
@@ -186,7 +186,7 @@ class Beginning:
         return machine.runs and is_it
 
     def _follow(self, machine: Machine) -> None:
-        """The leader's state comes here."""
+        """Bring the leader's state to a machine."""
         leader = self._leader(machine.cluster_id)
         if leader is not None and leader is not machine:
             nodes = leader.nodes()

@@ -55,7 +55,7 @@ class Serving:
 
 @asynccontextmanager
 async def serving(folder: Path, address: str, *first: str, **other: Any) -> AsyncIterator[Serving]:
-    """A node that is ready, and is stopped at the end."""
+    """Yield a node that is ready, and stop it at the end."""
     node = Serving(folder, address, *first, **other)
     try:
         await node.wait_ready()

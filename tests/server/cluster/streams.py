@@ -107,7 +107,7 @@ async def talkers(*node_ids: int) -> AsyncIterator[list[Talker]]:
 
 
 async def until(holds: Callable[[], object]) -> None:
-    """Waits until ``holds`` does; asked again every few milliseconds."""
+    """Wait until ``holds`` does; ask again every few milliseconds."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not holds():
             await asyncio.sleep(0.005)

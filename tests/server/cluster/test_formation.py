@@ -182,8 +182,10 @@ def test_the_disk_of_who_joins_has_no_members_of_its_own() -> None:
 
 
 def test_a_founding_that_was_cut_short_leaves_no_records() -> None:
-    """Its state was durable, the record of the store was not; then the disk joined another cluster,
-    and had its members, its nodes and its secret from the one that never was.
+    """The state is durable and the record of the store is not when the founding is cut short.
+
+    The disk that then joins another cluster must not have members, nodes and the secret of the one
+    that never was.
     """
     disk, never, nodes = MemoryDisk(), cluster(A, B, C), cluster(B, A, name=NEW)
     storage = open_storage(disk, Random(1))

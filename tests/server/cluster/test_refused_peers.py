@@ -56,7 +56,7 @@ class Stranger:
         return frames
 
     async def say(self, argument: bytes, *frames: bytes) -> str:
-        """The code with which the stream ends; empty: none was given."""
+        """Return the code with which the stream ends; empty: none was given."""
         await self.open(argument)
         for frame in frames:
             self.writer.write(framed(frame))
