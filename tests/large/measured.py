@@ -184,7 +184,7 @@ class Served:
         self.answers = self._attacker.answers
 
     def until(self, asker: Attacker, number: int) -> int:
-        """Take turns, each with a question, until an answer comes; return how many were answered."""
+        """Take turns, each with a question, until an answer comes; return how many came."""
         before = len(self.answers)
         while not asker.has(number):
             self._target.turn()

@@ -129,7 +129,7 @@ class Schedule:
             self._crash(member, power=self.random.random() < 0.7)
 
     def crash_in_the_middle(self) -> None:
-        """Let the power fail after the write was staged, or written, or synced, but not released."""
+        """Let the power fail after the write was staged, written or synced, but not released."""
         member = self._somebody()
         if member is not None:
             writes = member.consensus.stage()

@@ -108,7 +108,7 @@ class Faults:
         self._look_after()
 
     def _look_after(self) -> None:
-        """Look after nodes with failing writes: they may notice a failure later, at the next write."""
+        """Look after nodes with failing writes: they may notice a failure at the next write."""
         if self.is_over and self._failing:
             for machine in self._cluster.machines:
                 if machine.node is not None and machine.node.failed and machine in self._failing:
