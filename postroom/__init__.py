@@ -4,8 +4,8 @@ This module hands on the public names and nothing else; the asyncio forms are in
 :mod:`postroom.aio`.
 
 A name is imported when it is used for the first time. All of them together bring the client and the
-server, 0.6 s of a processor; who connects needs no server, and a process of Spark's not even all of
-the client.
+server, 0.6 s of a processor. A program that connects needs no server, and a process of Spark's not
+even all of the client.
 """
 
 from importlib import import_module
@@ -187,7 +187,7 @@ _HOMES: Final = {
     "Put": "postroom.ranges.requests",
     "open": "postroom.server.embedded",
 }
-"""Where each public name is; those of ``TYPE_CHECKING`` are the same."""
+"""The module of each public name, in agreement with those of ``TYPE_CHECKING``."""
 _OTHER_NAMES: Final = {"SearchHit": "Hit"}
 
 if not TYPE_CHECKING:  # or any name would do for a type checker

@@ -25,9 +25,10 @@ _OVERHEAD_BYTES: Final = 32
 
 NO_LIST: Final[Any] = ()
 NO_SET: Final[Any] = frozenset()
-"""Placeholders for containers that are still empty. Python's garbage collector runs when the
-containers that were made outnumber those that were freed by some threshold. With six empty lists in
-each of 64 concurrent transactions, it ran all the time.
+"""Placeholders for containers that are still empty.
+
+Python's garbage collector runs when the containers that were made outnumber those that were freed
+by some threshold. With six empty lists in each of 64 concurrent transactions, it runs all the time.
 """
 
 

@@ -1,7 +1,7 @@
 """Values as applications see them: plain bytes, or objects packed by a codec.
 
 A value that is stored as an integer (``increment``) goes through no codec: without one it reads as
-its 8 bytes, with one as an ``int``. So a counter needs no place of its own, and spoils no scan.
+its 8 bytes, with one as an ``int``. Thus a counter needs no place of its own, and spoils no scan.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A call of a function does not always run it. A generator function, or a coroutine function behind a
 decorator, returns at once and has done nothing. A caller that took this for success would
-acknowledge work that never ran. So every caller of a user's function (``run``, ``transactional``,
+acknowledge work that never ran. Every caller of a user's function (``run``, ``transactional``,
 tasks, hooks) asks here:
 
 * before the first call, :func:`check`: a function whose calls can never run anything is refused;
@@ -127,7 +127,7 @@ def _check_arguments(
 ) -> None:
     try:
         parameters = signature(function)
-    except (TypeError, ValueError):  # some functions written in C do not tell
+    except (TypeError, ValueError):  # a function written in C may not tell
         return
     try:
         parameters.bind(*arguments)

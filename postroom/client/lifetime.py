@@ -199,7 +199,7 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
         """Return whether its time is over."""
         return self._sender.monotonic() > self.expires
 
-    # --- whether it takes a call
+    # --- taking calls
 
     def check_open(self) -> None:
         """Check that it accepts calls, before a call that only gathers.

@@ -5,7 +5,7 @@ that the last one wrote: it usually writes them again, and would lock them one b
 which something has changed is locked when a second attempt has lost on it; before that, only the
 keys in it that had changed.
 
-All attempts together have the age of the first one. So in the end it is the oldest, and wins.
+All attempts together have the age of the first one. In the end it is the oldest, and wins.
 """
 
 from __future__ import annotations

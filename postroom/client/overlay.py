@@ -7,8 +7,8 @@
 
 ``get`` itself is a part of :class:`.transaction.Transaction`, because it is the most frequent call.
 
-Calls of one transaction may run at the same time. So the transaction is checked again after each
-answer: it may have ended, or have written the key.
+Calls of one transaction may run at the same time. The transaction is therefore checked again after
+each answer: it may have ended, or have written the key.
 """
 
 from __future__ import annotations

@@ -40,8 +40,9 @@ BYTES_PER_PAGE: Final = 1024 * 1024
 KEYS_PER_PAGE: Final = 4096
 """The most keys of one request: keys that an answer leaves out have to be sent again."""
 LIST_BYTES_PER_PAGE: Final = 4 * 1024 * 1024
-"""The size of a page of a list. It is larger, since the whole list will be in memory; few need a
-second page.
+"""The size of a page of a list.
+
+It is larger, since the whole list will be in memory; few lists need a second page.
 """
 
 _delivered = msgspec.msgpack.Decoder(Delivered)

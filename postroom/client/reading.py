@@ -8,7 +8,7 @@ timestamp::
     get a ─┬─ send, 0 ──────────── answer at 7: settled ─▶ value
     get b ─┴─ send, 0 ─────────────── answer at 9 ─▶ send, 7 ─── answer at 7 ─▶ value
 
-So values and the timestamp never disagree, in whatever order answers come in. A lock that was
+Values and the timestamp thereby never disagree, in whatever order answers come in. A lock that was
 granted meanwhile is kept: the second request finds it, and learns whether the key has changed
 since.
 

@@ -3,8 +3,8 @@
 A reap claims messages: no other transaction is given them until this one ends. Its commit deletes
 them, by their ids. The leaseholder keeps claims in memory only, so a new one may give a transaction
 the same messages again; those are not handed out twice. A new leaseholder may also give them to
-another transaction, which tries them in vain and puts them back. So the commit tells how many
-attempts they had, and is refused if they have more by now.
+another transaction, which tries them in vain and puts them back. The commit therefore tells how
+many attempts they had, and is refused if they have more by now.
 
 A transaction that has neither read nor reaped anything has no age. It may wait for the first
 message for any time, and its own time begins when the wait ends. Later waits use up its time.

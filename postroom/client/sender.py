@@ -83,7 +83,7 @@ class TransactionIds:
 
     def __init__(self, client: bytes, first: int = 1) -> None:
         packed = partial(struct.Struct(f">{len(client)}sQ").pack, client)
-        # Each transaction draws one, from any thread. So no step of it runs in the interpreter.
+        # Each transaction draws one, from any thread. No step of it runs in the interpreter.
         self.draw: Callable[[], bytes] = map(packed, itertools.count(first)).__next__
 
     def __call__(self) -> bytes:
@@ -185,7 +185,7 @@ def post(sender: Sender, request: Any) -> None:
     """Send a request that ends a use of the leaseholder's memory (locks, claims, protections).
 
     No caller waits for the answer, and failures do not matter: that memory is freed when the stream
-    is gone, or after a time. So the end of a block of the application neither replaces its
+    is gone, or after a time. Thus the end of a block of the application neither replaces its
     exception nor waits for the network.
     """
     with suppress(Error):

@@ -1,8 +1,8 @@
 """The calls with which a transaction gathers writes, without asking the store, in both forms.
 
 They check their arguments and add them to the transaction's :class:`.buffer.Buffer`. They are the
-most frequent calls. So the synchronous form of a transaction has them itself, not by way of the
-asyncio form, and valid arguments pass without a further call.
+most frequent calls. The synchronous form of a transaction therefore has them itself, not by way of
+the asyncio form, and valid arguments pass without a further call.
 """
 
 from __future__ import annotations

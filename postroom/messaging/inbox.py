@@ -378,7 +378,7 @@ class Inboxes:
         messages_max, bytes_max = _page(request)
         lower, _ = keys.suffix_span(key, keys.REAPED)
         records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
-        waiting = _entries(view, key, first)  # as of now, like the records
+        waiting = _entries(view, key, first)  # read now, like the records
         reaped: list[tuple[bytes, bytes]] = []
         for _, packed in records:
             taken = _taken.decode(packed)

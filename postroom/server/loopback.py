@@ -1,9 +1,9 @@
 """The serving of a folder that this process opens to others on this machine.
 
 An embedded store belongs to one process. A program that has helpers in processes of their own, such
-as Spark, opens the folder once and serves it here: the same node, the same sessions, and native
-streams on the loopback device. There is no cluster, and no record of serving. Every process that
-can open a connection on this machine can use the store while it is served.
+as Spark, opens the folder once and serves it here. It is the same node, the same sessions, and
+native streams on the loopback device. There is no cluster, and no record of serving. Every process
+that can open a connection on this machine can use the store while it is served.
 """
 
 from __future__ import annotations

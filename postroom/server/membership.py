@@ -223,8 +223,8 @@ class MembershipService:
 def has_joined(node_id: NodeId, group: RaftGroup, nodes: Nodes) -> bool:
     """Return whether a node has its intended place in the group, as far as it knows.
 
-    That is the place of a voter, when no replacement is under way; or of a learner, if enough
-    others vote.
+    The intended place is that of a voter, when no replacement is under way; or of a learner, if
+    enough others vote.
     """
     mine = next((node for node in nodes.nodes if node.node_id == node_id), None)
     if mine is None or mine.retired:

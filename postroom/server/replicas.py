@@ -40,7 +40,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self._by_id: dict[int, Replica] = {}
-        self._holder: Replica  # that of every key
+        self._holder: Replica  # the replica of every key
 
     def add(self, replica: Replica) -> None:
         """Add the replica of a range; only of the first one yet, which holds every key."""

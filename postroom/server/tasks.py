@@ -1,8 +1,8 @@
 """The cooperative tasks: the services of a node, run by the driver of its turns.
 
 Services (dispatcher, executor, garbage collector) are coroutines. They are stepped inside the
-node's turns, one at a time, in the order in which they became ready: under asyncio, by threads, or
-in a simulation, always in the same way. No service ever sees another thread.
+node's turns, one at a time, in the order in which they became ready. They are stepped in the same
+way under asyncio, by threads, and in a simulation. No service ever sees another thread.
 
 ::
 

@@ -11,9 +11,9 @@ has passed belongs to another consumer, and takes no credit any more.
 
 *Pace.* Messages that wait here age: their lease runs. A consumer that takes a hundred messages and
 needs a second for each would lose most of them. Each loss counts as a failed attempt of a message
-that no function has seen. So the consumer asks for one message first. After a batch that took less
-than a quarter of a lease it asks for twice as many. After a batch that took longer than half of a
-lease it asks for half as many. A message that still waits when half of its lease has passed is
+that no function has seen. Thus the consumer asks for one message first. After a batch that took
+less than a quarter of a lease it asks for twice as many. After a batch that took longer than half
+of a lease it asks for half as many. A message that still waits when half of its lease has passed is
 given back, as if it had not been claimed.
 
 The code is plain and synchronous. Several threads may call its methods, since many threads may work

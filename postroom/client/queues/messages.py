@@ -113,7 +113,7 @@ class AnyMessage:
     def payload(self) -> Any:
         """Return the payload, which is unpacked at the first access.
 
-        So a payload that cannot be unpacked fails the handling of this message, and of no other
+        Thus a payload that cannot be unpacked fails the handling of this message, and of no other
         one.
 
         Raises:

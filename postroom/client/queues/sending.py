@@ -71,7 +71,7 @@ class Enqueue:
 class Sends(msgspec.Struct, eq=False, gc=False):
     """The requests to queues that one transaction has gathered.
 
-    It does not refer to the transaction. So both are freed as soon as the last reference to the
+    It does not refer to the transaction. Both are freed as soon as the last reference to the
     transaction is gone.
 
     Attributes:

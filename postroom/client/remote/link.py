@@ -18,10 +18,11 @@ proposal after the other, and each costs a sync. Commits that came singly would 
 answered, in small groups for ever; a few commits do not wait (cf. PostgreSQL's ``commit_siblings``,
 and Nagle's algorithm, RFC 896).
 
-A commit may wait at the node for a lock. So others stop waiting for commits that are not answered
-within ``COMPANY_SECONDS``. The commit of a transaction that has locked anything leaves at once,
-because the waiting commits may need its locks. For the same reason commits that have locked nothing
-do not take all places under way: a quarter is left to reads, locks, and commits that free locks.
+A commit may wait at the node for a lock. Others thereby stop waiting for commits that are not
+answered within ``COMPANY_SECONDS``. The commit of a transaction that has locked anything leaves at
+once, because the waiting commits may need its locks. For the same reason commits that have locked
+nothing do not take all places under way: a quarter is left to reads, locks, and commits that free
+locks.
 """
 
 from __future__ import annotations

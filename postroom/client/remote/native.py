@@ -284,7 +284,7 @@ def why_not_connected(error: OSError | TimeoutError) -> str:
     if isinstance(error, TimeoutError) and not error.errno:
         return "no answer"
     if isinstance(error, socket.gaierror) or not error.errno:
-        said = error.strerror or str(error)  # of several addresses asyncio tells each
+        said = error.strerror or str(error)  # asyncio tells each of several addresses
         refused = os.strerror(errno.ECONNREFUSED)
         return (refused if f"[Errno {errno.ECONNREFUSED}]" in said else said).lower()
     return os.strerror(error.errno).lower()  # asyncio has words of its own for it

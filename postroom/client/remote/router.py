@@ -19,8 +19,8 @@ a sign of life every half second. After another second without one it gives up t
 
 The leaseholder's memory of this client is lost with the lease, and protections are lost with the
 link. Protections are requested again (:mod:`.upkeep`); waiting calls are sent again. The
-leaseholder keeps what it holds for transactions (locks, claims) while it hears of this client. So
-the router sends something every second while anything is held or awaited there, whatever the
+leaseholder keeps what it holds for transactions (locks, claims) while it hears of this client. The
+router therefore sends something every second while anything is held or awaited there, whatever the
 application does meanwhile.
 """
 

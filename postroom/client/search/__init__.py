@@ -1,9 +1,9 @@
 """Full-text search over documents, kept up to date by deferred updates.
 
 This is the classic use of executable messages. A document has many words, and a transaction that
-wrote all of them would be large and slow. So the transaction that changes a document changes one
-record beside it. It *defers* a ``Put`` or a ``Delete`` for each posting that comes or goes; they
-are carried out exactly once, soon after. ::
+wrote all of them would be large and slow. The transaction that changes a document therefore changes
+one record beside it. It *defers* a ``Put`` or a ``Delete`` for each posting that comes or goes;
+they are carried out exactly once, soon after. ::
 
     index.put(tx, key, document)
         document ────────────────── in the transaction
@@ -15,7 +15,7 @@ are carried out exactly once, soon after. ::
 
 **Why a late posting does no harm.** The key of a posting ends with the *generation* of the document
 at which it was born, and no generation comes twice. A generation is the timestamp at which the
-transaction has read the record, and transactions that change one record have one order. So each
+transaction has read the record, and transactions that change one record have one order. Thus each
 posting has one ``Put`` and at most one ``Delete``. This is true in whatever order the updates of
 several transactions are carried out: a posting that a record names exists, or its ``Put`` still
 waits. A posting that no record names may be left over, but search asks the record, which does not

@@ -16,7 +16,7 @@ These invariants hold in whatever order deferred updates of several transactions
 * Therefore, for a posting that a record names, only the ``Put`` was ever deferred.
 
 Before the bulk build is loaded, a change does not look at the writes of the build. The build writes
-only records and postings of generation 0, which no change does. So neither overwrites the other.
+only records and postings of generation 0, which no change does. Neither overwrites the other.
 Later changes treat a document's built record as a part of its past, and correct both.
 """
 

@@ -2,7 +2,7 @@
 
 Documents and records are written by the same transactions, so they must agree at any timestamp.
 Postings follow later: between a commit and its deferred updates they differ, and nothing is wrong.
-So a comparison at some timestamp only finds *suspects*. A second look is at a timestamp at which
+Thus a comparison at some timestamp only finds *suspects*. A second look is at a timestamp at which
 the outbox can be read as well: updates that wait there count as carried out. All differences that
 are left then are damage, and only these, however much the documents change meanwhile.
 """
@@ -31,7 +31,7 @@ Kind: TypeAlias = Literal[
     "unindexed", "unindexable", "deleted", "words", "record",
     "missing", "left over", "frequency", "sums",
 ]  # fmt: skip
-"""A kind of difference:
+"""A kind of difference.
 
 * ``unindexed``: a document has no record: it was put without the index
 * ``unindexable``: a document has no record, because it cannot be indexed

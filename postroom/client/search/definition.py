@@ -16,8 +16,8 @@ settling    counts, unless there is a    leaves nothing              finds every
 ready       the same                     leaves nothing              finds everything
 ==========  ===========================  ==========================  ============================
 
-Every transaction that changes a document reads the definition. So each of them comes either before
-a change of state or after it.
+Every transaction that changes a document reads the definition. Thus each of them comes either
+before a change of state or after it.
 """
 
 from __future__ import annotations

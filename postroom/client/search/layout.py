@@ -1,7 +1,7 @@
 """The layout of an index: its keys, and the values stored there.
 
-All of it is under one prefix of ordinary keys (tuples of ``postroom.key``). So it is replicated,
-exported and read by Spark like everything else::
+All of it is under one prefix of ordinary keys (tuples of ``postroom.key``). It is therefore
+replicated, exported and read by Spark like everything else::
 
     ("postroom.search", "definition", name)   the definition and state of an index
     ("postroom.search", "last id")            drawn from when an index is built anew

@@ -6,7 +6,7 @@
         ── best first, by what their postings say ─▶ records ─▶ hits (phrases: documents, too)
 
 The postings of a word are read page by page, never all at once. Only the best candidates are kept.
-Postings may be left over from earlier versions of a document. So the record of each candidate, read
+Postings may be left over from earlier versions of a document. The record of each candidate, read
 at the same timestamp, decides, and gives the actual frequencies and length.
 """
 

@@ -9,14 +9,13 @@ synchronous         on the worker's loop            in a thread, with a transact
 
 Like ``run``, this calls the function again if its transaction was in conflict with another one. A
 function that has read nothing yet has any time that it needs: the time of its transaction begins
-with its first read. So do long work first, and read and write after it.
+with its first read. Do long work first, and read and write after it.
 
-A coroutine function cannot always be recognised: a plain decorator around one hides it. So the
-result of a call tells, too. A function that was called in a thread and has returned an awaitable
-has not run. Its transaction is rolled back, and it is called again on the loop, in the asyncio
-forms. In the same way, a plain function that was called on the loop is called again in a thread. A
-function that has returned anything else that still has to run has failed
-(:mod:`postroom.client.functions`).
+A coroutine function cannot always be recognised: a plain decorator around one hides it. The result
+of a call tells, too. A function that was called in a thread and has returned an awaitable has not
+run. Its transaction is rolled back, and it is called again on the loop, in the asyncio forms. In
+the same way, a plain function that was called on the loop is called again in a thread. A function
+that has returned anything else that still has to run has failed (:mod:`postroom.client.functions`).
 
 However a function ends, only its call ends. ``SystemExit``, a ``CancelledError`` of something that
 it has waited for, or a ``StopIteration`` would mean something else to the waiting caller than to

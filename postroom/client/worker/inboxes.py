@@ -6,7 +6,7 @@
               ▲                                          └─ another worker has it: the next key
               └── none: a pause, 20 ms at first, half a second at most
 
-A round goes through the keys in their order, a page at a time. So it looks at each key that has
+A round goes through the keys in their order, a page at a time. It thus looks at each key that has
 mail once, however many there are.
 
 One worker works on a key at a time. It holds a lock in its transaction, on a key of its own that is

@@ -6,8 +6,8 @@
 
 If ticks were missed because there was no leader for a while, only the latest of them is enqueued.
 The id of a message names its tick. Thus a tick is enqueued once even if the schedule is set again
-in the meantime. Some hours come twice a year, or not at all; ``cronsim`` decides their ticks by the
-time zone. It follows Debian's cron.
+in the meantime. An hour may come twice, or not at all, when clocks change; ``cronsim`` decides its
+ticks by the time zone. It follows Debian's cron.
 """
 
 from __future__ import annotations

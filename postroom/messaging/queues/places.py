@@ -191,7 +191,7 @@ def locators(
 ) -> Iterator[Locator]:
     """Iterate over the messages with an id, of a kind or (``None``) of any, whatever their keys.
 
-    Some of them may be done.
+    A few of them may be done.
     """
     layout = manager.layout
     if kind is not None:

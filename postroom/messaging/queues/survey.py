@@ -110,6 +110,6 @@ def _note(seen: Seen, part: bytes, rest: bytes, packed: bytes, wall: int) -> Non
         try:
             tick = periodic.next_of(packed, wall)
         except UNDECODABLE:
-            tick = 1  # whoever loads the queue finds the damage
+            tick = 1  # the next load of the queue finds the damage
         if tick:
             seen.next_tick = min(seen.next_tick or tick, tick)

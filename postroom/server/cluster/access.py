@@ -17,7 +17,7 @@ A client has the role of the token that it shows; without a file of tokens, that
 Unless a file says otherwise, both are ``write``: no client becomes an administrator by accident.
 With ``--insecure``, every client is one.
 
-The file of tokens has a token a line, or a role and a token; the file of roles a role and the
+The file of tokens has a token a line, or a role and a token. The file of roles has a role and the
 common name of a certificate a line, or ``*`` for all others::
 
     tokens                                     roles

@@ -1,7 +1,7 @@
 """The proofs that a node asks for: certificates of one authority, and tokens for clients.
 
 * A *node* has a certificate of the authority for the host of its address, as a DNS name or IP
-  address among the subject alternative names; it shows it when it calls another node, and when it
+  address among the subject alternative names. It shows it when it calls another node, and when it
   is called.
 * The key of a node tells which one it is (:mod:`.node_keys`). The record of the nodes binds a key
   to each id. No other program can act as that node, or be called as it (:mod:`.peers`),
