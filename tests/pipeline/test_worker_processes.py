@@ -31,7 +31,7 @@ def test_only_in_processes_of_spark_what_is_imported_is_looked_at_no_more(
     done: list[str] = []
     main = SimpleNamespace(__spec__=None if name is None else SimpleNamespace(name=name))
     monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
-    monkeypatch.setattr(worker_processes, "_settled", False)
+    monkeypatch.setattr(worker_processes, "_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
     monkeypatch.setattr(gc, "collect", lambda: done.append("collected"))
     worker_processes.freeze_imports()
@@ -45,7 +45,7 @@ def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
 ) -> None:
     main = SimpleNamespace(__spec__=SimpleNamespace(name=name))
     monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
-    monkeypatch.setattr(worker_processes, "_settled", False)
+    monkeypatch.setattr(worker_processes, "_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: None)
     worker_processes.freeze_imports()
     lost = UnboundLocalError("reader")

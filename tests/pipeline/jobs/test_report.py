@@ -146,12 +146,14 @@ def test_history_that_is_collected_while_it_is_asked_for_is_asked_for_again(
 ) -> None:
     with postroom.testing.Store() as store:
         store.db.put(b"k", b"v")
-        early = reporting.reads(store.db, None, int(store.db.now()), 0, "/")
+        early = reporting.report_bounds(store.db, None, int(store.db.now()), 0, "/")
         store.advance(5000)
         store.db.put(b"k", b"w")
         store.advance(5000)
-        late, found = reporting.reads, [early]
-        monkeypatch.setattr(reporting, "reads", lambda *given: (found or [late(*given)]).pop())
+        late, found = reporting.report_bounds, [early]
+        monkeypatch.setattr(
+            reporting, "report_bounds", lambda *given: (found or [late(*given)]).pop()
+        )
         with store.db.hold() as at, reporting._held(store.db, None, int(at), 0, "/") as what:
             assert what.after_inboxes > early.after_inboxes
 
@@ -163,7 +165,7 @@ def test_a_damaged_queue_is_left_out_and_named() -> None:
     definition = keys.queue_definitions_prefix(1) + b"torn"
     store.engine.inner.write({definition: b"\x93\x01"}, sync=True)
     store.restart()
-    what = reporting.reads(store.db, None, int(store.db.now()), 0, "/")
+    what = reporting.report_bounds(store.db, None, int(store.db.now()), 0, "/")
     assert what.after_queues == {"sound": 0}
     (told,) = reporting._left_out(what)
     assert "the queue 'torn' is damaged" in told
