@@ -60,8 +60,8 @@ def cancel(
         print_json({"cancelled": cancelled, "gone": len(ids) - cancelled})
     if cancelled < len(ids):
         raise Error(
-            f"{cancelled} cancelled; {len(ids) - cancelled} waited no more: it has taken place, or "
-            "was cancelled before"
+            f"{cancelled} cancelled; {len(ids) - cancelled} not found: they have taken place, or "
+            "were cancelled before"
         )
 
 

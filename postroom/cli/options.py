@@ -251,7 +251,7 @@ _Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help=_help("With --path: the budget for what is kept in memory.", MEMORY_VARIABLE),
+        help=_help("With --path: the budget of memory.", MEMORY_VARIABLE),
         show_default=f"{MEMORY_BYTES >> 20}MiB",
     ),
 ]

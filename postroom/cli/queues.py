@@ -168,7 +168,7 @@ def tail(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Begin with what ended SECONDS ago.",
+            help="Begin with messages that ended SECONDS ago.",
             show_default="now; with --path the beginning",
         ),
     ] = None,

@@ -102,7 +102,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="The budget for what the node keeps of the store in memory.",
+        help="The budget of memory for the store of the node.",
     ),
 ]
 Grpc = Annotated[
@@ -115,7 +115,7 @@ StopAtEndOfInput = Annotated[
     bool,
     typer.Option(
         "--stop-at-end-of-input",
-        help="Stop, as on SIGTERM, when the pipe at standard input ends: with who holds it.",
+        help="Stop, as on SIGTERM, when the pipe at standard input ends.",
     ),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Log more.")]
@@ -317,7 +317,7 @@ def _address(text: str, option: str, *, wildcard: bool = False) -> str:
         )
     if not wildcard and host in {"0.0.0.0", "[::]"}:
         raise typer.BadParameter(
-            f"nobody can reach a node at {host}: add --advertise with its own address",
+            f"no other node can reach {host}: add --advertise with its own address",
             param_hint=option,
         )
     return f"{host}:{port}"

@@ -75,7 +75,7 @@ class Decode:
         except WrongType as error:
             shown = "an integer of increment" if integer else shorten(value)
             raise WrongType(
-                f"what is stored at {shorten(key)}, {shown}, is no {_NAMES[self._format]}; give "
+                f"the value at {shorten(key)}, {shown}, is no {_NAMES[self._format]}; give "
                 "the format= that it was written with, read fewer keys (prefix=), or give "
                 f"mode=permissive, which keeps such values in the column {CORRUPT}"
             ) from error
@@ -84,7 +84,7 @@ class Decode:
             pa.scalar(converted, self._field.type)  # it may be too large for the type
         except (NotThatType, pa.ArrowException, OverflowError) as error:
             raise WrongType(
-                f"what is stored at {shorten(key)} does not fit the type {self._field.type} of the "
+                f"the value at {shorten(key)} does not fit the type {self._field.type} of the "
                 f"column {self._field.name!r}: {error}; correct the type, or give mode=permissive, "
                 f"which keeps such values in the column {CORRUPT}"
             ) from error

@@ -188,7 +188,7 @@ def _store(options: Mapping[str, str]) -> StoreAddress:
     if bool(connect) == bool(path):
         raise Invalid(
             'give one of connect="host:port,..." (a cluster) and path="folder" (a store that '
-            "nobody has open, which the driver opens)"
+            "no process has open, which the driver opens)"
         )
     ca = options.get("tls_ca")
     tls = None if ca is None else (ca, options.get("tls_certificate"), options.get("tls_key"))
@@ -196,7 +196,7 @@ def _store(options: Mapping[str, str]) -> StoreAddress:
     if connect and (tls is None) != insecure:
         raise Invalid(
             "give either tls_ca= (a file, with tls_certificate= and tls_key= if the nodes want "
-            "them), or insecure=true, only where nobody else can reach the network"
+            "them), or insecure=true, only where no stranger can reach the network"
         )
     return StoreAddress(connect, path, insecure, tls, options.get("token"))
 

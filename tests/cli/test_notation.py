@@ -165,7 +165,7 @@ def test_scheduled_and_cancel(shell: Shell) -> None:
     assert shell.records("cancel", soon["id"], updates[0]["id"]) == [{"cancelled": 2, "gone": 0}]
     assert len(shell.lines("scheduled")) == 5
     again = shell("cancel", soon["id"], late["id"])
-    assert failed_with(again, 1, "1 cancelled", "1 waited no more")
+    assert failed_with(again, 1, "1 cancelled", "1 not found")
     assert shell("cancel", "nonsense").exit_code == 2
     (status,) = shell.records("status")
     assert (status["counters"]["cancelled"], status["counters"]["dead_letters"]) == (3, 0)

@@ -67,8 +67,8 @@ def archive(
         out.print(f"left out: {why}", highlight=False, markup=False, soft_wrap=True)
     for gap in result.gaps:
         out.print(
-            f"what ended in {gap.place} between {_moment(gap.after)} and {_moment(gap.until)} may "
-            f"be missing: {gap.reason}",
+            f"messages that ended in {gap.place} between {_moment(gap.after)} and "
+            f"{_moment(gap.until)} may be missing: {gap.reason}",
             highlight=False, markup=False, soft_wrap=True,
         )  # fmt: skip
 

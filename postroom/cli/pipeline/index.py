@@ -44,7 +44,7 @@ def index(
     ] = False,
     repair: Annotated[
         bool,
-        typer.Option("--repair", help="Compare it with the documents, and repair what differs."),
+        typer.Option("--repair", help="Compare it with the documents, and repair differences."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -64,7 +64,7 @@ Prefix = Annotated[
 ]
 MergeSchema = Annotated[
     bool,
-    typer.Option("--merge-schema", help="Unite files with different columns; null what one lacks."),
+    typer.Option("--merge-schema", help="Unite files with different columns; null the missing."),
 ]
 SkipBad = Annotated[
     str, typer.Option(metavar="FOLDER", help="Write rows that cannot be loaded into FOLDER.")

@@ -21,7 +21,7 @@ _To = Annotated[
 ]
 _Archive = Annotated[
     str | None,
-    typer.Option("--archive-folder", metavar="FOLDER", help="Report what is in this archive too."),
+    typer.Option("--archive-folder", metavar="FOLDER", help="Include this archive in the report."),
 ]
 _Hours = Annotated[
     float | None,
@@ -29,11 +29,11 @@ _Hours = Annotated[
         "--hours",
         metavar="N",
         min=0,
-        help="Report what ended in the last N hours or has not ended.",
+        help="Report messages that ended in the last N hours, or live.",
     ),
 ]
 _Separator = Annotated[
-    str, typer.Option("--separator", metavar="TEXT", help="Group keys by what is before TEXT.")
+    str, typer.Option("--separator", metavar="TEXT", help="Group keys by their text before TEXT.")
 ]
 _Title = Annotated[
     str, typer.Option("--title", metavar="TEXT", help="Give the page the title TEXT.")

@@ -109,7 +109,7 @@ class _Reader:
         separator = self._options.get("sep", self._options.get("delimiter", ","))
         self._separator = separator.replace("\\t", "\t")  # written as Spark reads it
         if not self._separator:
-            raise Invalid("sep is empty; nothing was loaded: it is what stands between columns")
+            raise Invalid("sep is empty; nothing was loaded: it separates columns")
 
     def _reader(self) -> DataFrameReader:
         return self._spark.read.format(self._format).options(**self._options)
@@ -264,7 +264,7 @@ class _Reader:
 def _misfit(path: str, what: str) -> Invalid:
     return Invalid(
         f"the file {path} does not fit: it {what}; nothing was loaded: load it by itself, or give "
-        "merge_schema (--merge-schema), which makes null what a file lacks"
+        "merge_schema (--merge-schema), which makes missing columns null"
     )
 
 

@@ -93,7 +93,7 @@ def _head(content: Content) -> str:
             if content.archived_until else ", which is empty"
         )  # fmt: skip
     if content.since:
-        read += f"; what ended before {_moment(content.since)} is left out"
+        read += f"; messages that ended before {_moment(content.since)} are left out"
     warnings = "".join(f'<p class="warning">{_text(gap)}</p>' for gap in content.gaps)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

@@ -167,7 +167,7 @@ def _measured(wanted: _Wanted) -> _Read:
                 return _Read(at, what, archived, letters, outbox, period)
     raise JobFailed(
         f"there was a new manifest in {archive} each time that all was read; no report was made: "
-        "report when nobody archives"
+        "report when no archive is being made"
     )
 
 
