@@ -54,7 +54,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
     "what is not protected": _Asks(Unprotect(7), 4096),
     "clocks ahead": _Asks(Get(b"k"), 4096, clock=CLOCK_AHEAD),
 }
-"""What makes the next frame."""
+"""The maker of the next frame."""
 
 
 def chunk(kind: str) -> bytes:

@@ -162,7 +162,7 @@ class Target:
         self.store.driver.settle()
 
     def fill(self, count: int, prefix: bytes = b"key/", value: bytes = b"v") -> None:
-        """So many keys, by an ordinary client, which nobody counts."""
+        """Write so many keys, by an ordinary client, which is not counted."""
         longest = self.longest
         for first in range(0, count, 5000):
             with self.store.db.begin() as tx:
@@ -205,7 +205,7 @@ class Target:
 
 
 def open_descriptors() -> int:
-    """Of this process."""
+    """Return how many descriptors this process has open."""
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

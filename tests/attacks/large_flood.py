@@ -138,14 +138,14 @@ KINDS: dict[str, Callable[[Session, int], None]] = {
     "large commits": large_commits,
     "many spans": many_spans,
 }
-"""What a session does again and again."""
+"""Yield the requests of a session, again and again."""
 
 DELETIONS: dict[str, Callable[[Session, bytes], None]] = {
     "deletion alone": delete_alone,
     "deletion in a transaction": delete_in_a_transaction,
     "deferred deletion": delete_deferred,
 }
-"""What a session does to keys that it has written before."""
+"""Yield the requests of a session to keys that it has written before."""
 
 
 def _again_and_again(session: Session, kind: str, ready: threading.Barrier) -> None:

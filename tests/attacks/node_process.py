@@ -19,12 +19,11 @@ from tests.cluster.places import Loopback
 from tests.server.cluster.certificates import Authority
 
 DESCRIPTORS = 1024
-"""What a node of these tests may have; the usual limit."""
+"""The number of descriptors of a node in these tests; the usual limit."""
 FILES = 8
-"""So many more of its descriptors may be files: storage opens them as it likes."""
+"""The descriptors that may be files: storage opens them as it likes."""
 MEMORY_BYTES = 24 * 1024 * 1024
-"""So much more a node may take than before. Two kilobytes for each of 10,000 connections would be
-as much."""
+"""The growth of memory that a node may have."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +51,7 @@ class NodeProcess:
         self.tls = tls
 
     def connect(self) -> postroom.Database:
-        """As somebody who may. It waits as long as a busy machine may need."""
+        """Connect as a client with all permissions."""
         return postroom.connect(self.address, tls=self.tls, insecure=self.tls is None, timeout=120)
 
     def descriptors(self) -> int:

@@ -20,7 +20,7 @@ from collections import deque
 
 BATCH = 100
 STAY = 300
-"""So many silent ones are kept."""
+"""The number of silent connections that are kept."""
 SAID = (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"")
 RESET = struct.pack("ii", 1, 0)
 

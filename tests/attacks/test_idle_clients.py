@@ -1,4 +1,4 @@
-"""What a client costs a node that is let in, says who it is, and wants nothing."""
+"""The cost of a client that is let in, says who it is, and wants nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests take in memory is bounded before it is taken."""
+"""The memory of requests is bounded before it is taken."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def test_folders_of_before_are_bound_at_the_next_contact(machines: Machines) -> 
 
 
 def test_all_keys_are_others_at_once(machines: Machines) -> None:
-    """Who has the state of the cluster is let in, so that somebody leads, and can be told."""
+    """A node with the state of the cluster is let in, to elect a leader, which can be told."""
 
     async def story() -> None:
         await machines.start(1, 2, 3)

@@ -157,7 +157,7 @@ def test_a_key_that_is_no_longer_the_nodes_loses_its_streams(authority: Authorit
 
 
 def test_a_node_that_knows_the_state_is_let_in_while_nobody_leads(authority: Authority) -> None:
-    """Whose record is behind may need it to elect a leader. Others do not know the secret."""
+    """A node whose record is behind may need it to elect a leader."""
 
     async def main() -> None:
         async with talking(authority) as (one, two, renewed):

@@ -158,7 +158,7 @@ def test_a_node_that_says_much_keeps_no_other_one_from_being_heard() -> None:
 
 
 def is_taken(envelopes: list[Envelope]) -> bool:
-    """Whether a node takes each frame that another one makes of ``envelopes``."""
+    """Check whether a node takes each frame that another one makes."""
     said: list[Envelope] = []
     for part in frames_of(envelopes):
         intake = FrameIntake(_Arrived([(1, encode_frame(part))]))

@@ -226,7 +226,7 @@ def test_a_prefix_has_only_so_many_metrics(target: Target) -> None:
 def test_deletions_of_large_values_keep_no_more_history_than_a_command_holds(
     target: Target, attacker: Attacker
 ) -> None:
-    """What is deleted moves to history: a small request would be a large write."""
+    """Deleted values move to history: a small request would be a large write."""
     for number in range(64):
         target.store.db.put(b"big/%02d" % number, bytes(MIB))
     deletions = [postroom.Delete(b"big/%02d" % number) for number in range(64)]

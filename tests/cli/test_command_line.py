@@ -64,7 +64,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
 
 
 def failed_with(result: Result, code: int, *words: str) -> bool:
-    """Whether a command failed so: one line on standard error, nothing else anywhere."""
+    """Return whether a command failed so: one line on standard error, nothing else anywhere."""
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert len(result.stderr.splitlines()) == 1, result.stderr
@@ -331,7 +331,7 @@ def test_control_c_while_waiting_for_mail(shell: Shell) -> None:
 
 
 def _has_open(process: subprocess.Popen[str], path: Path) -> bool:
-    """Whether the process has got as far as having the store open."""
+    """Return whether the process has got as far as having the store open."""
     return (path / OWNER_FILE).read_text().startswith(f"{process.pid} ")
 
 

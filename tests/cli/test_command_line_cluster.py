@@ -261,7 +261,7 @@ def test_a_node_is_served_by_the_engine_that_wrote_its_folder(
 
 
 def test_a_token_is_not_shown() -> None:
-    """Where a store is, is said in tracebacks and logs."""
+    """The place of a store is printed in tracebacks and logs."""
     for each in (
         StoreOptions(token="hidden"),
         StoreAddress(token="hidden"),

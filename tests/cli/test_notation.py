@@ -116,7 +116,7 @@ def test_counters(shell: Shell) -> None:
 
 
 def test_eight_bytes_are_a_number_if_asked(shell: Shell) -> None:
-    """As counters of earlier stores are, and messages that hold numbers."""
+    """Counters of earlier stores have this form, and messages that hold numbers."""
     shell.lines("put", "--hex-value", "old", "0000000000000007")
     assert shell.lines("get", "--int", "old") == ["7"]
     assert shell.records("get", "--int", "old") == [{"key": "old", "value": 7}]

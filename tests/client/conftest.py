@@ -14,7 +14,7 @@ from tests.remote.servers import Server
 
 @pytest.fixture(params=["memory", "disk"])
 def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where to open a store."""
+    """Return the place of a store."""
     return ":memory:" if request.param == "memory" else str(tmp_path / "store")
 
 

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 PATIENCE_SECONDS: Final = 10_000.0
-"""Who waits longer than this, on the clock moved by hand, waits for ever."""
+"""The longest wait on the clock moved by hand: a longer one lasts for ever."""
 
 
 class HandClock:
@@ -151,7 +151,7 @@ class HandDriver:
         return running
 
     def cancel(self, running: Running[Any]) -> None:
-        """Whoever waits in ``running`` gives up, as a task that is cancelled does."""
+        """Give up the wait of a running call, as a cancelled task does."""
         waiting = running.waits_for
         if waiting is not None and not waiting.done:
             self.node.replica.cancel(waiting)

@@ -1,4 +1,4 @@
-"""What is refused changes nothing."""
+"""Refused calls, which change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as an attempt at a message, in every store: also one of who vanished."""
+"""Attempts at a message, in every store: also one of a client that vanished."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Asynchronous:
         self.closed = 0
 
     async def double(self, number: int, *, times: int = 2) -> int:
-        """So many times."""
+        """Return the double."""
         if number < 0:
             raise ValueError("no")
         return number * times

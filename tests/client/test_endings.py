@@ -15,7 +15,7 @@ from tests.client.stores import Store
 
 
 class Mistake(Exception):
-    """Of the application's."""
+    """An error of the application."""
 
 
 @pytest.fixture

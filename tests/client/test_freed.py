@@ -1,4 +1,4 @@
-"""What a call needs is freed when it ends, and does not wait for the garbage collector.
+"""The memory of a call is freed when it ends, and does not wait for the garbage collector.
 
 Nothing that calls make may refer to itself: neither the parts of a transaction, nor what the store
 knows of it for one turn, nor an error and the frames that it went through. Else each transaction

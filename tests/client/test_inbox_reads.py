@@ -1,4 +1,4 @@
-"""What a transaction sees of inboxes, and what of that its commit checks.
+"""The reads of inboxes by a transaction, and those that its commit checks.
 
 That all of it comes to one order is shown in :mod:`tests.serializable`; here is which of it counts.
 """

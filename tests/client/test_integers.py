@@ -216,7 +216,7 @@ class Earlier(msgspec.Struct, frozen=True, array_like=True):
 
 
 def test_an_earlier_client_reads_bytes(store: Store) -> None:
-    """What it does not know is at the end of each answer."""
+    """Unknown fields are at the end of each answer."""
     store.db.increment(b"n", 6)
 
     async def ask(request: Any) -> Any:

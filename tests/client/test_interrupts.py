@@ -95,7 +95,7 @@ def test_others_are_told_when_the_turn_of_their_commits_is_interrupted(
 
 
 class _Wait:
-    """What a coroutine waits for, and a thread at once has."""
+    """A wait for a coroutine; a thread has it at once."""
 
     def __init__(self, interrupt: Callable[[], None] = lambda: None) -> None:
         self._interrupt = interrupt

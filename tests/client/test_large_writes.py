@@ -1,4 +1,4 @@
-"""What writes much is written beside the event loop: others are served meanwhile."""
+"""Large writes are made beside the event loop: others are served meanwhile."""
 
 from __future__ import annotations
 

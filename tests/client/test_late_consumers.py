@@ -1,4 +1,4 @@
-"""Who consumes messages that it has lost: a new leaseholder knows no claims, and gives them away.
+"""Consumers of lost messages: a new leaseholder knows no claims, and gives them away.
 
 What was tried in between is refused. What is as it was when it was handed out is consumed: once.
 """

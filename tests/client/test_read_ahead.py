@@ -1,4 +1,4 @@
-"""Who goes through an inbox is given what was read ahead, and that is always what is there."""
+"""A reaper of an inbox gets what was read ahead, and that is always what is there."""
 
 from __future__ import annotations
 

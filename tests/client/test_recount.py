@@ -1,4 +1,4 @@
-"""What is counted, and what it counts, as of one timestamp: what an audit is made of."""
+"""The stored counters and the records that they count, as of one timestamp, for audits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits for its time: it can be listed and cancelled, and of each one thing happens."""
+"""Scheduled messages and updates: they can be listed and cancelled, and each has one end."""
 
 from __future__ import annotations
 

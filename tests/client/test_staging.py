@@ -382,7 +382,7 @@ class Batches(RuleBasedStateMachine):
         self.staged[job].setdefault(attempt, {}).setdefault(number, keys)
 
     def whole(self, job: int) -> Callable[[int], bool]:
-        """Whether an attempt has staged something, and its chunks are numbered without gaps."""
+        """Return whether an attempt has staged something, with chunks numbered without gaps."""
         staged = self.staged[job]
         return lambda a: a in staged and max(staged[a]) + 1 == len(staged[a])
 

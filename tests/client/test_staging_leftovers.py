@@ -1,4 +1,4 @@
-"""What staging leaves behind is taken back in bounded steps, and nothing of it is overlooked."""
+"""The leftovers of staging are taken back in bounded steps, and none is overlooked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jobs_of(db: Database, count: int, **fields: Any) -> None:
 def test_steps_of_sweeping_go_on_where_the_one_before_has_stopped(
     store: Store, few_looks: None
 ) -> None:
-    """Whoever makes them: also behind many records that stay."""
+    """Leftovers are found behind many records that stay."""
     db = store.db
     jobs_of(db, 10)
     store.restart(after_seconds=24 * 3600.0 + 1)

@@ -1,4 +1,4 @@
-"""What a transaction costs its client: calls, which are counted, not time, which varies.
+"""The cost of a transaction for its client, in calls, which do not vary as time does.
 
 The bounds are what the first release needed for the same transaction. A call that is made for a
 feature which this transaction does not use shows here.

@@ -38,7 +38,7 @@ class BadEngine(MemoryEngine):
 
 
 class NeverAgain(AsyncioDriver):
-    """Whoever waits as long as a store that has stopped says would ask it again."""
+    """A caller that waits as long as a stopped store says would ask it again."""
 
     stops = False
 

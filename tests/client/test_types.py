@@ -1,4 +1,4 @@
-"""What a type checker says of programs: nothing of right ones, and where wrong ones are wrong."""
+"""The verdict of a type checker on programs: right ones pass, wrong ones fail at their fault."""
 
 from __future__ import annotations
 

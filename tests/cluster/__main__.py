@@ -59,7 +59,7 @@ def run_seed(seed: int, seconds: float, kinds: list[str] | None, *, verbose: boo
 
 
 class Summary:
-    """What has happened in many runs."""
+    """The results of many runs."""
 
     def __init__(self) -> None:
         self.failed: list[int] = []

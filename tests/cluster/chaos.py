@@ -65,7 +65,7 @@ DUE_SECONDS: Final = 1.0
 
 @dataclass
 class Report:
-    """What has happened in a run."""
+    """The results of a run."""
 
     seed: int
     nodes: int
@@ -229,11 +229,11 @@ class Chaos:
     # --- what the injector must know
 
     def leader(self) -> NodeProcess | None:
-        """Who leads, as far as is known."""
+        """Return the leader, as far as is known."""
         return self._leader
 
     def is_settled(self) -> bool:
-        """Whether all nodes are there and have everything."""
+        """Return whether all nodes are there and have everything."""
         if self._status is None or time.monotonic() - self._status[0] > 1.0:
             return False
         nodes = self._status[1].nodes
@@ -247,7 +247,7 @@ class Chaos:
         )
 
     def _has_faults(self) -> bool:
-        """Whether anything has been broken so far, if only by a machine that stood still."""
+        """Return whether anything has been broken so far, if only by a machine that stood still."""
         self._note_stall()
         return self._has_stood_still or (self._injector is not None and bool(self._injector.seen))
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a test cluster keep their data: a folder, or a small disk that can fill up.
+"""The places of a test cluster's data: a folder, or a small disk that can fill up.
 
 A small disk is a ``tmpfs``, which needs root. It is full when a ballast file takes what is left.
 """
@@ -26,7 +26,7 @@ class Disk(Protocol):
         """Lose everything."""
 
     def close(self) -> None:
-        """Nobody needs it any more."""
+        """Remove the place: it is not needed any more."""
 
 
 class Folder:
@@ -80,7 +80,7 @@ class SmallDisk:
 
 @cache
 def small_disks_work() -> bool:
-    """Whether this machine allows them: root, and a kernel that lets it mount."""
+    """Return whether this machine allows small disks: root, and a kernel that lets it mount."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
     with TemporaryDirectory() as folder:

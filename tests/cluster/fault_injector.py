@@ -24,18 +24,18 @@ RESTART_SECONDS = 0.5
 
 
 def _is_alarming(line: str) -> bool:
-    """Nobody who wrote the node has expected this."""
+    """Return whether a line tells of something unexpected in the node."""
     return line.startswith("Traceback") or " ERROR asyncio" in line or " CRITICAL " in line
 
 
 class Watch(Protocol):
-    """What the injector must know of the cluster."""
+    """The injector's view of the cluster."""
 
     def leader(self) -> NodeProcess | None:
-        """Who leads, as far as is known."""
+        """Return the leader, as far as is known."""
 
     def is_settled(self) -> bool:
-        """Whether all nodes are there and have everything."""
+        """Return whether all nodes are there and have everything."""
 
     async def kill_a_client(self) -> bool:
         """Another one takes its place."""
@@ -179,7 +179,7 @@ class FaultInjector:
         return True
 
     async def _supervise(self) -> None:
-        """Who has ended by itself is started again."""
+        """Start nodes again that have ended by themselves."""
         while not self.is_over:
             await asyncio.sleep(SUPERVISE_SECONDS)
             for node in self._cluster.nodes:
@@ -199,7 +199,7 @@ class FaultInjector:
         self._busy.discard(node.number)
 
     def _take(self, what: object) -> bool:
-        """Whether nothing else is being done to it; from now on this is."""
+        """Begin to strike a node, unless something else is being done to it; return whether."""
         if what in self._busy:
             return False
         self._busy.add(what)

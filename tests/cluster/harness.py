@@ -68,18 +68,18 @@ class NodeProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """Return the id of the process that runs."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def runs(self) -> bool:
-        """Whether there is a process, paused or not."""
+        """Return whether there is a process, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has said, in this life, that it serves."""
+        """Return whether it has said, in this life, that it serves."""
         with self._news:
             return bool(self._found(_says_ready))
 
@@ -203,7 +203,7 @@ def _says_ready(line: str) -> bool:
 
 
 class ClusterProcesses:
-    """Some nodes, and how to reach them. Made by :func:`cluster`."""
+    """Running nodes, and the way to reach them."""
 
     def __init__(
         self, folder: Path, place: Place, options: tuple[str, ...], disk_bytes: int | None
@@ -217,7 +217,7 @@ class ClusterProcesses:
 
     @property
     def addresses(self) -> str:
-        """Of all nodes, as ``connect`` takes them."""
+        """Return the addresses of all nodes, as ``connect`` takes them."""
         return ",".join(node.address for node in self.nodes)
 
     def form(self, count: int) -> None:
@@ -254,7 +254,7 @@ class ClusterProcesses:
         return postroom.connect(addresses, insecure=True, timeout=timeout)
 
     def leader(self, db: postroom.Database) -> NodeProcess:
-        """Which node leads. Who has just given the lead away knows of nobody for a moment."""
+        """Return the leader; a node that has just given the lead away knows none for a moment."""
 
         def look() -> NodeProcess | None:
             """Look for the node that leads."""

@@ -17,7 +17,7 @@ _loads = itertools.count()
 
 
 class Load:
-    """What was written so far.
+    """The writes so far.
 
     Attributes:
         moments: when each transaction was acknowledged.

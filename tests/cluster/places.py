@@ -1,4 +1,4 @@
-"""Where the processes of a test cluster live: loopback addresses, or network namespaces.
+"""The places of a test cluster's processes: loopback addresses, or network namespaces.
 
 *Loopback* needs nothing. Each cluster has an address of its own in 127.0.0.0/8 where the system has
 them (Linux), so that neither other clusters nor outgoing connections take its ports while a node is
@@ -148,7 +148,7 @@ class Namespaces:
     # --- faults
 
     def isolate(self, number: int) -> None:
-        """Nobody hears a node any more, and it hears nobody."""
+        """Cut a node off: it hears no other, and no other hears it."""
         _run("ip", "link", "set", self._outer(number), "down")
 
     def silence(self, sender: int, receiver: int) -> None:
@@ -208,7 +208,7 @@ class Namespaces:
 
 @cache
 def namespaces_work() -> bool:
-    """Whether this machine allows them: root, iproute2, and a kernel that has them."""
+    """Return whether this machine allows namespaces: root, iproute2, and a kernel with them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
     try:
@@ -220,13 +220,13 @@ def namespaces_work() -> bool:
 
 @cache
 def netem_works() -> bool:
-    """Whether packets can be delayed and lost as one likes."""
+    """Return whether packets can be delayed and lost at will."""
     return _works(lambda place: place.impair(1, "delay", "1ms"))
 
 
 @cache
 def throttle_works() -> bool:
-    """Whether lines can be thin, which delays and loses packets too."""
+    """Return whether lines can be thin, which delays and loses packets too."""
     return _works(lambda place: place.throttle(1, "1mbit"))
 
 

@@ -35,7 +35,7 @@ from tests.sim.workloads.workload import EXPECTED, Client
 RATED: Final = "rated"
 NARROW: Final = "narrow"
 BURSTS: Final = {RATED: 15, NARROW: 8}
-"""So many jobs at once, now and then."""
+"""The number of jobs that are sent at once, now and then."""
 BURST_CHANCE: Final = 0.1
 ACK_WAIT: Final = 4.0
 MAX_RATE: Final = 20.0
@@ -73,7 +73,7 @@ class QueueWork(Jobs):
         self._late: set[Attempted] = set()
         self._until: dict[Attempted, int] = {}
         self._held: dict[Attempted, tuple[int, int]] = {}
-        """What is in hand: whose it is, and until when it is leased."""
+        """The attempts in hand: their clients, and the ends of their leases."""
         self._fired: list[int] = []
         self._broken: list[AssertionError] = []
         self.seen: Counter[str] = Counter()

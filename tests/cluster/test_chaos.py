@@ -1,4 +1,4 @@
-"""Some chaos, whenever all tests run; ``make chaos`` has more."""
+"""A little chaos, whenever all tests run; ``make chaos`` has more."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses
 
 
 def mend(processes: ClusterProcesses) -> None:
-    """Whoever does not run is started."""
+    """Start each node that does not run."""
     down = [node for node in processes.nodes if not node.runs]
     for node in down:
         node.start()
@@ -107,7 +107,7 @@ def test_every_node_serves_clients(three: ClusterProcesses) -> None:
 
 
 def shortest_pause_seconds(pause: Callable[[], float], enough: float) -> float:
-    """Of some attempts, the first that is short enough: the longest pause may be the machine's."""
+    """Return the first attempt that is short enough: the longest pause may be the machine's."""
     found = pause()
     for _ in range(1, ATTEMPTS):
         if found < enough:
@@ -214,7 +214,7 @@ def test_a_minority_does_not_write(three: ClusterProcesses) -> None:
 
 
 def test_a_wrong_clock_moves_no_timestamp_back(three: ClusterProcesses) -> None:
-    """Whoever leads; and a leader whose clock is an hour off gives the lead away."""
+    """A leader whose clock is an hour off gives the lead away."""
     with three.connect() as db, writing(db) as load:
         load.goes_on()
         leader = three.leader(db)

@@ -38,7 +38,7 @@ class _Heard:
 
 
 class WitnessedSender(AsyncioSender):
-    """What ``postroom.aio.connect`` uses, with somebody who listens."""
+    """The sender that ``connect`` uses, with a witness."""
 
     def __init__(self, addresses: Sequence[str], randomness: Random, history: History) -> None:
         super().__init__(addresses, None, None, randomness, REQUEST_SECONDS)
@@ -49,13 +49,13 @@ class WitnessedSender(AsyncioSender):
         return _Heard(request, super().send(request, timeout_seconds), self._history)
 
     async def abandon(self) -> None:
-        """As if the client's process had been killed."""
+        """End the client as if its process had been killed."""
         self.abort()
         await self._streams.closed()
 
 
 async def connect(addresses: Sequence[str], randomness: Random, history: History) -> Database:
-    """As ``postroom.aio.connect``, on the running event loop."""
+    """Connect as ``connect`` does, on the running event loop."""
     sender = WitnessedSender(addresses, randomness, history)
     try:
         await sender.send(Now())

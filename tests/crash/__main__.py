@@ -16,7 +16,7 @@ LIVES_PER_STORE = 50
 
 
 def main() -> int:
-    """As many kills as the command line asks for; 1 if something was wrong after one of them."""
+    """Kill as often as the command line asks for; return 1 if something was wrong after a kill."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--kills", type=int, default=300, help="how many (default: 300)")
     parser.add_argument("--seed", type=int, default=1, help="for the moments (default: 1)")

@@ -44,7 +44,7 @@ def say(mark: str, name: bytes) -> None:
 
 
 class Deed:
-    """What one transaction of a sender does, decided beforehand."""
+    """The work of one transaction of a sender, decided beforehand."""
 
     def __init__(self, randomness: Random, name: bytes) -> None:
         self.name = name

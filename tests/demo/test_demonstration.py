@@ -42,7 +42,7 @@ def failures(findings: list[SubjectComparison]) -> set[str]:
 
 
 SUBJECTS = 14
-"""So many lines has the table of what was compared."""
+"""The number of lines in the table of what was compared."""
 
 RUN_SECONDS = 280.0
 """More than any run takes, on whatever machine."""
@@ -249,7 +249,7 @@ async def _defer(
 
 
 async def _read_twice(db: postroom.aio.Database) -> None:
-    """As if a clerk had read a message, forgotten it, and read another one twice."""
+    """Change the store as if a clerk had forgotten one message, and read another one twice."""
     key = b"board/MIA"
     board = decode_board(await db.get(key))
     board.numbers += 1
@@ -313,7 +313,7 @@ async def _enqueue_again(db: postroom.aio.Database) -> None:
 
 
 async def _lose_worker(db: postroom.aio.Database) -> None:
-    """As if a turn-round had been planned, and nobody had done it."""
+    """Change the store as if a planned turn-round had never been done."""
     leg = Leg(99, "N1", "IAH", 0, 0)
     await db.run(plan, leg, 3600.0)
 

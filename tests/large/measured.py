@@ -195,14 +195,14 @@ class Served:
 
 
 def in_order_of_age(count: int) -> list[bytes]:
-    """So many keys of inboxes, in another order than their own."""
+    """Return keys of inboxes, in another order than their own."""
     blocks = count // BLOCK
     numbers = (number * 77 % blocks for number in range(blocks))
     return [b"%04d/%04d" % (number, each) for number in numbers for each in range(BLOCK)]
 
 
 def fill_inboxes(target: Target, count: int) -> None:
-    """So many inboxes, with a message each."""
+    """Fill so many inboxes, with a message each."""
     filled = in_order_of_age(count)
     for first in range(0, count, BLOCK):
         with target.store.db.begin() as tx:

@@ -155,7 +155,7 @@ class OneRange:
         self.settle()
 
     def is_embedded(self, embedded: bool) -> None:
-        """Whether its clients end with its process, from now on."""
+        """Let its clients end with its process, from now on, or not."""
         self._attempts._is_embedded = embedded
 
     def ask(self, request: Any, *, urgent: bool = True) -> Asked:

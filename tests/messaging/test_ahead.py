@@ -1,4 +1,4 @@
-"""What was read for reapers still to come: given once, in order, and never when it is wrong."""
+"""Messages read ahead for the next reapers: given once, in order, and never wrongly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the claim of a message proves, and when it does not any more."""
+"""The proof that a claim of a message gives, and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What messaging's evaluators do, told line by line on one replica (:mod:`.one_range`).
+"""The work of messaging's evaluators, told line by line on one replica (:mod:`.one_range`).
 
 Lines are ``who: what -> answer``. ``who`` is ``range``, a client (``c1``), or a transaction of a
 client (``c1.t2``). What a transaction writes is gathered; ``commit`` sends it. Who has to wait is
@@ -55,7 +55,7 @@ def test_a_trace(name: str, request: pytest.FixtureRequest) -> None:
 
 
 class Transaction:
-    """What a transaction has gathered."""
+    """The writes that a transaction has gathered."""
 
     def __init__(self, name: str, began: int) -> None:
         client, _, own = name.partition(".")

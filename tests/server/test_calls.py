@@ -48,7 +48,7 @@ async def _fill(db: postroom.aio.Database) -> None:
 
 
 async def _calls(db: postroom.aio.Database, work: Callable[[Any, int], Awaitable[None]]) -> float:
-    """Of functions, of Python and of C, for each transaction."""
+    """Return the calls of functions, of Python and of C, for each transaction."""
     await work(db, 0)
     calls = 0
 

@@ -1,4 +1,4 @@
-"""Who waits is cancelled: before the request is evaluated, while it is written, when it is done."""
+"""Waits are cancelled: before the request is evaluated, while it is written, when it is done."""
 
 from __future__ import annotations
 

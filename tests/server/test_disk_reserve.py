@@ -1,4 +1,4 @@
-"""What a node says when space on its device becomes scarce, and when there is enough again."""
+"""The messages of a node when space on its device becomes scarce, and is enough again."""
 
 from __future__ import annotations
 

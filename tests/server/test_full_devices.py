@@ -58,7 +58,7 @@ def free_on(device: Path) -> int:
 
 
 def opened(device: Path, engine: EngineName | None = None, **options: Any) -> Any:
-    """Open the store. Whoever is refused is told so at once."""
+    """Open a store that tells a refused caller at once."""
     db: Any = postroom.open(device / "store", engine=engine, **options)
     db._core._sender.patience_seconds = 0.0
     return db

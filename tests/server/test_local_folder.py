@@ -49,7 +49,7 @@ def taken(port: int) -> Iterator[None]:
 
 
 def found(node: Path) -> None:
-    """As if the node had become one of a cluster."""
+    """Change the folder as if the node had become one of a cluster."""
     engine = open_engine(node)
     open_store(engine, random.Random(1), 1)
     engine.close()

@@ -37,7 +37,7 @@ def left_of_servers(before: list[threading.Thread]) -> list[str]:
 
 
 def is_held(db: postroom.Database, at: int) -> bool:
-    """Whether a timestamp is protected as a whole."""
+    """Return whether a timestamp is protected as a whole."""
     try:
         next(db.bulk.accounting(at=at))
     except SnapshotTooOld:

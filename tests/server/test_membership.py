@@ -30,7 +30,7 @@ LAST_INDEX = 1000
 
 
 class Group:
-    """What the service sees of a group."""
+    """The service's view of a group."""
 
     def __init__(self, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
         self.both = Members(voters, learners)

@@ -1,4 +1,4 @@
-"""Whom a node believes about the time: its own wall clock, or those of the others."""
+"""The wall clocks that a node believes: its own, or those of the others."""
 
 from __future__ import annotations
 

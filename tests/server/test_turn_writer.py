@@ -1,4 +1,4 @@
-"""What is written with a turn, and what beside it."""
+"""The writes of a turn, and those beside it."""
 
 from __future__ import annotations
 

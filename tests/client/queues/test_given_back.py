@@ -1,4 +1,4 @@
-"""What was claimed and not worked on goes back: at once, to its old place, uncounted."""
+"""Messages that were claimed and not worked on go back: at once, to their place, uncounted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer asks for, holds and gives back."""
+"""The messages that a consumer asks for, holds and gives back."""
 
 from __future__ import annotations
 

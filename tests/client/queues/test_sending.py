@@ -1,4 +1,4 @@
-"""What a transaction sends to queues with its commit."""
+"""The messages that a transaction sends to queues with its commit."""
 
 from __future__ import annotations
 

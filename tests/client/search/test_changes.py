@@ -111,7 +111,7 @@ class World:
     # --- what must be so
 
     def check_found(self) -> None:
-        """Whoever has a posting, and a record with it, has the word; at any moment."""
+        """Check that each posting with a record finds its word, at any moment."""
         for posting in self.postings:
             record = self.past(posting.key).record
             if not self.building and record is not None and posting.word in record.words:

@@ -1,4 +1,4 @@
-"""What holds of a ready cache at any time: each of its sets follows from its groups."""
+"""The invariants of a ready cache: each of its sets follows from its groups."""
 
 from __future__ import annotations
 

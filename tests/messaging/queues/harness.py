@@ -217,7 +217,7 @@ class Queues:
 
 
 def is_of_a_queue(key: bytes) -> bool:
-    """Whether an engine key belongs to the messages of a queue."""
+    """Return whether an engine key belongs to the messages of a queue."""
     if key[:1] == keys.RANGE:
         return key[9:10] == keys.QUEUES and key[10:14] != keys.u32(0)
     if key[:1] != keys.DATA:

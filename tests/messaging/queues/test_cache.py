@@ -28,7 +28,7 @@ def test_a_group_whose_rest_was_cancelled_is_not_forgotten_twice() -> None:
 
 
 class Stored:
-    """What a queue has stored as ready, and a cache of it that is read like that of a queue."""
+    """The ready messages that a queue has stored, and a cache of them."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance

@@ -1,4 +1,4 @@
-"""Who gets what: claims that wait and that do not, consumers, credit, selections."""
+"""The distribution of messages: claims with and without waiting, consumers, credit, selections."""
 
 from __future__ import annotations
 

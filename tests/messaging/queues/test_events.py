@@ -1,4 +1,4 @@
-"""What follows: when a group is done, when a clock strikes, when a message dies."""
+"""Follow-up messages: when a group is done, when a clock strikes, when a message dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one claim was given is stored together, and each message of it ends by itself."""
+"""The messages of one claim are stored together, and each of them ends by itself."""
 
 from __future__ import annotations
 

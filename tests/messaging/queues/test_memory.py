@@ -1,4 +1,4 @@
-"""What a queue has in memory does not depend on how many messages wait."""
+"""The memory of a queue does not depend on how many messages wait."""
 
 from __future__ import annotations
 

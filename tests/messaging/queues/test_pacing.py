@@ -31,7 +31,7 @@ def test_buckets_of_groups_are_bounded_and_no_group_gets_more_than_its_rate() ->
 
 @pytest.mark.usefixtures("few")
 def test_groups_that_come_once_do_not_wait_for_a_token() -> None:
-    """What is forgotten of groups that fired long ago costs others nothing."""
+    """Forgetting groups that fired long ago costs others nothing."""
     buckets = GroupBuckets(0.0)
     for number in range(1000):
         now = 20.0 + number

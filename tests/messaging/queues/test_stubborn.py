@@ -146,7 +146,7 @@ def test_an_empty_queue_gets_another_order(queues: Queues) -> None:
 
 
 def test_a_message_enqueued_with_a_change_of_order_is_found_again(queues: Queues) -> None:
-    """Where an entry lies depends on the order, and is not stored anywhere else."""
+    """The place of an entry depends on the order, and is not stored anywhere else."""
     message = queues.message(b"1", id=b"x", priority=5)
     queues.commit(UpdateQueue(Q, {"order": "group"}), message)
     [found] = queues.get(b"x")

@@ -1,4 +1,4 @@
-"""What is claimed in the very proposal in which a message ends, or gets another place."""
+"""Claims in the very proposal in which a message ends, or gets another place."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Machine:
 
 
 class Beginning:
-    """Some machines, and what happens to them."""
+    """The machines, and their histories."""
 
     def __init__(self, random: Random) -> None:
         self.random = random
@@ -162,7 +162,7 @@ class Beginning:
     # --- a cluster that runs
 
     def _leader(self, cluster_id: bytes) -> Machine | None:
-        """Who has the newest state, if a majority of the members has a process."""
+        """Return the machine with the newest state, if a majority of the members has a process."""
         holders = [
             m for m in self.machines.values() if m.cluster_id == cluster_id and m.has_state()
         ]
@@ -176,7 +176,7 @@ class Beginning:
         return newest if newest.runs and 2 * len(up) > len(members) else None
 
     def _counts(self, node: NodeDescriptor, cluster_id: bytes) -> bool:
-        """Whether it is a voter: a founder, or one that has come after it was admitted."""
+        """Return whether a machine votes: a founder, or one that was admitted later."""
         has_come = node.node_id <= len(FIRST) or (cluster_id, node.node_id) in self.held
         return has_come and not node.retired
 

@@ -1,4 +1,4 @@
-"""Where nodes are."""
+"""The addresses of nodes."""
 
 from __future__ import annotations
 

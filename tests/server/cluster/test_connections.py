@@ -1,4 +1,4 @@
-"""Who has a place among the connections of a node, and who is dropped for whom."""
+"""The places among the connections of a node, and those that are dropped for others."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_who_is_not_a_node_of_this_cluster_is_refused(
 
 
 def test_the_reason_arrives_though_more_is_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not read when a connection is closed makes TCP reset it."""
+    """Unread bytes at the close of a connection make TCP reset it."""
     monkeypatch.setattr(native_server, "LINGER_SECONDS", 20.0)  # whatever holds this machine up
 
     async def main() -> None:
