@@ -308,7 +308,7 @@ RECEIVED_FRAME_STEPS: Final = 64
 RECEIVED_MESSAGE_STEPS: Final = 8
 """The cost of each message in it in steps. An item, or an entry, costs one."""
 PEER_MESSAGE_BYTES_MAX: Final = PEER_FRAME_BYTES_MAX + 1024 * 1024
-"""Of what carries such frames."""
+"""A message of a peer that carries such frames."""
 PEER_UNREAD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes from one peer that the node has not taken yet; beyond it the stream is not read."""
 PEER_QUEUE_BYTES_MAX: Final = 32 * 1024 * 1024

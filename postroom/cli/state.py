@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import postroom
-from postroom.cli.options import AsJson, Store, in_options, on_a_store
+from postroom.cli.options import AsJson, StoreOptions, on_a_store, with_option_names
 from postroom.cli.output import print_json, print_line
 from postroom.cli.positions import positions_as_json, print_positions
 from postroom.cli.queue_output import QueuesSummary, summarize_queues
@@ -156,7 +156,7 @@ def _check_majority(now: Survey, node_id: int) -> None:
 # --- a cluster ------------------------------------------------------------------------------------
 
 
-def _survey(store: Store) -> Survey:
+def _survey(store: StoreOptions) -> Survey:
     seconds = min(store.timeout, SURVEY_SECONDS)
     randomness = random.Random(random.SystemRandom().randbytes(32))
     return asyncio.run(survey(store.addresses, store.tls, store.token, randomness, seconds))

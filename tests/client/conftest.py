@@ -20,7 +20,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture(params=["memory", "disk", "remote"])
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[postroom.Database]:
-    """A store as applications open it, or connect to it."""
+    """Yield a store as applications open it, or connect to it."""
     if request.param == "remote":
         with Server() as server, postroom.connect(server.address, insecure=True) as db:
             yield db

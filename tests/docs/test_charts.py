@@ -20,7 +20,7 @@ def test_a_chart_is_on_the_page(chart: charts.Chart) -> None:
     assert f"](charts/{chart.name}.svg)" in PAGE
 
 
-def test_no_file_is_left_of_a_chart_that_is_gone() -> None:
+def test_a_removed_chart_leaves_no_file() -> None:
     found = {each.stem for each in charts.CHARTS.glob("*.svg")}
     assert found == {chart.name for chart in charts.ALL}
 

@@ -52,6 +52,6 @@ def test_a_drawing_is_on_a_page(source: Path) -> None:
     assert any(f"drawings/{source.stem}.svg)" in each.read_text() for each in PAGES)
 
 
-def test_no_drawing_is_left_without_its_source() -> None:
+def test_each_drawing_has_its_source() -> None:
     rendered = (ROOT / "docs" / "drawings").glob("*.svg")
     assert {each.stem for each in rendered} == {each.stem for each in SOURCES}

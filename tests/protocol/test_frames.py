@@ -219,7 +219,7 @@ def test_frames_have_a_limit() -> None:
         frames.from_client(ask(*[Now()] * (frames.REQUESTS_PER_FRAME_MAX + 1)))
 
 
-def test_what_later_versions_add_at_the_end_is_ignored() -> None:
+def test_fields_that_later_versions_add_at_the_end_are_ignored() -> None:
     hello = frames.from_client(frames.encode((0, 1, bytes(32), 3, "something new")))
     assert hello == frames.Hello(1, bytes(32), 3)
 

@@ -227,9 +227,10 @@ def test_the_lease_and_the_clock_go_with_the_answers(store: Store) -> None:
     assert isinstance(Value(None, 1), Value)
 
 
-def test_who_is_cut_off_while_it_is_answered_counts_no_more(store: Store) -> None:
-    """What it was still to be told counted as unread for ever: some hundred clients that provoke
-    that, and everybody who has an answer to read is cut off.
+def test_a_client_cut_off_while_it_is_answered_does_not_count(store: Store) -> None:
+    """The answers that it was still to get do not count as unread.
+
+    Otherwise some hundred clients that provoke that cut off every client with an answer to read.
     """
     sessions = Sessions(store.node, Limits(unread_bytes_max=1000, unread_bytes_end=1000))
     client = Client(sessions)

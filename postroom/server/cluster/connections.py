@@ -207,7 +207,7 @@ def raise_descriptor_limit() -> int:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-        except (OSError, ValueError) as error:  # some systems promise more than they give
+        except (OSError, ValueError) as error:  # a system may promise more than it gives
             _log.info("the limit of open files stays at %d: %s", soft, error)
     return CONNECTIONS_MAX + DESCRIPTORS_RESERVED if soft == resource.RLIM_INFINITY else soft
 

@@ -17,7 +17,7 @@ shown its key.
 
 A record that is behind may have another key of a node. The node is let in with a proof that it has
 the state of the cluster, and only while no node leads. A node that the record does not name is let
-in on these terms, too: it may have been admitted after the entries known here, and may be needed to
+in on these terms, too. It may have been admitted after the entries known here, and may be needed to
 elect a leader. While a leader is heard, those entries come here soon, and the newcomer tries again.
 
 A malformed message closes its stream, with a logged reason.

@@ -30,7 +30,7 @@ class Entrance:
         return connection
 
 
-def test_who_does_not_say_hello_in_time_is_dropped() -> None:
+def test_a_caller_that_does_not_say_hello_in_time_is_dropped() -> None:
     entrance = Entrance()
     entrance.let_in("late")
     entrance.now += 1
@@ -61,7 +61,7 @@ def test_a_host_takes_places_from_itself_the_silent_first() -> None:
     assert entrance.dropped == ["silent", "newer", "newest", "a4"]
 
 
-def test_of_many_hosts_the_one_with_most_loses() -> None:
+def test_the_host_with_most_pending_connections_loses_one() -> None:
     entrance = Entrance(pending_max=4)
     for name in ("a1", "a2", "a3"):
         entrance.let_in(name, host="a")
@@ -70,7 +70,7 @@ def test_of_many_hosts_the_one_with_most_loses() -> None:
     assert entrance.dropped == ["a1", "a2"]
 
 
-def test_who_has_said_hello_is_never_dropped_for_another() -> None:
+def test_a_caller_that_has_said_hello_is_never_dropped_for_another() -> None:
     entrance = Entrance(connections_max=4)
     for _ in range(4):
         entrance.let_in("client").said_hello()

@@ -75,7 +75,7 @@ def test_frames_to_nobody_are_dropped() -> None:
     run(main())
 
 
-def test_it_connects_again_when_the_other_comes_back() -> None:
+def test_a_peer_connects_again_when_the_other_comes_back() -> None:
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
             await two.close()

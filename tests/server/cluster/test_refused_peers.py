@@ -80,7 +80,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), REFUSED, ids=[reason for _, reason in REFUSED])
-def test_who_is_not_a_node_of_this_cluster_is_refused(
+def test_a_caller_that_is_no_node_of_this_cluster_is_refused(
     changes: dict[str, Any], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -259,7 +259,7 @@ def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCapture
     assert "the stream of node 2 is closed: a frame of" in caplog.text
 
 
-def test_nobody_is_listened_to_before_there_is_a_node() -> None:
+def test_callers_are_turned_away_before_there_is_a_node() -> None:
     async def main() -> None:
         one = Talker(1)
         await one.listen()

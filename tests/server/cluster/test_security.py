@@ -43,7 +43,7 @@ def node(authority: Authority) -> Certificates:
 
 @asynccontextmanager
 async def listening(security: Security) -> AsyncIterator[str]:
-    """A node that is asked; its address."""
+    """Yield the address of a node that is asked."""
     talker = Talker(1, security)
     await talker.listen()
     try:
@@ -175,7 +175,7 @@ def test_tls_and_none_do_not_meet(authority: Authority, node: Certificates) -> N
         (["::1"], "[::2]:7400", False),
     ],
 )
-def test_whose_certificate_is_one_of_the_node_at(
+def test_a_caller_needs_a_certificate_of_the_node_at_its_address(
     authority: Authority, node: Certificates, hosts: list[str], address: str, may: bool
 ) -> None:
     async def main() -> None:

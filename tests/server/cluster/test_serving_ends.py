@@ -192,7 +192,7 @@ def test_a_companion_that_cannot_stop_does_not_keep_the_folder_locked(
     postroom.open(tmp_path / "a").close()
 
 
-def test_it_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> None:
+def test_a_node_ends_when_its_disk_fails(tmp_path: Path, addresses: list[str]) -> None:
     async def main() -> None:
         async with serving(tmp_path / "a", addresses[0]) as node:
             engine = node.served.node.engine
