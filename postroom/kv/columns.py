@@ -6,7 +6,7 @@ hands that to a library of columns as it is.
 
 Two ways to walk, over the same stored bytes (:mod:`.versions`):
 
-* *as of* a timestamp: of each key the version that was the newest then, no deletions.
+* The walk *as of* a timestamp: the version of each key that was the newest then, no deletions.
 * *changes*: all versions after one timestamp and up to another, deletions too: key by key, the
   oldest of each key first. A key may have any number of them, so a page may end within a key.
 
@@ -42,8 +42,9 @@ _NEVER: Final = b"\x00" * 8
 Pair: TypeAlias = tuple[bytes, bytes]
 """An engine key, and what is stored there."""
 SuffixEntry: TypeAlias = tuple[bytes, int, bytes | None]
-"""An engine key, where its user key ends in it (the suffix is two bytes further), and the value, if
-it is one of those that were looked for.
+"""An engine key, the end of its user key in it, and the value, if it was looked for.
+
+The suffix is two bytes further than the end.
 """
 
 
@@ -174,7 +175,7 @@ def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bound
 
     Nothing is added then.
 
-    None does if all are heads, of values, as old as is wanted, of keys without zeros. (What lies
+    None does if all are heads, of values, as old as is wanted, of keys without zeros. (A record
     beside a key has zeros before its last three bytes.)
     """
     stamps = [version[1:PAYLOAD] for version in stored]
@@ -278,7 +279,7 @@ def _is_full(rows: Rows, room: PageLimits) -> bool:
     return rows.steps > room.steps_max or rows.size >= room.bytes_max
 
 
-# --- what lies beside keys ------------------------------------------------------------------------
+# --- records beside keys -------------------------------------------------------------------------
 
 
 def beside(
@@ -314,7 +315,7 @@ def _beside_from(
     return None
 
 
-# --- as one byte string ---------------------------------------------------------------------------
+# --- one byte string ------------------------------------------------------------------------------
 
 
 def packed(column: Iterable[bytes]) -> tuple[bytes, bytes]:

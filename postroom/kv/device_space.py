@@ -117,7 +117,7 @@ class DeviceSpace:
 
     def _compact(self) -> None:
         try:
-            with contextlib.suppress(EngineFailed, BlockDamaged):  # who comes next is told
+            with contextlib.suppress(EngineFailed, BlockDamaged):  # the next caller is told
                 self._applied.compact(b"", ALL)
         finally:
             self._is_compacting = False

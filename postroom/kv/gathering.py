@@ -63,9 +63,10 @@ from postroom.limits import GATHERED_BYTES_MAX
 LARGE: Final = 8192
 """A turn with more keys is a batch of its own; it is sorted in parts of that many."""
 SMALL_TURNS: Final = 32
-"""A batch of so many turns is not handed over, unless it has many bytes. Each of them gives the
-interpreter away for moments (a poll, a write of the log), and wakes a thread that waits for it each
-time, which comes too late.
+"""A batch of so many turns is not handed over, unless it has many bytes.
+
+Each of them gives the interpreter away for moments (a poll, a write of the log), and wakes a thread
+that waits for it each time, which comes too late.
 """
 _UNKNOWN: Final[Any] = object()
 

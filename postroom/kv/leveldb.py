@@ -9,7 +9,7 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
   write sets from its middle. With it, opening fails, and so it is on. A log that ends in the middle
   of a record (a crash) opens either way and loses that record only. If it ends in pages that were
   never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table files are
-  verified as they are read: the first read that touches damage raises. plyvel's ``Iterator`` ends
+  verified as they are read: a read of a damaged one raises. The ``Iterator`` of plyvel ends
   early, without an error, where a damaged block is the last one. Backwards it omits a lone key that
   equals the lower bound. ``RawIterator`` does neither, so it is used.
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
@@ -457,7 +457,7 @@ def _forward(
                 return
             yield pair
             advance()
-    except plyvel.IteratorInvalidError:  # what ``item`` says at the end, and nowhere else
+    except plyvel.IteratorInvalidError:  # ``item`` raises it at the end, and nowhere else
         return
     except plyvel.Error as error:
         raise unreadable(folder, reason(error)) from error

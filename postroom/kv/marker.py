@@ -161,7 +161,7 @@ def split(writes: WriteSet) -> tuple[WriteSet, bool]:
     logged: WriteSet = {}
     tells_of_snapshot = False
     for key in [key for key in writes if key < keys.RANGE]:
-        if key[0] != _RAFT_LOG or key[9:10] not in _WITH_STATE:  # as ``is_of_state`` says
+        if key[0] != _RAFT_LOG or key[9:10] not in _WITH_STATE:  # see ``is_of_state``
             logged[key] = writes.pop(key)
         elif key[9:] == _SPOOL:
             tells_of_snapshot = True

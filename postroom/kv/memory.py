@@ -94,7 +94,7 @@ class MemoryDisk:
         if self._engine is not None:
             raise StoreLocked("The store in memory is open already; close it or share it.")
         self._engine = engine
-        self._sync()  # as LevelDB does: recovery writes what it finds in the log to a synced table
+        self._sync()  # like LevelDB, whose recovery syncs what it finds
 
     def detach(self, *, sync: bool) -> None:
         """Only for :class:`MemoryEngine`: it is closed, having synced everything or not."""

@@ -52,7 +52,7 @@ def open_engine(
     """
     check_engine_name(engine)
     written = None
-    with contextlib.suppress(OSError):  # whoever opens it says more about it
+    with contextlib.suppress(OSError):  # opening it tells more about it
         written = engine_of(path)
     chosen = engine or written or _first_installed()
     if written not in {None, chosen}:  # also if what was asked for is not installed

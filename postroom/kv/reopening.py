@@ -79,7 +79,7 @@ class ReopeningEngine:
             self._engine = self._opened()
         return not self.full
 
-    # --- what the engine does
+    # --- the work of the engine
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False

@@ -73,8 +73,11 @@ BLOCK_BYTES: Final = 2048
 
 SMALL_DEVICE_BYTES: Final = 4 * 1024 * 1024 * 1024
 SMALL_LEVEL_BYTES: Final = 16 * 1024 * 1024
-"""On a device of less, levels are smaller, as in LevelDB: a compaction writes as much as it reads
-before it gives room back. By default that may be all of a store of 256 MiB."""
+"""The size of a level on a device of less than ``SMALL_DEVICE_BYTES``, as in LevelDB.
+
+A compaction writes as much as it reads before it gives room back. By default that may be all of a
+store of 256 MiB.
+"""
 
 SPARE_FACTOR: Final = 4
 """RocksDB's memtable may hold so much more than we put in: it must never be full by itself."""
@@ -388,7 +391,7 @@ def _batch(writes: WriteSet) -> tuple[rocksdict.WriteBatch, int]:
                 delete(key)
             else:
                 put(key, value)
-    except (KeyError, ValueError) as error:  # so rocksdict calls what is no bytes
+    except (KeyError, ValueError) as error:  # rocksdict raises these if it is given no bytes
         raise TypeError(f"keys and values are bytes: {error}") from error
     return batch, batch.size_in_bytes() + len(writes) * ENTRY_OVERHEAD_BYTES
 
@@ -418,7 +421,7 @@ def _options(write_buffer_bytes: int, blocks_bytes: int, tables_open_max: int) -
     options.set_stats_persist_period_sec(0)
     options.set_max_total_wal_size(
         PREALLOCATED_BYTES
-    )  # what a log takes ahead; no more, alone here
+    )  # the log takes this much ahead, and it is alone here
     options.set_manifest_preallocation_size(PREALLOCATED_BYTES)
     return options
 

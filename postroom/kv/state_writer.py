@@ -96,7 +96,7 @@ class StateWriterThread:
                 work()
                 return
         self._work = work
-        _wake(self._wanted)  # whoever waited for long may have done so already
+        _wake(self._wanted)  # a long wait may have done so already
 
     def finish(self) -> None:
         """Wait until the work that was started is done."""
@@ -140,7 +140,7 @@ class StateWriterThread:
                 continue
             try:
                 work()
-            except BaseException as error:  # who finishes raises it
+            except BaseException as error:  # ``finish`` raises it
                 self._error = error
             self._work = work = None
             _wake(self._done)

@@ -1,6 +1,6 @@
 """The comparison of a node's wall clock with those of the others.
 
-Nothing is lost by a wrong clock (:mod:`postroom.ranges.lease`), but users see its effects: a
+Nothing is lost by a wrong clock (:mod:`postroom.ranges.lease`), but users see its effects. A
 leader whose clock is an hour ahead stamps commits an hour ahead, and delivers scheduled messages
 early. Every frame therefore carries its sender's wall clock, unadjusted, and the others use it to
 judge whether a clock is to be trusted (:mod:`postroom.kv.wall_clock`):

@@ -231,7 +231,7 @@ def test_sums_follow_from_what_was_posted(db: postroom.Database) -> None:
     assert sums(db, "sum")[b"a"] == {"n": 113, "m": 2}
 
 
-def test_what_was_posted_may_leave_64_bits_where_the_sum_does_not(store: Store) -> None:
+def test_posted_amounts_may_leave_64_bits_while_their_sum_does_not(store: Store) -> None:
     db = store.db
     most = (1 << 63) - 1
     post(db, (b"a", {"n": most}))

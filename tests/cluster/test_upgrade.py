@@ -23,7 +23,7 @@ from tests.cluster.next_version import make_next_version
 
 @pytest.fixture(scope="module")
 def next_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the sources of the next version."""
+    """Return a folder with the sources of the next version."""
     return make_next_version(tmp_path_factory.mktemp("next-version"))
 
 
@@ -52,7 +52,7 @@ print(postroom.__file__)
 
 
 def client_writes(project: Path, addresses: str, key: str) -> None:
-    """A client of the version in ``project`` uses the cluster."""
+    """Use the cluster with a client of the version in ``project``."""
     ran = subprocess.run(
         [sys.executable, "-c", WRITE, addresses, key],
         check=True, capture_output=True, text=True, timeout=60, cwd=project,
@@ -89,7 +89,7 @@ def test_a_mixed_cluster_survives_the_loss_of_any_node(
 
 def eventually_vote(processes: ClusterProcesses, voters: set[int]) -> None:
     def vote() -> bool:
-        """exactly these nodes have a vote"""
+        """Look whether exactly these nodes have a vote."""
         try:
             return processes.voters() == voters
         except Error:

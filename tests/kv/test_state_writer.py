@@ -14,7 +14,7 @@ def fail() -> None:
     raise OSError("no")
 
 
-def test_what_was_started_is_done_before_the_next() -> None:
+def test_each_started_work_is_done_before_the_next() -> None:
     thread, done = StateWriterThread(), list[int]()
     for number in range(500):
         thread.finish()
@@ -24,7 +24,7 @@ def test_what_was_started_is_done_before_the_next() -> None:
     assert done == list(range(500))
 
 
-def test_what_it_raises_is_told_once() -> None:
+def test_an_error_of_the_state_thread_is_raised_once() -> None:
     thread = StateWriterThread()
     thread.finish()
     thread.start(fail)
@@ -35,7 +35,7 @@ def test_what_it_raises_is_told_once() -> None:
     thread.close()
 
 
-def test_it_goes_on_after_something_was_raised() -> None:
+def test_the_state_thread_goes_on_after_an_error() -> None:
     thread, done = StateWriterThread(), list[int]()
     thread.start(fail)
     with pytest.raises(OSError, match="no"):

@@ -48,7 +48,7 @@ class _DurableFile:
         self.writes: WriteSet = {}
 
     def add(self, records: list[LogRecord]) -> None:
-        """These were read, after the others."""
+        """Add records that were read after the others."""
         self.read_at = self.of.settled
         for record in records:
             self.writes.update(record.writes)

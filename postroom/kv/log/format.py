@@ -41,11 +41,11 @@ FORMAT_VERSION: Final = 1
 MAGIC: Final = b"postroom"
 
 CHANGES: Final = 0
-"""A record that holds what has changed,"""
+"""A record that holds the changes."""
 WHOLE: Final = 1
-"""one that begins with all notes, so that reading can begin with it,"""
+"""A record that begins with all notes: reading can begin with it."""
 CLOSED: Final = 2
-"""and one that besides holds every entry that is wanted: the last one of a log that was closed."""
+"""A whole record with every wanted entry: the last one of a log that was closed."""
 
 _HEADER: Final = struct.Struct("<8sI16sQQQ")
 _POINTER: Final = struct.Struct("<QQ")

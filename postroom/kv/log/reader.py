@@ -199,7 +199,7 @@ class _LogReading:
         yield first
         yield from records
 
-    # --- what is missing
+    # --- missing records
 
     def _check_continuity(self) -> None:
         before: tuple[int, int] | None = None

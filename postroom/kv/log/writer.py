@@ -132,7 +132,7 @@ class Log:
     def _write(self, payload: bytes, kind: int, *, sync: bool) -> None:
         segment = self._segments[-1]
         record = encode_record(self._seed, self.last + 1, self.durable, self._epoch, kind, payload)
-        # The first record of an opening is durable before another one follows it: the next opening
+        # The first record of an opening is durable before another one follows it. The next opening
         # must know of this epoch, else it would take for its own what was written in it.
         sync = sync or self._is_new
         # A synced write makes its own pages durable, not those that were written before it.
