@@ -15,7 +15,7 @@ import typer
 
 import postroom
 import postroom.aio
-from postroom.cli.options import Store, on_a_store
+from postroom.cli.options import StoreOptions, on_a_store
 from postroom.errors import AccessDenied, Error, how_to_install
 from postroom.gateway import environment
 
@@ -74,7 +74,7 @@ RoleFile = Annotated[
 
 @on_a_store
 def gateway(
-    store: Store,
+    store: StoreOptions,
     listen: Listen,
     listen_tls_certificate: ListenCertificate = None,
     listen_tls_key: ListenKey = None,
@@ -126,7 +126,7 @@ def gateway(
     asyncio.run(_run(lambda: Gateway(settings, _connect(store)), listen))
 
 
-def _files_of(store: Store) -> tuple[Path | None, Path | None, Path | None]:
+def _files_of(store: StoreOptions) -> tuple[Path | None, Path | None, Path | None]:
     """Return the files with which the gateway connects: certificate, key and authority."""
     if store.tls is None:
         return None, None, None
@@ -135,7 +135,7 @@ def _files_of(store: Store) -> tuple[Path | None, Path | None, Path | None]:
     return certificate, key, ca
 
 
-def _connect(store: Store) -> Connect:
+def _connect(store: StoreOptions) -> Connect:
     opened: list[asyncio.Task[postroom.aio.Database]] = []
 
     async def connect(token: str | None) -> postroom.aio.Database:
@@ -196,7 +196,7 @@ async def _run(make: Any, listen: str) -> None:
     made: Gateway = make()
     try:
         await made.start()
-        # Calls make many objects, and few circles. What was imported is not looked at again.
+        # Calls make many objects, and few circles. The imported ones are frozen.
         gc.collect()
         gc.freeze()
         gc.set_threshold(COLLECTED_AFTER)
@@ -273,7 +273,7 @@ def role_in(security: Any, token: str | None, name: str) -> str:
     return str(security.role_of_client(token, name).value)
 
 
-# --- what both check
+# --- checks of both forms
 
 
 def prepare() -> None:

@@ -52,7 +52,7 @@ class Transaction(Writes, QueueWrites, InboxWrites):
     def retry_id(self) -> bytes:
         """Return the id with which ``db.begin(retry_id=...)`` begins another attempt at it.
 
-        Such an attempt may be made by any client, for 75 s. It is safe if the outcome of this
+        Any client may make that attempt, for 75 s. It is safe if the outcome of this
         transaction is not known: the two commit once.
         """
         return self._core.retry_id

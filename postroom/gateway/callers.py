@@ -1,7 +1,7 @@
 """The proofs that a caller shows, and what they permit.
 
 The nodes of a cluster decide themselves about the tokens that the gateway hands on. A gateway that
-was given files of its own, or is a part of a node, also asks those. So a caller needs the
+was given files of its own, or is a part of a node, also asks those. A caller then needs the
 permission of both.
 """
 

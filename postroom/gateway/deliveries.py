@@ -220,7 +220,7 @@ async def _give_back(queue: aio.Queue, held: list[aio.QueueMessage]) -> None:
     try:
         try:
             await queue.reject(held, reason=REASON)
-        except LeaseLost:  # of one of them, so that none was given back
+        except LeaseLost:  # one of them has lost its lease: none was given back
             for each in held:
                 with suppress(LeaseLost):
                     await queue.reject(each, reason=REASON)

@@ -49,7 +49,7 @@ class Limits:
 
 
 class Usage:
-    """What one client uses now, or all of them.
+    """The current use of one client, or of all of them.
 
     Attributes:
         calls: how many calls are under way.

@@ -70,7 +70,7 @@ def _told_header(value: Any) -> pb.HeaderValue:
         return pb.HeaderValue(**{field: value})
     if value is None:
         return pb.HeaderValue()
-    return pb.HeaderValue(text=json.dumps(value, default=repr))  # of a client that nests them
+    return pb.HeaderValue(text=json.dumps(value, default=repr))  # a client may nest them
 
 
 def inbox_message(message: postroom.Message) -> pb.InboxMessage:

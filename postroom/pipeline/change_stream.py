@@ -249,7 +249,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._remember(after, found)
                 return found
 
-    def _see(self, after: int, found: CommittedChanges) -> None:
+    def _remember(self, after: int, found: CommittedChanges) -> None:
         """Keeps the first changes of a batch, as many whole commits as a small batch can have: it
         may have fewer than one answer, by its own limits.
         """

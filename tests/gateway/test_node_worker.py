@@ -25,7 +25,7 @@ SECONDS_MAX: Final = 120.0
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example with its libraries, installed as its README says."""
+    """Return the example with its libraries, installed as its README says."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node") / "node_worker"

@@ -269,7 +269,7 @@ def test_the_anchor_of_a_write_is_a_key_that_it_has(kind: type[Write]) -> None:
 
 
 @every_write
-def test_what_a_write_waits_for_is_among_what_it_concerns(kind: type[Write]) -> None:
+def test_the_touched_keys_of_a_write_are_among_the_concerned_ones(kind: type[Write]) -> None:
     write = sample(kind)
     touched, concern = write.touches(), write.concerns()
     if isinstance(touched, bytes):

@@ -478,7 +478,7 @@ def timestamp_of(due: int, now: int) -> int:
 
 
 def message_of(request: EnqueueInQueue, now: int) -> Message:
-    """What an enqueue makes."""
+    """Return the message that an enqueue makes."""
     due = timestamp_of(request.due, now)
     return Message(
         0, request.id, request.kind, request.payload, request.headers, request.priority,

@@ -113,7 +113,7 @@ class Reference:
         return min(message.first, message.due) if self.in_order(message) else message.due
 
     def candidates(self, selection: ClaimSelection, now: int) -> list[Message]:
-        """What a claim may be given first: of each group what is next for it."""
+        """Return what a claim may be given first: the next message of each group."""
         if self.paused or self._room() <= 0:
             return []
         first: dict[str, Message] = {}

@@ -285,7 +285,7 @@ class History:
     def _check_changes(
         self, content: Content, request: ScanChanges, told: CommittedChanges
     ) -> None:
-        """A part of a change feed is exactly the versions of its time."""
+        """Check that a part of a change feed is exactly the versions of its time."""
         end = request.end
         found = [
             (timestamp, key, versions.payload(version))

@@ -227,7 +227,7 @@ def is_of_a_queue(key: bytes) -> bool:
 
 
 def attempt(message: StoredQueueMessage) -> Attempt:
-    """That by which a message was claimed."""
+    """Return the attempt by which a message was claimed."""
     return Attempt(message.key, message.kind, message.id, message.epoch)
 
 

@@ -180,7 +180,7 @@ def test_group_max_concurrency_bounds_the_leased_messages_of_a_group(queues: Que
 
 
 def rates(queues: Queues, seconds: float) -> list[StoredQueueMessage]:
-    """What is fired in a time, to a consumer that is always there."""
+    """Return what is fired in a time to a consumer that is always there."""
     found: list[StoredQueueMessage] = []
     end = queues.store.clock.seconds + seconds
     waiting = queues.start(queues.claim_request(100, wait=True))

@@ -180,7 +180,7 @@ class Jobs:
                 assert done, f"{message.id!r} overtook {job!r} in the group {message.group}"
 
     async def _settle(self, client: Client, queue: str, message: StoredQueueMessage) -> str:
-        """Does the work, or fails at it; answers why the lease was lost, if it was."""
+        """Do the work, or fail at it; return why the lease was lost, if it was."""
         try:
             await self._try_to_settle(client, queue, message)
         except LeaseLost as error:
