@@ -411,15 +411,15 @@ def test_one_percent_of_the_keys_costs_one_task_and_one_page(
     asked: list[object] = []
     ahead: Any = Bulk._ahead
 
-    def counting(bulk: Bulk, first: object, following: Any) -> Any:
+    def counting(bulk: Bulk, first: object, following: Any, shape: Any) -> Any:
         asked.append(first)
 
-        def noted(page: object) -> object:
-            further = following(page)
+        def noted(request: object, page: object) -> object:
+            further = following(request, page)
             asked.extend([further] if further is not None else [])
             return further
 
-        return ahead(bulk, first, noted)
+        return ahead(bulk, first, noted, shape)
 
     monkeypatch.setattr(Bulk, "_ahead", counting)
     ordered = [b"%06d" % number for number in range(60_000)]
