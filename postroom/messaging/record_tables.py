@@ -49,9 +49,9 @@ from postroom.messaging.queues.records import Layout
 from postroom.messaging.requests import Counters, Peek, Peeked
 from postroom.ranges.evaluation import View
 
-Record: TypeAlias = tuple[Any, ...]
+RecordValues: TypeAlias = tuple[Any, ...]
 """The values of the columns of a table."""
-Found: TypeAlias = "tuple[bytes, Record | list[Record] | None] | None"
+Found: TypeAlias = "tuple[bytes, RecordValues | list[RecordValues] | None] | None"
 """An engine key, and its record, or records, or none.
 
 `None`: the turn is used up within an entry.

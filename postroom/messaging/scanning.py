@@ -26,7 +26,7 @@ from postroom.messaging.bulk_requests import (
     pack,
 )
 from postroom.messaging.image_entries import name_of, place_of
-from postroom.messaging.record_tables import TABLES, Needs, Record, RecordTable, Scope
+from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, Scope
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -141,7 +141,7 @@ class RecordScans:
                 self._reader(view, request, table)
                 continue
             raw, entry = each
-            records: Sequence[Record] = (entry,) if type(entry) is tuple else entry or ()
+            records: Sequence[RecordValues] = (entry,) if type(entry) is tuple else entry or ()
             number = 0
             if known and raw == scope.lower:
                 number, records = known, records[known:]
@@ -182,7 +182,7 @@ class RecordScans:
         return RecordsPage(self._range_id, len(found) // len(kinds), packed, resume)
 
 
-def _varying(kinds: dict[str, ColumnKind]) -> Callable[[Record], tuple[Any, ...]] | None:
+def _varying(kinds: dict[str, ColumnKind]) -> Callable[[RecordValues], tuple[Any, ...]] | None:
     """Return a function that returns the values of a record whose sizes vary; `None`: all do."""
     places = [place for place, kind in enumerate(kinds.values()) if not kind.width]
     return None if len(places) == len(kinds) else itemgetter(*places)
