@@ -56,7 +56,7 @@ Found: TypeAlias = "tuple[bytes, RecordValues | list[RecordValues] | None] | Non
 
 `None`: the turn is used up within an entry.
 """
-Walk: TypeAlias = "Callable[[Scope], Iterator[Found]]"
+Walk: TypeAlias = "Callable[[ScanScope], Iterator[Found]]"
 
 _BEHIND_MESSAGES: Final = keys.ACCOUNTING
 _encode = msgspec.msgpack.encode
@@ -77,7 +77,7 @@ class Needs(enum.Enum):
 
 
 @dataclass(slots=True)
-class Scope:
+class ScanScope:
     """The bounds of one page of a scan.
 
     Attributes:
@@ -126,7 +126,7 @@ class RecordTable(NamedTuple):
 
 
 def _beside_keys(
-    scope: Scope, span: keys.KeySpan, suffix: bytes, beyond: bytes
+    scope: ScanScope, span: keys.KeySpan, suffix: bytes, beyond: bytes
 ) -> Iterator[columns.SuffixEntry]:
     """Iterate over the records beside keys under some suffixes (:func:`.columns.beside`).
 
@@ -144,7 +144,7 @@ def _beside_keys(
 # --- messages -------------------------------------------------------------------------------------
 
 
-def _inbox(scope: Scope) -> Iterator[Found]:
+def _inbox(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the messages that were in inboxes."""
     bound: bytes | None = scope.of_keys().lower
     upper = scope.of_keys().upper
@@ -162,7 +162,7 @@ def _inbox(scope: Scope) -> Iterator[Found]:
             break
 
 
-def _messages(scope: Scope, prefix: bytes, lower: bytes) -> Iterator[Found]:
+def _messages(scope: ScanScope, prefix: bytes, lower: bytes) -> Iterator[Found]:
     """Iterate over the messages that were in one inbox, from an engine key on."""
     key = keys.user_key(prefix)
     # A page ends behind an entry, so ``lower`` is the key of a message and a zero.
@@ -178,7 +178,7 @@ def _messages(scope: Scope, prefix: bytes, lower: bytes) -> Iterator[Found]:
         more = page.more
 
 
-def _reaped(scope: Scope) -> Iterator[Found]:
+def _reaped(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the records of messages that left inboxes in time."""
     for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.REAPED, _BEHIND_MESSAGES):
         found = None
@@ -191,7 +191,7 @@ def _reaped(scope: Scope) -> Iterator[Found]:
         yield raw, found
 
 
-def _outbox(scope: Scope) -> Iterator[Found]:
+def _outbox(scope: ScanScope) -> Iterator[Found]:
     """Iterate over both outboxes, messages first, due or not."""
     for raw, stored in scope.reader.iterate(*scope.of_range(keys.DELIVERABLE, keys.EXECUTABLE)):
         id_, kind = raw[10:], raw[9:10]
@@ -199,12 +199,12 @@ def _outbox(scope: Scope) -> Iterator[Found]:
         yield raw, (id_ + kind, *entry)
 
 
-def _dead_letters(scope: Scope) -> Iterator[Found]:
+def _dead_letters(scope: ScanScope) -> Iterator[Found]:
     for raw, stored in scope.reader.iterate(*scope.of_range(keys.DEAD_LETTER, keys.DEAD_LETTER)):
         yield raw, (raw[10:], stored)
 
 
-def _accounting(scope: Scope) -> Iterator[Found]:
+def _accounting(scope: ScanScope) -> Iterator[Found]:
     for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.ACCOUNTING, keys.QUEUE_BODY):
         yield raw, None if stored is None else (keys.unescape(raw[1:end]), stored)
 
@@ -212,7 +212,7 @@ def _accounting(scope: Scope) -> Iterator[Found]:
 # --- what is claimed ------------------------------------------------------------------------------
 
 
-def _counters(scope: Scope) -> Iterator[Found]:
+def _counters(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the counters of the range, and those of its queues."""
     reader, range_id = scope.reader, scope.range_id
     place = keys.record_key(range_id, COUNTERS_RECORD)
@@ -226,7 +226,7 @@ def _counters(scope: Scope) -> Iterator[Found]:
         yield raw, (each.name, each.number, each.dropped, b"", _encode(claimed))
 
 
-def _inbox_index(scope: Scope) -> Iterator[Found]:
+def _inbox_index(scope: ScanScope) -> Iterator[Found]:
     span = scope.rest_of(keys.mail_span(scope.start, scope.end))
     for raw, mail in mail_entries(scope.reader, span):
         yield raw, (keys.user_key(raw), mail.messages, mail.oldest, mail.held)
@@ -251,7 +251,7 @@ _SUMS: Final = {keys.ACCOUNTING: "sum", keys.POSTED: "posted"}
 _BEHIND_POSTED: Final = keys.after_prefix(keys.POSTED)
 
 
-def _places(scope: Scope) -> Iterator[Found]:
+def _places(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the places of messages: outside of queues, or in the queue that is asked for.
 
     Raises:
@@ -298,7 +298,7 @@ def _places_in_queue(
             yield said, each.key, each.kind, each.id, each.seq, "", 1
 
 
-def _beside(scope: Scope) -> Iterator[Found]:
+def _beside(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the records beside keys: messages without their contents, and sums."""
     for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.INBOX, _BEHIND_POSTED):
         found = None if stored is None else _record_beside(raw, end, stored)
@@ -325,15 +325,15 @@ def _record_beside(raw: bytes, end: int, stored: bytes) -> tuple[Any, ...] | Non
 # --- images ---------------------------------------------------------------------------------------
 
 
-def _image(scope: Scope) -> Iterator[Found]:
+def _image(scope: ScanScope) -> Iterator[Found]:
     return _image_entries(scope, images.spans_of_keys(scope.start, scope.end))
 
 
-def _range_image(scope: Scope) -> Iterator[Found]:
+def _range_image(scope: ScanScope) -> Iterator[Found]:
     return _image_entries(scope, images.spans_of_range(scope.range_id))
 
 
-def _image_entries(scope: Scope, spans: list[keys.KeySpan]) -> Iterator[Found]:
+def _image_entries(scope: ScanScope, spans: list[keys.KeySpan]) -> Iterator[Found]:
     for span in spans:
         yield from images.walk(scope.reader, scope.rest_of(span))
 

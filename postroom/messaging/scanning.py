@@ -26,7 +26,7 @@ from postroom.messaging.bulk_requests import (
     pack,
 )
 from postroom.messaging.image_entries import name_of, place_of
-from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, Scope
+from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, ScanScope
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -160,9 +160,9 @@ class RecordScans:
                 return self._page(request, found, 0, last + b"\x00")
         return self._page(request, found, 0, None)
 
-    def _scope(self, view: View, request: ScanRecords, table: RecordTable) -> Scope:
+    def _scope(self, view: View, request: ScanRecords, table: RecordTable) -> ScanScope:
         place = place_of(request.position[_COUNT_BYTES:], self._range_id)
-        return Scope(
+        return ScanScope(
             self._range_id, self._reader(view, request, table), view, request.start, request.end,
             place, request.filter.after, request.timestamp, request.filter.queue,
             page_bytes(request.bytes_max), self._peek,
