@@ -24,40 +24,22 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.sender import Sender, post
 from postroom.kv.clock import Timestamp
+from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import (
-    InboxesPage,
-    LettersPage,
-    OutboxPage,
-    ReapedPage,
-    ScanDeadLetters,
-    ScanInboxes,
-    ScanOutbox,
-    ScanReaped,
+    ALL_RECORDS,
+    PackedColumn,
+    RecordFilter,
+    RecordsPage,
+    ScanRecords,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
-from postroom.messaging.recount_requests import (
-    BesidePage,
-    CountersPage,
-    InboxIndexPage,
-    PlacesPage,
-    ScanBeside,
-    ScanCounters,
-    ScanInboxIndex,
-    ScanPlaces,
-)
-from postroom.ranges.bulk_requests import (
-    AccountingPage,
-    Columns,
-    RangePartition,
-    ReadPartitions,
-    ScanAccounting,
-    ScanColumns,
-)
+from postroom.ranges.bulk_requests import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
 
 PART_BYTES: Final = 64 * 1024 * 1024
 _MESSAGES_PER_PAGE: Final = 8192
 _PAGE_BYTES: Final = 1024 * 1024
+_NO_VALUES: Final = PackedColumn(b"")
 
 
 class Partition(NamedTuple):
@@ -79,11 +61,77 @@ class Partition(NamedTuple):
     readable_from: Timestamp
 
 
+class Columns(NamedTuple):
+    """A page of values or changes.
+
+    Attributes:
+        rows: the number of rows.
+        keys, key_ends: all keys in one piece, and where each ends: 4 bytes, the least significant
+            first.
+        values, value_ends: all values, in the same form; empty if they were not wanted. That of a
+            deletion is empty.
+        timestamps: 8 bytes each, the most significant first.
+        kinds: a byte each: 1 a value, 2 a deletion, 4 an integer that ``Increment`` wrote.
+    """
+
+    rows: int
+    keys: bytes
+    key_ends: bytes
+    values: bytes
+    value_ends: bytes
+    timestamps: bytes
+    kinds: bytes
+
+
 class Bulk:
     """Whole tables, page by page. All methods need a timestamp that is protected."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+
+    def scan(
+        self,
+        table: str,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        at: int,
+        wanted: RecordFilter = ALL_RECORDS,
+        columns: tuple[str, ...] = (),
+    ) -> AsyncGenerator[RecordsPage, None]:
+        """Return the pages of a table (:data:`postroom.messaging.bulk_requests.TABLES`).
+
+        Args:
+            table: the name of the table.
+            start, end: the span of keys; it means nothing for records that belong to no key.
+            at: the timestamp to read at; the last one, for ``changes`` and ``reaped``.
+            wanted: the records that are wanted.
+            columns: the columns that are wanted; empty: all.
+
+        Raises:
+            Invalid: there is no such table, column or queue.
+            SnapshotTooOld: ``at`` is collected; or it is not protected as a whole, and the table
+                has no versions. For ``changes`` and ``reaped``: ``wanted.after`` is collected.
+        """
+        request = _scan(table, (start, end), at, wanted, columns)
+        return self._ahead(request, _following, _as_it_is)
+
+    def records(
+        self,
+        table: str,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        at: int,
+        wanted: RecordFilter = ALL_RECORDS,
+        columns: tuple[str, ...] = (),
+    ) -> AsyncGenerator[list[Any], None]:
+        """Return the records of a table, a page at a time, as named tuples of its columns.
+
+        The arguments and errors are those of :meth:`scan`.
+        """
+        request = _scan(table, (start, end), at, wanted, columns)
+        return self._ahead(request, _following, lambda page: bulk_requests.records(table, page))
 
     def columns(
         self,
@@ -108,97 +156,10 @@ class Bulk:
         Raises:
             SnapshotTooOld: ``at``, or for changes ``after``, is collected.
         """
-        start, end = arguments.span(start, end)
-        first = ScanColumns(start, end, int(at), int(after), changes, 0, values, _PAGE_BYTES)
-
-        def following(page: Columns) -> ScanColumns | None:
-            if page.resume is None:
-                return None
-            return msgspec.structs.replace(first, start=page.resume, first_after=page.resume_after)
-
-        return self._ahead(first, following)
-
-    def inboxes(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int
-    ) -> AsyncGenerator[InboxesPage, None]:
-        """Return the messages that were in the inboxes of the keys in ``[start, end)``.
-
-        Raises:
-            SnapshotTooOld: ``at`` is collected.
-        """
-        start, end = arguments.span(start, end)
-        first = ScanInboxes(start, end, int(at), None, _PAGE_BYTES)
-
-        def following(page: InboxesPage) -> ScanInboxes | None:
-            if page.resume is None:
-                return None
-            return msgspec.structs.replace(first, start=page.resume, after=page.resume_after)
-
-        return self._ahead(first, following)
-
-    def reaped(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int, after: int
-    ) -> AsyncGenerator[ReapedPage, None]:
-        """Return the messages that left the inboxes of the keys in ``[start, end)``.
-
-        They were consumed, postponed or buried. They come in the order of keys.
-
-        Args:
-            start, end: a span.
-            at: the last timestamp.
-            after: only messages that left them after this timestamp.
-
-        Raises:
-            SnapshotTooOld: ``after`` is collected, and the messages that left right after it.
-        """
-        start, end = arguments.span(start, end)
-        first = ScanReaped(start, end, int(at), int(after), b"", _PAGE_BYTES)
-
-        def following(page: ReapedPage) -> ScanReaped | None:
-            if page.resume is None:
-                return None
-            return msgspec.structs.replace(first, resume=page.resume)
-
-        return self._ahead(first, following)
-
-    def outbox(self, *, at: int) -> AsyncGenerator[OutboxPage, None]:
-        """Return the messages and updates that waited to be delivered or carried out.
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        return self._ahead(
-            ScanOutbox(int(at), b"", _PAGE_BYTES),
-            lambda page: page.resume and ScanOutbox(int(at), page.resume, _PAGE_BYTES),
-        )
-
-    def dead_letters(self, *, at: int) -> AsyncGenerator[LettersPage, None]:
-        """Return the messages and updates that could not be delivered or carried out.
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        return self._ahead(
-            ScanDeadLetters(int(at), b"", _PAGE_BYTES),
-            lambda page: page.resume and ScanDeadLetters(int(at), page.resume, _PAGE_BYTES),
-        )
-
-    def accounting(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int
-    ) -> AsyncGenerator[AccountingPage, None]:
-        """Return the sums of all prefixes in ``[start, end)``.
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        start, end = arguments.span(start, end)
-
-        def following(page: AccountingPage) -> ScanAccounting | None:
-            if page.resume is None:
-                return None
-            return ScanAccounting(page.resume, end, int(at), _PAGE_BYTES)
-
-        return self._ahead(ScanAccounting(start, end, int(at), _PAGE_BYTES), following)
+        named = () if values else ("key", "timestamp", "kind")
+        table, wanted = "changes" if changes else "data", RecordFilter(int(after))
+        request = _scan(table, (start, end), at, wanted, named)
+        return self._ahead(request, _following, _columns)
 
     def queue(
         self, name: str, state: str = "", *, at: int, start: int = 0, end: int = 0
@@ -218,66 +179,11 @@ class Bulk:
         first = ListQueueMessages(
             name, state, b"", int(start), int(end), _MESSAGES_PER_PAGE, _PAGE_BYTES, int(at)
         )
-        return self._ahead(
-            first, lambda page: page.next and msgspec.structs.replace(first, after=page.next)
-        )
 
-    def counters(self, *, at: int) -> AsyncGenerator[CountersPage, None]:
-        """Return the counters of the store: those of each range, and of each queue in it.
+        def following(request: ListQueueMessages, page: QueuePage) -> ListQueueMessages | None:
+            return msgspec.structs.replace(request, after=page.next) if page.next else None
 
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        return self._ahead(
-            ScanCounters(int(at)), lambda page: page.resume and ScanCounters(int(at), page.resume)
-        )
-
-    def inbox_index(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int
-    ) -> AsyncGenerator[InboxIndexPage, None]:
-        """Return the index of inboxes of the keys in ``[start, end)``.
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        start, end = arguments.span(start, end)
-
-        def following(page: InboxIndexPage) -> ScanInboxIndex | None:
-            if page.resume is None:
-                return None
-            return ScanInboxIndex(page.resume, end, int(at), _PAGE_BYTES)
-
-        return self._ahead(ScanInboxIndex(start, end, int(at), _PAGE_BYTES), following)
-
-    def places(self, queue: str = "", *, at: int) -> AsyncGenerator[PlacesPage, None]:
-        """Return where messages were, without their contents.
-
-        Args:
-            queue: its name; empty: messages in outboxes, and dead letters.
-            at: the timestamp to read at.
-
-        Raises:
-            Invalid: there was no queue of this name.
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        first = ScanPlaces(queue, int(at), b"", _PAGE_BYTES)
-        return self._ahead(
-            first, lambda page: page.resume and msgspec.structs.replace(first, after=page.resume)
-        )
-
-    def beside(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int
-    ) -> AsyncGenerator[BesidePage, None]:
-        """Return the records beside the keys in ``[start, end)``: messages without contents, sums.
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        start, end = arguments.span(start, end)
-        first = ScanBeside(start, end, int(at), b"", _PAGE_BYTES)
-        return self._ahead(
-            first, lambda page: page.resume and msgspec.structs.replace(first, after=page.resume)
-        )
+        return self._ahead(first, following, _as_it_is)
 
     async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> CommittedChanges:
         """Return the first changes after a timestamp, and until when they are complete.
@@ -294,18 +200,49 @@ class Bulk:
         return changes
 
     async def _ahead(
-        self, first: Any, following: Callable[[Any], Any]
+        self, request: Any, following: Callable[[Any, Any], Any], shape: Callable[[Any], Any]
     ) -> AsyncGenerator[Any, None]:
-        """Return the answers to ``first`` and the later requests, each sent one page ahead."""
-        answer = self._sender.send(first)
-        while True:
+        """Return the answers to a request and to those that follow, each sent one page ahead.
+
+        Args:
+            request: the first request.
+            following: a function that returns the request after one and its answer, or ``None``.
+            shape: a function that returns what the caller gets of an answer.
+        """
+        answer = self._sender.send(request)
+        while request is not None:
             page = await answer
-            request = following(page)
-            if request:
+            request = following(request, page)
+            if request is not None:
                 answer = self._sender.send(request)
-            yield page
-            if not request:
-                return
+            yield shape(page)
+
+
+def _scan(
+    table: str,
+    span: tuple[bytes, bytes | None],
+    at: int,
+    wanted: RecordFilter,
+    columns: tuple[str, ...],
+) -> ScanRecords:
+    start, end = arguments.span(*span)
+    return ScanRecords(table, start, end, int(at), wanted, columns, b"", _PAGE_BYTES)
+
+
+def _following(request: ScanRecords, page: RecordsPage) -> ScanRecords | None:
+    if page.resume is None:
+        return None
+    return msgspec.structs.replace(request, position=page.resume)
+
+
+def _as_it_is(page: Any) -> Any:
+    return page
+
+
+def _columns(page: RecordsPage) -> Columns:
+    key, value = page.columns["key"], page.columns.get("value", _NO_VALUES)
+    stamps, kinds = page.columns["timestamp"].data, page.columns["kind"].data
+    return Columns(page.rows, key.data, key.ends, value.data, value.ends, stamps, kinds)
 
 
 class BulkOfDatabase:
@@ -373,4 +310,4 @@ class BulkOfDatabase:
             post(self._sender, Unprotect(moment))
 
 
-__all__ = ["Bulk", "BulkOfDatabase", "Partition"]
+__all__ = ["Bulk", "BulkOfDatabase", "Columns", "Partition"]

@@ -1,4 +1,4 @@
-"""Requests that may be repeated: one until it is answered, or many, several under way at a time.
+"""Requests that may be repeated: one until it is answered, or chunks, several under way at a time.
 
 If a request may have happened (``CommitUnknown``), or has certainly not (``Retryable``), it is sent
 again, until the store answers, for a minute.
@@ -7,8 +7,9 @@ again, until the store answers, for a minute.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from postroom.client.retries import BACKOFF_SECONDS_FIRST
@@ -21,6 +22,10 @@ UNDER_WAY_AT_ONCE: Final = 4
 
 Make = Callable[[], Any]
 """A function that makes a request, a new one for each attempt."""
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 async def repeated(sender: Sender, make: Make) -> Any:
@@ -46,25 +51,39 @@ async def repeated(sender: Sender, make: Make) -> Any:
             backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
-class Chunks:
-    """Requests that are sent one after the other. Only one task may use the object.
+class ChunkStream:
+    """A stream of requests that are sent one after the other, several under way at a time.
+
+    Only one task may use it.
 
     Args:
         sender: the client's sender.
-        told: called with each answer, in order.
+        wrap: a function that makes what is sent of what the caller gives, anew for each attempt.
+        answer_of: a function that returns the answer in a reply.
+
+    Attributes:
+        is_late: whether the answer to a request was ``False``: the rows came too late to count.
     """
 
-    def __init__(self, sender: Sender, told: Callable[[Any], None] | None = None) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        wrap: Callable[[Any], Any] = _as_it_is,
+        answer_of: Callable[[Any], Any] = _as_it_is,
+    ) -> None:
         self._sender = sender
-        self._told = told
+        self._wrap = wrap
+        self._answer_of = answer_of
+        self.is_late = False
         self._under_way: deque[tuple[Make, Awaitable[Any] | None]] = deque()
 
-    async def send(self, make: Make) -> None:
+    async def send(self, request: Any) -> None:
         """Send a request; wait for the oldest one if too many are under way.
 
         Raises:
             Error: an earlier request has failed. Others may have happened.
         """
+        make = partial(self._wrap, request)
         self._under_way.append((make, self._sender.send(make())))
         if len(self._under_way) > UNDER_WAY_AT_ONCE:
             await self._answered()
@@ -87,8 +106,8 @@ class Chunks:
             self._under_way.popleft()
             raise
         self._under_way.popleft()
-        if self._told is not None:
-            self._told(reply)
+        if self._answer_of(reply) is False:
+            self.is_late = True
 
     async def _outcome(self, make: Make, answer: Awaitable[Any] | None) -> Any:
         if answer is not None:
@@ -97,4 +116,26 @@ class Chunks:
         return await repeated(self._sender, make)
 
 
-__all__ = ["UNDER_WAY_AT_ONCE", "Chunks", "Make", "repeated"]
+def cut(
+    pairs: Iterable[tuple[bytes, bytes]], bytes_max: int, rows_max: int
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Cut pairs into chunks of so many bytes and rows at most; yield the two lists of each.
+
+    A chunk is larger only if it is a single pair.
+    """
+    names: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for name, value in pairs:
+        more = len(name) + len(value)
+        if names and (size + more > bytes_max or len(names) == rows_max):
+            yield names, values
+            names, values, size = [], [], 0
+        names.append(name)
+        values.append(value)
+        size += more
+    if names:
+        yield names, values
+
+
+__all__ = ["UNDER_WAY_AT_ONCE", "ChunkStream", "Make", "cut", "repeated"]

@@ -1,18 +1,16 @@
-"""Images of a store, as a client reads and restores them; in its asyncio form.
+"""The restore of an image of a store, and the count of one; in its asyncio form.
 
 An *image* is everything that a store holds at one timestamp, entry by entry
-(:mod:`postroom.messaging.image_entries`). The jobs ``export`` and ``restore`` are made of these
-calls. Every call may be repeated. A request with an unknown outcome is sent again, until the store
-answers, for a minute.
+(:mod:`postroom.messaging.image_entries`). It is read as two tables (:meth:`.Bulk.scan`). The jobs
+``export`` and ``restore`` are made of these calls. Every call may be repeated. A request with an
+unknown outcome is sent again, until the store answers, for a minute.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Any, Final
+from typing import Any
 
-from postroom.client import arguments
-from postroom.client.chunks import Chunks, repeated
+from postroom.client.chunks import ChunkStream, repeated
 from postroom.client.sender import Sender
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import COUNTED_SECONDS_MAX
@@ -23,16 +21,12 @@ from postroom.messaging.image_requests import (
     Counted,
     EndPart,
     EndRestore,
-    ImagePage,
     ReadRestore,
     Restoration,
     RestoreEntries,
-    ScanImage,
 )
-from postroom.messaging.restoring import DONE, OPENING
+from postroom.messaging.ingest.restores import DONE, OPENING
 from postroom.protocol.failures import DeadlineExceeded
-
-_PAGE_BYTES: Final = 1024 * 1024
 
 
 class Restore:
@@ -46,7 +40,7 @@ class Restore:
     def __init__(self, sender: Sender, run: bytes) -> None:
         self._sender = sender
         self._run = run
-        self._chunks = Chunks(sender)
+        self._chunks = ChunkStream(sender)
 
     async def send(self, names: list[bytes], stored: list[bytes]) -> None:
         """Send a chunk of entries; wait for the oldest one if too many are under way.
@@ -54,8 +48,7 @@ class Restore:
         Raises:
             Invalid, ConditionFailed: an earlier chunk was refused.
         """
-        request = RestoreEntries(self._run, names, stored)
-        await self._chunks.send(lambda: request)
+        await self._chunks.send(RestoreEntries(self._run, names, stored))
 
     async def flush(self) -> None:
         """Wait for all chunks."""
@@ -76,31 +69,10 @@ class Restore:
 
 
 class ImageCalls:
-    """The images of one store: ``db.images``."""
+    """The restores and counts of one store: ``db.images``."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
-
-    async def scan(
-        self, start: bytes = b"", end: bytes | None = None, *, at: int, of_range: bool = False
-    ) -> AsyncGenerator[ImagePage, None]:
-        """Return the entries of the keys in ``[start, end)``, or those of no key (``of_range``).
-
-        Raises:
-            SnapshotTooOld: ``at`` is not protected as a whole.
-        """
-        start, end = arguments.span(start, end)
-        after: bytes | None = b""
-        answer = self._sender.send(ScanImage(start, end, int(at), of_range, b"", _PAGE_BYTES))
-        while True:
-            page: ImagePage = await answer
-            after = page.after
-            if after is not None:
-                request = ScanImage(start, end, int(at), of_range, after, _PAGE_BYTES)
-                answer = self._sender.send(request)
-            yield page
-            if after is None:
-                return
 
     async def begin(self, run: bytes, image: bytes, at: int) -> Restore | None:
         """Close the store, which is empty, to restore an image into it; or go on with that.
@@ -181,7 +153,7 @@ class ImagesOfDatabase:
 
     @property
     def images(self) -> ImageCalls:
-        """Return the calls that read and restore images.
+        """Return the calls that restore and count images.
 
         For layers on top.
         """

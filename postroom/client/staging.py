@@ -1,8 +1,7 @@
 """Staging and bulk loads, as a client does them; in its asyncio form.
 
 These are for programs that write in many processes and decide at the end, like the sinks of Spark.
-:mod:`postroom.messaging.staging` and :mod:`postroom.messaging.bulk_loads` say what each call does
-in the store.
+:mod:`postroom.messaging.ingest` says what each call does in the store.
 
 Every call may be repeated, and is, until the store answers (:mod:`postroom.client.chunks`).
 """
@@ -16,7 +15,7 @@ from typing import Any
 import msgspec
 
 from postroom.client import arguments
-from postroom.client.chunks import Chunks, repeated
+from postroom.client.chunks import ChunkStream, repeated
 from postroom.client.commits import anchor_of
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, shorten
@@ -40,53 +39,15 @@ from postroom.ranges.requests import CommitTransaction
 _encode = msgspec.msgpack.encode
 
 
-class Stream:
-    """A stream of writes that are sent one after the other, several under way at a time.
-
-    Only one task may use it.
-
-    Args:
-        sender: the client's sender.
-
-    Attributes:
-        is_late: whether the batch that a chunk was staged for is published already.
-    """
-
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
-        self.is_late = False
-        self._chunks = Chunks(sender, self._told)
-
-    async def send(self, write: Any) -> None:
-        """Send a write; wait for the oldest one if too many are under way.
-
-        Raises:
-            Error: an earlier write has failed. Others may have happened.
-        """
-        await self._chunks.send(lambda: _alone(self._sender, write))
-
-    async def flush(self) -> None:
-        """Wait for all writes.
-
-        Raises:
-            Error: a write has failed.
-        """
-        await self._chunks.flush()
-
-    def _told(self, reply: Any) -> None:
-        if _answer_in(reply) is False:
-            self.is_late = True
-
-
 class StagingCalls:
     """The staging and bulk loads of one store: ``db.staging``."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
 
-    def stream(self) -> Stream:
+    def stream(self) -> ChunkStream:
         """Return a stream for many chunks."""
-        return Stream(self._sender)
+        return ChunkStream(self._sender, partial(_alone, self._sender), _answer_in)
 
     async def publish(
         self,
@@ -268,4 +229,4 @@ class StagingOfDatabase:
         return StagingCalls(self._sender)
 
 
-__all__ = ["LoadRows", "StageRows", "StagingCalls", "StagingOfDatabase", "Stream", "packed"]
+__all__ = ["LoadRows", "StageRows", "StagingCalls", "StagingOfDatabase", "packed"]

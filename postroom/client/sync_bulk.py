@@ -18,17 +18,10 @@ class Bulk:
         self._blocking = sender
         self._core = asynchronous.Bulk(sender)
 
+    scan = iterating(asynchronous.Bulk.scan)
+    records = iterating(asynchronous.Bulk.records)
     columns = iterating(asynchronous.Bulk.columns)
-    inboxes = iterating(asynchronous.Bulk.inboxes)
-    reaped = iterating(asynchronous.Bulk.reaped)
-    outbox = iterating(asynchronous.Bulk.outbox)
-    dead_letters = iterating(asynchronous.Bulk.dead_letters)
-    accounting = iterating(asynchronous.Bulk.accounting)
     queue = iterating(asynchronous.Bulk.queue)
-    counters = iterating(asynchronous.Bulk.counters)
-    inbox_index = iterating(asynchronous.Bulk.inbox_index)
-    places = iterating(asynchronous.Bulk.places)
-    beside = iterating(asynchronous.Bulk.beside)
     recent_changes = blocking(asynchronous.Bulk.recent_changes)
 
 

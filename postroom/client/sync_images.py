@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroom.client import images as asynchronous
-from postroom.client.blocking import blocking, iterating, owning
+from postroom.client.blocking import blocking, owning
 from postroom.client.sender import BlockingSender
 
 
@@ -25,13 +25,11 @@ def _own_restore(sender: BlockingSender, core: asynchronous.Restore | None) -> R
 
 
 class ImageCalls:
-    """The images of one store: ``db.images``."""
+    """The restores and counts of one store: ``db.images``."""
 
     def __init__(self, sender: BlockingSender) -> None:
         self._blocking = sender
         self._core = asynchronous.ImageCalls(sender)
-
-    scan = iterating(asynchronous.ImageCalls.scan)
 
     begin = owning(asynchronous.ImageCalls.begin, _own_restore)
 
@@ -51,7 +49,7 @@ class ImagesOfDatabase:
 
     @property
     def images(self) -> ImageCalls:
-        """Return the calls that read and restore images.
+        """Return the calls that restore and count images.
 
         For layers on top.
         """

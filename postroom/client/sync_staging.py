@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from postroom.client import chunks
 from postroom.client import staging as asynchronous
 from postroom.client.blocking import blocking
 from postroom.client.sender import BlockingSender
 
 
-class Stream:
-    """A stream of writes that are sent one after the other, several under way at a time."""
+class ChunkStream:
+    """A stream of requests that are sent one after the other, several under way at a time."""
 
-    def __init__(self, sender: BlockingSender) -> None:
+    def __init__(self, sender: BlockingSender, core: chunks.ChunkStream) -> None:
         self._blocking = sender
-        self._core = asynchronous.Stream(sender)
+        self._core = core
 
     @property
     def is_late(self) -> bool:
         """Return whether the batch that a chunk was staged for is published already."""
         return self._core.is_late
 
-    send = blocking(asynchronous.Stream.send)
-    flush = blocking(asynchronous.Stream.flush)
+    send = blocking(chunks.ChunkStream.send)
+    flush = blocking(chunks.ChunkStream.flush)
 
 
 class StagingCalls:
@@ -30,9 +31,9 @@ class StagingCalls:
         self._blocking = sender
         self._core = asynchronous.StagingCalls(sender)
 
-    def stream(self) -> Stream:
+    def stream(self) -> ChunkStream:
         """Return a stream for many chunks."""
-        return Stream(self._blocking)
+        return ChunkStream(self._blocking, self._core.stream())
 
     publish = blocking(asynchronous.StagingCalls.publish)
     finish = blocking(asynchronous.StagingCalls.finish)

@@ -1,135 +1,239 @@
-"""The requests of clients that read all messages (:mod:`postroom.ranges.bulk_requests`)."""
+"""The request for pages of all records of a table, the tables, and the form of a page.
+
+A page has one packed column for each attribute of its records, and no object for a record. Values
+of variable size lie one after the other, with the end of each; the others have a fixed size::
+
+    rows = 2     key: data "ab" "c", ends 2 3      timestamp: data 8 bytes, 8 bytes
+
+A reader hands the bytes of a column on as they are, or unpacks records (:func:`records`).
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import functools
+import sys
+from array import array
+from collections import namedtuple
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar, Final, NamedTuple
 
 import msgspec
 
-from postroom.messaging.requests import MessageId, ScheduledEntry, StoredDeadLetter
-from postroom.ranges.contract import ConcernsSpan, ConcernsStore, Read
+from postroom.kv.columns import packed
+from postroom.limits import IMAGE_NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX
+from postroom.messaging.queues.counters import Counted
+from postroom.messaging.requests import (
+    Counters,
+    DeadLetterRecord,
+    Deliverable,
+    Delivered,
+    Executable,
+)
+from postroom.ranges.contract import Concern, KeySet, Read, Scope
 from postroom.ranges.requests import Bound, Count, Moment
 
-# --- answers --------------------------------------------------------------------------------------
+_POSITION_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
+_NAME_CHARACTERS_MAX: Final = 32
+_COLUMNS_MAX: Final = 32
 
 
-class InboxesPage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ScanInboxes``.
-
-    Attributes:
-        inboxes: the key of each inbox, and its messages as (id, stored ``Delivered``), oldest
-            first.
-        resume: the ``start`` of the next page; ``None``: this was the last one.
-        resume_after: the ``after`` of the next page.
-    """
-
-    inboxes: list[tuple[bytes, list[tuple[bytes, bytes]]]]
-    resume: bytes | None
-    resume_after: bytes | None = None
-
-
-class ReapedPage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ScanReaped``.
+class RecordFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A filter of the records of a table.
 
     Attributes:
-        records: for each record the key, when the messages left the inbox, whether they were
-            consumed (or postponed, or buried), and the messages as (id, stored ``Delivered``).
-        resume: where the next page goes on; ``None``: this was the last one.
+        after: of ``data``, ``changes`` and ``reaped``: only records of a later timestamp.
+        queue: of ``places``: the queue; empty: the outboxes and dead letters.
     """
 
-    records: list[tuple[bytes, int, bool, list[tuple[bytes, bytes]]]]
-    resume: bytes | None
+    after: Moment = 0
+    queue: Annotated[str, msgspec.Meta(max_length=QUEUE_NAME_BYTES_MAX)] = ""
 
 
-class OutboxPage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ScanOutbox``, messages first.
-
-    ``resume``: the name to go on after, or ``None``.
-    """
-
-    entries: list[ScheduledEntry]
-    resume: bytes | None
+ALL_RECORDS: Final = RecordFilter()
 
 
-class LettersPage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ScanDeadLetters``.
-
-    ``resume``: the id to go on after (``None``: that was all).
-    """
-
-    letters: list[StoredDeadLetter]
-    resume: bytes | None
+# --- the form of a page ---------------------------------------------------------------------------
 
 
-# --- requests -------------------------------------------------------------------------------------
-
-
-class ScanInboxes(ConcernsSpan, Read, frozen=True, tag="scan_inboxes"):
-    """A request for a page of the messages in the inboxes of ``[start, end)`` as of a timestamp.
+class PackedColumn(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A column in one piece.
 
     Attributes:
-        after: the id of the last message known of the inbox of ``start``.
+        data: all values.
+        ends: where each value ends: 4 bytes, the least significant first. Empty if all values have
+            the size of the column's kind.
     """
 
-    answer: ClassVar = InboxesPage
+    data: bytes
+    ends: bytes = b""
+
+
+class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``ScanRecords``. A page may be empty and yet not the last.
+
+    Attributes:
+        range_id: the range that it was read in.
+        rows: the number of records.
+        columns: the columns by name, in the order of the table.
+        resume: the ``position`` of the next page; ``None``: this was the last one.
+    """
+
+    range_id: int
+    rows: int
+    columns: dict[str, PackedColumn]
+    resume: bytes | None
+
+
+class ColumnKind(NamedTuple):
+    """A kind of columns.
+
+    Attributes:
+        width: the number of bytes of each value; 0: it varies.
+        store: a function that returns the bytes of a value; `None`: it is bytes.
+        load: a function that returns the value of its bytes.
+    """
+
+    width: int
+    store: Callable[[Any], bytes] | None
+    load: Callable[[bytes], Any]
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _stored(kind: Any) -> ColumnKind:
+    """Return the kind of columns that have stored structures; empty: there is none."""
+    decode = msgspec.msgpack.Decoder(kind).decode
+    return ColumnKind(0, None, lambda stored: decode(stored) if stored else None)
+
+
+BYTES: Final = ColumnKind(0, None, _as_it_is)
+TEXT: Final = ColumnKind(0, str.encode, bytes.decode)
+INTEGER: Final = ColumnKind(8, lambda number: number.to_bytes(8, "big"),
+                            lambda stored: int.from_bytes(stored, "big"))  # fmt: skip
+BYTE: Final = ColumnKind(1, lambda number: bytes((number,)), lambda stored: stored[0])
+_MESSAGE: Final = _stored(Delivered)
+_SUMS: Final = _stored(dict[str, int])
+
+Columns = dict[str, ColumnKind]
+_VERSIONS: Final[Columns] = {"key": BYTES, "value": BYTES, "timestamp": INTEGER, "kind": BYTE}
+_ENTRIES: Final[Columns] = {"name": BYTES, "stored": BYTES}
+
+TABLES: Final[dict[str, Columns]] = {
+    # The newest version of each key that has a value. Kinds: 1 a value, 4 an integer.
+    "data": _VERSIONS,
+    # All versions, the oldest of each key first. Kind 2 is a deletion.
+    "changes": _VERSIONS,
+    "inbox": {"key": BYTES, "id": BYTES, "message": _MESSAGE},
+    # The messages that left inboxes: consumed, or postponed, or buried.
+    "reaped": {
+        "key": BYTES, "id": BYTES, "message": _MESSAGE, "reaped_at": INTEGER, "consumed": BYTE,
+    },
+    "outbox": {"id": BYTES, "message": _stored(Deliverable), "update": _stored(Executable)},
+    "dead_letters": {"id": BYTES, "record": _stored(DeadLetterRecord)},
+    "accounting": {"prefix": BYTES, "sums": _SUMS},
+    # First the counters of the range, in ``counters``; then those of each queue, in ``counted``.
+    # The counters of a queue that is ``dropped`` mean nothing: it is being emptied.
+    "counters": {
+        "queue": TEXT, "number": INTEGER, "dropped": BYTE, "counters": _stored(Counters),
+        "counted": _stored(Counted),
+    },
+    "inbox_index": {"key": BYTES, "messages": INTEGER, "oldest": BYTES, "held": BYTES},
+    # The place of each message, or the number of ``outstanding`` messages of a group. The parts
+    # outside of queues are ``message``, ``update`` (of outboxes) and ``dead_letter``. Those of a
+    # queue are ``scheduled``, ``ready``, ``leased``, ``dead``, ``done``, ``cancelled``, ``moved``,
+    # ``archived`` and ``group``. ``number`` is that of the queue.
+    "places": {
+        "queue": TEXT, "number": INTEGER, "part": TEXT, "key": BYTES, "kind": TEXT, "id": BYTES,
+        "seq": BYTES, "group": TEXT, "outstanding": INTEGER,
+    },
+    # The records beside keys. ``what``: ``message`` (in its inbox), ``hold``, ``sum``, ``posted``
+    # (the part of the sums that was added to this very key), ``body`` or ``state`` (of a queue's
+    # message). Sums have the status 0.
+    "beside": {
+        "what": TEXT, "key": BYTES, "number": INTEGER, "kind": TEXT, "id": BYTES, "seq": BYTES,
+        "status": BYTE, "sums": _SUMS,
+    },
+    # The entries of an image (:mod:`postroom.messaging.image_entries`): those of the keys, and
+    # those of no key.
+    "image": _ENTRIES,
+    "range_image": _ENTRIES,
+}  # fmt: skip
+"""The columns of each table."""
+
+
+_OF_NO_KEY: Final = frozenset({"outbox", "dead_letters", "counters", "places", "range_image"})
+
+
+class ScanRecords(Read, frozen=True, tag="scan_records"):
+    """A request for a page of the records of a table; the answer is ``RecordsPage``.
+
+    Attributes:
+        table: the name of the table, one of ``TABLES``.
+        start, end: the span of keys. It means nothing for tables of records that belong to no key.
+        timestamp: the timestamp to read at, which is protected; of ``changes`` and ``reaped`` the
+            last one that counts. A table without versions needs one that is protected as a whole;
+            0: now.
+        filter: the records that are wanted.
+        columns: the columns that are wanted; empty: all.
+        position: the ``resume`` of the page before; empty: from the first record.
+        bytes_max: about how large the page may be; 0: as the node likes.
+    """
+
+    answer: ClassVar = RecordsPage
     since: ClassVar = 1
 
+    table: Annotated[str, msgspec.Meta(max_length=_NAME_CHARACTERS_MAX)]
     start: Bound
     end: Bound | None
     timestamp: Moment
-    after: MessageId | None = None
+    filter: RecordFilter = ALL_RECORDS
+    columns: Annotated[
+        tuple[Annotated[str, msgspec.Meta(max_length=_NAME_CHARACTERS_MAX)], ...],
+        msgspec.Meta(max_length=_COLUMNS_MAX),
+    ] = ()
+    position: Annotated[bytes, msgspec.Meta(max_length=_POSITION_BYTES_MAX)] = b""
     bytes_max: Count = 0
 
-
-class ScanReaped(ConcernsSpan, Read, frozen=True, tag="scan_reaped"):
-    """A request for a page of the messages that left the inboxes of ``[start, end)``.
-
-    They left after one timestamp and up to another.
-
-    Attributes:
-        timestamp: the timestamp up to which they left.
-        after: the timestamp after which they left; earlier ones may be collected.
-        resume: the ``resume`` of the page before; empty: from the first.
-    """
-
-    answer: ClassVar = ReapedPage
-    since: ClassVar = 1
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    after: Moment
-    resume: bytes = b""
-    bytes_max: Count = 0
+    def concerns(self) -> Concern:
+        """Return the span, or the whole store for tables of records that belong to no key."""
+        if self.table in _OF_NO_KEY:
+            return Scope.WHOLE_STORE
+        return KeySet(spans=((self.start, self.end),))
 
 
-class ScanOutbox(ConcernsStore, Read, frozen=True, tag="scan_outbox"):
-    """A request for a page of the entries of both outboxes, due or not, as of a timestamp.
-
-    The timestamp is protected as a whole (``Protect``); 0: now.
-
-    Attributes:
-        after: the name of the last entry of the page before; empty: from the first.
-    """
-
-    answer: ClassVar = OutboxPage
-    since: ClassVar = 1
-
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
+def pack(kind: ColumnKind, values: Iterable[Any]) -> PackedColumn:
+    """Return a column of these values."""
+    stored = values if kind.store is None else map(kind.store, values)
+    if kind.width:
+        return PackedColumn(b"".join(stored))
+    return PackedColumn(*packed(stored))
 
 
-class ScanDeadLetters(ConcernsStore, Read, frozen=True, tag="scan_dead_letters"):
-    """A request for a page of dead letters as of a timestamp that is protected as a whole; 0: now.
+def unpack(kind: ColumnKind, column: PackedColumn) -> list[Any]:
+    """Return the values of a column."""
+    data, load = column.data, kind.load
+    width = kind.width
+    ends = range(0, len(data) + 1, width) if width else _unpacked_ends(column.ends)
+    return [load(data[start:end]) for start, end in pairwise(ends)]
 
-    Attributes:
-        after: the id of the last one of the page before; empty: from the first.
-    """
 
-    answer: ClassVar = LettersPage
-    since: ClassVar = 1
+def _unpacked_ends(ends: bytes) -> list[int]:
+    found = array("I", ends)
+    if sys.byteorder == "big":  # pragma: no cover - no such machine runs the tests
+        found.byteswap()
+    return [0, *found]
 
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
+
+def records(table: str, page: RecordsPage) -> list[Any]:
+    """Return the records of a page, as named tuples of its columns."""
+    kinds = TABLES[table]
+    columns = [unpack(kinds[name], column) for name, column in page.columns.items()]
+    return [*map(_record_type(table, tuple(page.columns))._make, zip(*columns, strict=True))]
+
+
+@functools.cache
+def _record_type(table: str, names: tuple[str, ...]) -> Any:
+    return namedtuple(table, names)

@@ -48,7 +48,9 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging import counters, staging_records
+from postroom.messaging import counters
+from postroom.messaging.ingest import machine
+from postroom.messaging.ingest import records as staged
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
@@ -149,15 +151,18 @@ def _is_counters(record: bytes) -> bool:
     return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
-def is_shown(name: bytes, stored: bytes) -> bool:
-    """Return whether a stored entry is a part of an image: a deleted key is not."""
+def shown(raw: bytes, stored: bytes) -> tuple[bytes, bytes] | None:
+    """Return the name and the value of a stored entry, as the image has them.
+
+    `None`: it is no part of an image, like a key that was deleted.
+    """
+    name = keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
     table = table_of(name)
-    return table is not None and (table != DATA or stored[0] != versions.TOMBSTONE)
-
-
-def said(name: bytes, stored: bytes) -> bytes:
-    """Return the value of an entry, as the image has it."""
-    return name_of(stored) if _is_hold(name) else stored
+    if table is None or (table == DATA and stored[0] == versions.TOMBSTONE):
+        return None
+    if table == INBOX_INDEX and _is_hold(name):
+        return name, name_of(stored)
+    return name, stored
 
 
 def meant(name: bytes, stored: bytes, range_id: int) -> bytes:
@@ -316,10 +321,10 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
 def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     if rest[:1] == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
         raise ValueError("it is too long a chunk")
-    decoder = _STAGED.get(rest[:1])
-    if decoder is None:
+    decode = _STAGED.get(rest[:1])
+    if decode is None:
         raise ValueError("nothing like that is staged")
-    decoder.decode(stored)
+    decode(stored)
 
 
 class _Outline(msgspec.Struct, frozen=True, array_like=True):
@@ -368,13 +373,13 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
     keys.TICKS: msgspec.msgpack.Decoder(Schedule).decode,
 }
-_STAGED: Final[dict[bytes, msgspec.msgpack.Decoder[Any]]] = {
-    keys.STAGED_QUERY: staging_records.queries,
-    keys.STAGED_WINNERS: _winners,
-    keys.STAGED_JOB: staging_records.jobs,
-    keys.STAGED_ATTEMPT: staging_records.attempts,
-    keys.STAGED_CHUNK: staging_records.rows,
-    keys.STAGED_LOAD: staging_records.loads,
+_STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
+    keys.STAGED_QUERY: staged.queries.decode,
+    keys.STAGED_WINNERS: _winners.decode,
+    keys.STAGED_JOB: machine.decoder(machine.StagedBatch),
+    keys.STAGED_ATTEMPT: staged.attempts.decode,
+    keys.STAGED_CHUNK: staged.rows.decode,
+    keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
 _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.HEAD: _head,

@@ -1,9 +1,9 @@
 """The requests about *images*: everything that a store holds at one timestamp, entry by entry.
 
-An image is read in pages (``ScanImage``), and put back in chunks into an empty store
-(``BeginRestore`` to ``EndRestore``). The entries and their names are described in
-:mod:`postroom.messaging.image_entries`, the restore in :mod:`postroom.messaging.restoring`. All of
-the requests may be repeated.
+An image is read as two tables (:mod:`postroom.messaging.bulk_requests`). It is put back in chunks
+into an empty store (``BeginRestore`` to ``EndRestore``). The entries and their names are described
+in :mod:`postroom.messaging.image_entries`, the restore in
+:mod:`postroom.messaging.ingest.restores`. All of the requests may be repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from postroom.limits import (
     RESTORED_PARTS_MAX,
     TRANSACTION_BYTES_MAX,
 )
-from postroom.ranges.contract import Command, Concern, ConcernsStore, KeySet, Read, Role, Scope
-from postroom.ranges.requests import Bound, Count, Moment
+from postroom.ranges.contract import Command, ConcernsStore, Read, Role
+from postroom.ranges.requests import Count, Moment
 
 RUN_BYTES = 16
 
@@ -32,25 +32,6 @@ Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
 # --- answers --------------------------------------------------------------------------------------
-
-
-class ImagePage(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ScanImage``; a page may be empty and yet not the last.
-
-    Attributes:
-        rows: the number of entries.
-        after: the ``after`` of the next page; ``None``: this was the last one.
-        names, name_ends: all names in one piece, and where each ends: 4 bytes, the least
-            significant first.
-        stored, stored_ends: all values in one piece, and where each ends.
-    """
-
-    rows: int
-    after: bytes | None
-    names: bytes
-    name_ends: bytes
-    stored: bytes
-    stored_ends: bytes
 
 
 class Restoration(msgspec.Struct, frozen=True, array_like=True):
@@ -83,39 +64,11 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 # --- requests -------------------------------------------------------------------------------------
 
 
-class ScanImage(Read, frozen=True, tag="scan_image"):
-    """A request for a page of the entries of the keys in ``[start, end)``, or of those of no key.
-
-    They are as of a timestamp that is protected as a whole (``Protect``); 0: now.
-
-    Attributes:
-        of_range: whether the entries of no key are read: outboxes, dead letters, queues, counters,
-            staged rows.
-        after: the last entry of the page before; empty: from the first.
-    """
-
-    answer: ClassVar = ImagePage
-    since: ClassVar = 1
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    of_range: bool = False
-    after: Annotated[bytes, msgspec.Meta(max_length=IMAGE_NAME_BYTES_MAX)] = b""
-    bytes_max: Count = 0
-
-    def concerns(self) -> Concern:
-        """Return the span, or the whole store for the entries of no key."""
-        if self.of_range:
-            return Scope.WHOLE_STORE
-        return KeySet(spans=((self.start, self.end),))
-
-
 class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
     """A request to restore an image; the store is closed to everybody else until that is done.
 
-    The answer is one of ``OPENING``, ``RESTORING``, ``DONE`` (:mod:`postroom.messaging.restoring`).
-    If it is ``OPENING``, send the request again.
+    The answer is one of ``OPENING``, ``RESTORING`` and ``DONE``
+    (:mod:`postroom.messaging.ingest.restores`). If it is ``OPENING``, send the request again.
 
     Attributes:
         run: this try; earlier ones add nothing any more.

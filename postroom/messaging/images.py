@@ -1,4 +1,4 @@
-"""The reads of images: all entries of a range at one timestamp, page by page, and their count.
+"""The walk over the entries of an image, and their count at one timestamp.
 
 An image is read in the snapshot of the engine that belongs to a timestamp protected as a whole
 (:mod:`postroom.ranges.protections`), since much of it has no versions. Thus all of it is of one
@@ -16,15 +16,14 @@ from typing import Final
 
 import msgspec
 
-from postroom.kv import columns, keys
+from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
 from postroom.messaging.counters import COUNTERS_RECORD
-from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
+from postroom.messaging.image_requests import CheckImage, Counted
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
 from postroom.messaging.requests import Counters, InboxIndexEntry
-from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
 
@@ -36,29 +35,36 @@ _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _counters = msgspec.msgpack.Decoder(Counters)
 
 
-def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> list[keys.KeySpan]:
-    """Return the spans of the entries of keys in ``[start, end)``, or of those of no key."""
-    if of_range:
-        prefix = keys.range_prefix(range_id)
-        return [keys.KeySpan(prefix, keys.after_prefix(prefix))]
+def spans_of_keys(start: bytes = b"", end: bytes | None = None) -> list[keys.KeySpan]:
+    """Return the spans of the entries of the keys in ``[start, end)``, in order."""
     return [keys.mail_span(start, end), keys.data_span(start, end)]
 
 
-def walk(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, bytes, bytes | None]]:
-    """Iterate over a span of engine keys, with the name and the value of each entry.
+def spans_of_range(range_id: int) -> list[keys.KeySpan]:
+    """Return the spans of the entries of no key."""
+    prefix = keys.range_prefix(range_id)
+    return [keys.KeySpan(prefix, keys.after_prefix(prefix))]
 
-    The value is `None` if the entry is no part of an image.
+
+Shown = tuple[bytes, bytes]
+"""The name of an entry, and its value as the image has it."""
+
+
+def walk(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, Shown | None]]:
+    """Iterate over a span of engine keys, with the entry of each.
+
+    It is `None` if the key is no part of an image.
     """
+    shown = entries.shown
     bound: bytes | None = span.lower
     while bound is not None:
         lower, bound, passed = bound, None, 0
         for raw, stored in reader.iterate(lower, span.upper):
-            name = entries.name_of(raw)
-            if entries.is_shown(name, stored):
+            entry = shown(raw, stored)
+            yield raw, entry
+            if entry is not None:
                 passed = 0
-                yield raw, name, stored
                 continue
-            yield raw, name, None
             passed += 1
             if passed > _PASSED_AT_ONCE:
                 bound = _beyond(raw)
@@ -91,36 +97,7 @@ class Images:
 
     def register(self, registry: Registry) -> None:
         """Register the reads."""
-        registry.reads[ScanImage] = self.scan
         registry.reads[CheckImage] = self.check
-
-    def scan(self, view: View, request: ScanImage) -> ImagePage:
-        """Evaluate ``ScanImage``.
-
-        Raises:
-            SnapshotTooOld: the timestamp is not protected as a whole.
-        """
-        reader = self._reader(view, request.timestamp)
-        names: list[bytes] = []
-        values: list[bytes] = []
-        size, bytes_max = 0, page_bytes(request.bytes_max)
-        for span in self._spans_after(request):
-            for _, name, stored in walk(reader, span):
-                view.steps += 1
-                if stored is not None:
-                    names.append(name)
-                    values.append(entries.said(name, stored))
-                    size += len(name) + len(stored)
-                if size >= bytes_max or view.is_used_up():
-                    return _page(names, values, name)
-        return _page(names, values, None)
-
-    def _spans_after(self, request: ScanImage) -> Iterator[keys.KeySpan]:
-        """Return the rest of the spans of a request."""
-        after = request.after and entries.place_of(request.after, self._range_id) + b"\x00"
-        for span in spans(self._range_id, request.start, request.end, of_range=request.of_range):
-            if after < span.upper:
-                yield keys.KeySpan(max(span.lower, after), span.upper)
 
     def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
         """Evaluate ``CheckImage``, over as many turns as it takes.
@@ -129,9 +106,8 @@ class Images:
             SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
         """
         counting = _Counting()
-        for of_range in (True, False):
-            for span in spans(self._range_id, b"", None, of_range=of_range):
-                yield from self._count(view, request, counting, span)
+        for span in (*spans_of_range(self._range_id), *spans_of_keys()):
+            yield from self._count(view, request, counting, span)
         counting.end(self._reader(view, request.timestamp))
         return Counted(dict(counting.tables), counting.wrong)
 
@@ -142,19 +118,15 @@ class Images:
         while lower is not None:
             bound, lower = lower, None
             reader = self._reader(view, request.timestamp)
-            for raw, name, stored in walk(reader, keys.KeySpan(bound, span.upper)):
+            for raw, entry in walk(reader, keys.KeySpan(bound, span.upper)):
                 view.steps += 1
-                if stored is not None:
-                    counting.add(reader, name, stored)
+                if entry is not None:
+                    counting.add(reader, *entry)
                 if view.is_used_up():
                     lower = raw + b"\x00"
                     break
             if lower is not None:
                 yield
-
-
-def _page(names: list[bytes], values: list[bytes], after: bytes | None) -> ImagePage:
-    return ImagePage(len(names), after, *columns.packed(names), *columns.packed(values))
 
 
 class _Counting:
@@ -261,4 +233,4 @@ def _messages_in(rest: bytes, stored: bytes) -> int:
     return len(records.holdings.decode(stored).entries)
 
 
-__all__ = ["Images", "spans", "walk"]
+__all__ = ["Images", "spans_of_keys", "spans_of_range", "walk"]

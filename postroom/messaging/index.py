@@ -46,11 +46,9 @@ def write_mail(ctx: Evaluation, key: bytes, left: InboxIndexEntry) -> None:
     ctx.writes[keys.mail_key(key)] = _encode(left) if is_needed else None
 
 
-def mail_entries(
-    reader: Reader, start: bytes, end: bytes | None
-) -> Iterator[tuple[bytes, InboxIndexEntry]]:
-    """Iterate over all entries of a span, with their engine keys, in order."""
-    for raw, stored in reader.iterate(*keys.mail_span(start, end)):
+def mail_entries(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, InboxIndexEntry]]:
+    """Iterate over the entries in a span of engine keys, with these keys, in order."""
+    for raw, stored in reader.iterate(*span):
         yield raw, _mail.decode(stored)
 
 

@@ -11,27 +11,31 @@ are scheduled for later, too many for one proposal, or left by a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.attempts import Attempts
-from postroom.messaging.bulk import BulkMessages
-from postroom.messaging.bulk_loads import BulkLoads
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.delivery import Delivery
 from postroom.messaging.execution import Execution
 from postroom.messaging.inbox import Inboxes
+from postroom.messaging.ingest.batches import StagedBatches
+from postroom.messaging.ingest.loads import BulkLoads
+from postroom.messaging.ingest.reading import read_staging
+from postroom.messaging.ingest.records import StagedRecords
+from postroom.messaging.ingest.sweeping import Sweeping
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.surroundings import Surroundings
-from postroom.messaging.recount import Recount
 from postroom.messaging.requests import Deliverable
+from postroom.messaging.scanning import RecordScans
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
-from postroom.messaging.staging import StagedBatches
+from postroom.messaging.staging_requests import ReadStaging
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.holders import Holders
 from postroom.ranges.registry import Registry
@@ -75,8 +79,7 @@ class Messaging:
         self._chance = around.chance
         self._reading = around.reading
         self.queues = RangeQueues(range_id, around)
-        self._bulk = BulkMessages(range_id, self.inboxes, check_age, around.reader)
-        self._recount = Recount(range_id, around.reader)
+        self._scans = RecordScans(range_id, check_age, around.reader, self.inboxes.peek_then)
         self._range_id = range_id
         self._wake = wake
 
@@ -90,7 +93,7 @@ class Messaging:
         )  # fmt: skip
         parts = (
             outboxes, self.inboxes, self.dead_letters, schedule, attempts, self.attempts,
-            conservation, self.queues, self._bulk, self._recount,
+            conservation, self.queues, self._scans,
         )  # fmt: skip
         for part in parts:
             part.register(registry)
@@ -99,7 +102,10 @@ class Messaging:
         Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
             registry
         )
-        StagedBatches(self._range_id, self.dead_letters, registry.writes).register(registry)
+        staged = StagedRecords(self._range_id)
+        StagedBatches(staged, self.dead_letters, registry.writes).register(registry)
+        Sweeping(staged).register(registry)
+        registry.reads[ReadStaging] = partial(read_staging, staged)
         BulkLoads(self._range_id).register(registry)
         registry.finishers.append(self._signal)
 

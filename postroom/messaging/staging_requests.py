@@ -1,7 +1,7 @@
 """The requests of staging: rows that wait in the store until their batch is published.
 
 All but ``ReadStaging`` are writes inside a transaction, and all may be repeated: nothing is done
-twice. :mod:`postroom.messaging.staging` describes how they work together.
+twice. :mod:`postroom.messaging.ingest.batches` describes how they work together.
 """
 
 from __future__ import annotations

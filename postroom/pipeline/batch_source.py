@@ -1,7 +1,7 @@
-"""The batch reader: which parts of a table there are, each read by one task, all at one timestamp.
+"""The batch reader: the parts of a table, each read by one task, all at one timestamp.
 
-A data source makes one for each plan; the pin is the source's, so two plans of one data frame read
-the same. What filters leave is planned for, and nothing else is read.
+A data source makes one for each plan. The pin is that of the source, so two plans of one data frame
+read the same. Only the rows that filters leave are planned for and read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.filters import ReadSelection, Span, narrowed, with_prefix
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.reading import Part, Work, read
+from postroom.pipeline.reading import Part, Work, counted_queues, read
 from postroom.pipeline.tables import VALUES
 
 KEYS_PER_PART: Final = 1000
@@ -39,14 +39,14 @@ class TablePart(InputPartition):
 
 
 class TableReader(DataSourceReader):
-    """See the module.
+    """The reader of one plan of a data frame.
 
     Args:
-        options: of the source.
-        store: as it is reached.
+        options: the options of the source.
+        store: the store, as tasks reach it.
         at: the pinned timestamp.
-        line: to the driver's service; ``None``: there is none.
-        schema: of the data frame.
+        line: the line to the driver's service; ``None``: there is none.
+        schema: the schema of the data frame.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class TableReader(DataSourceReader):
         self._selection = with_prefix(options.prefix) if options.prefix else ReadSelection()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Narrows what is read; all filters are evaluated again by Spark."""
+        """Narrow the selection; Spark evaluates all filters again."""
         self._selection = narrowed(self._selection, filters, self._options.table)
         return filters
 
     def partitions(self) -> list[InputPartition]:
-        """The parts of the table."""
+        """Return the parts of the table."""
         options, line = self._options, self._line
         held: AbstractContextManager[None] = nullcontext()
         if line is not None:
@@ -80,7 +80,7 @@ class TableReader(DataSourceReader):
             return [TablePart(part) for part in parts(db, options, self._selection, self._at)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What a task reads."""
+        """Return the batches of a part, for a task."""
         if not isinstance(partition, TablePart):
             return  # Spark's own, where there are no parts
         options, selection = self._options, self._selection
@@ -98,7 +98,7 @@ class TableReader(DataSourceReader):
 
 
 def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: int) -> list[Part]:
-    """What has to be read of a table at a timestamp.
+    """Return the parts of a table that have to be read.
 
     Raises:
         Invalid: there is no such queue.
@@ -108,8 +108,10 @@ def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: in
     if options.table in {"outbox", "dead_letters", "counters"}:
         return [Part()]
     if options.table == "places":
-        queues = [each for page in db.bulk.counters(at=at) for each in page.queues]
-        return [Part(), *(Part(queue=each.name) for each in queues if not each.dropped)]
+        return [
+            Part(),
+            *(Part(queue=each.queue) for each in counted_queues(db, at) if not each.dropped),
+        ]
     if selection.keys is not None:
         return _key_parts(db, selection.spans, options)
     return [
@@ -120,7 +122,7 @@ def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: in
 
 
 def _key_parts(db: Database, spans: list[Span], options: SourceOptions) -> list[Part]:
-    """Single keys, some to a task, each task's in one range."""
+    """Return parts of single keys, a number of them for each task, within one range each."""
     if not spans:
         return []
     found = []

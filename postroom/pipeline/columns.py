@@ -1,4 +1,4 @@
-"""What the store answers, as Arrow batches of exactly the schema that Spark expects.
+"""The answers of the store as Arrow batches of exactly the schema that Spark expects.
 
 A *page* offers columns: for each name a function that makes the array. Only those are called that
 the schema has, so a narrower one costs less. Keys and values of ``data`` and ``changes`` arrive in
@@ -18,42 +18,43 @@ import pyarrow as pa
 from postroom.errors import WrongType
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.versions import INTEGER, TOMBSTONE
+from postroom.messaging.bulk_requests import PackedColumn, RecordsPage
 from postroom.pipeline.decoding import CORRUPT, Decode
-from postroom.ranges.bulk_requests import Columns
 
 Page = Mapping[str, Callable[[pa.Field], pa.Array]]
-"""Of each column that there is, what makes it."""
+"""For each column, the function that makes it."""
 
 _FIRST: Final = b"\x00\x00\x00\x00"
 
 
 def batch(page: Page, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of ``schema``, in its order and of its types."""
+    """Return the columns of ``schema``, in its order and of its types."""
     return pa.RecordBatch.from_arrays([page[field.name](field) for field in schema], schema=schema)
 
 
 # --- columns that arrive packed -------------------------------------------------------------------
 
 
-def packed_page(answer: Columns, range_id: int, decode: Decode | None) -> Page:
-    """The columns of ``data`` and ``changes``."""
-    kinds = np.frombuffer(answer.kinds, np.uint8)
-    stamps = np.frombuffer(answer.timestamps, ">u8").astype(np.int64)
+def packed_page(answer: RecordsPage, decode: Decode | None) -> Page:
+    """Return the columns of ``data`` and ``changes``."""
+    columns, rows = answer.columns, answer.rows
+    kinds = np.frombuffer(columns["kind"].data, np.uint8)
+    stamps = np.frombuffer(columns["timestamp"].data, ">u8").astype(np.int64)
 
     def stored() -> pa.Array:
-        return _binary(answer.rows, answer.values, answer.value_ends, kinds != TOMBSTONE)
+        return _binary(rows, columns["value"], kinds != TOMBSTONE)
 
     page: Page = {
-        "key": lambda field: as_type(_binary(answer.rows, answer.keys, answer.key_ends), field),
+        "key": lambda field: as_type(_binary(rows, columns["key"]), field),
         "value": lambda field: as_type(stored(), field),
         "deleted": lambda _: pa.array(kinds == TOMBSTONE),
         "timestamp": lambda _: pa.array(stamps),
         "time": lambda field: _times(stamps, field),
-        "range": lambda _: pa.array(np.full(answer.rows, range_id, np.int64)),
+        "range": lambda _: pa.array(np.full(rows, answer.range_id, np.int64)),
     }
     if decode is None:
         return page
-    keys = _binary(answer.rows, answer.keys, answer.key_ends)
+    keys = _binary(rows, columns["key"])
     return {**page, **_decoded("value", decode, stored, keys, (kinds == INTEGER).tolist())}
 
 
@@ -69,11 +70,11 @@ def _decoded(
     return {name: lambda _: columns()[0], CORRUPT: lambda _: columns()[1]}
 
 
-def _binary(rows: int, data: bytes, ends: bytes, there: Any = None) -> pa.Array:
+def _binary(rows: int, column: PackedColumn, there: Any = None) -> pa.Array:
     validity = None
     if there is not None and not there.all():
         validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
-    buffers = [validity, pa.py_buffer(_FIRST + ends), pa.py_buffer(data)]
+    buffers = [validity, pa.py_buffer(_FIRST + column.ends), pa.py_buffer(column.data)]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
 
 
@@ -82,7 +83,7 @@ def _times(stamps: Any, field: pa.Field) -> pa.Array:
 
 
 def as_type(array: pa.Array, field: pa.Field) -> pa.Array:
-    """``array`` as it is asked for: bytes, or text.
+    """Return ``array`` as bytes or text, by the type of a field.
 
     Raises:
         WrongType: these bytes are no text.
@@ -103,7 +104,7 @@ Getter = Callable[[Any], Any]
 
 
 def records_page(records: Sequence[Any], getters: Mapping[str, Getter]) -> Page:
-    """The columns of a few records, each by what gets it from one."""
+    """Return the columns of records, each made by its getter."""
 
     def column(get: Getter) -> Callable[[pa.Field], pa.Array]:
         return lambda field: _column([get(record) for record in records], field)
@@ -121,7 +122,7 @@ def _column(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def with_values(page: Page, name: str, keys: Iterable[bytes], decode: Decode | None) -> Page:
-    """``page``, with the column of values decoded."""
+    """Return ``page`` with the column of values decoded."""
     if decode is None or name not in page:
         return page
 
@@ -130,7 +131,7 @@ def with_values(page: Page, name: str, keys: Iterable[bytes], decode: Decode | N
 
 
 def headers_text(headers: Mapping[str, Any] | None) -> str:
-    """Headers as JSON; bytes in them as hexadecimal text."""
+    """Return headers as JSON, with bytes as hexadecimal text."""
     return json.dumps(headers or {}, default=_plain, sort_keys=True)
 
 

@@ -1,55 +1,48 @@
-"""One part of one table, as Arrow batches: pages of the store, turned into columns.
+"""The reader of one part of one table: pages of the store, turned into Arrow batches.
 
-The next page is on its way while one is turned into a batch (:mod:`postroom.client.bulk`). A
-timestamp is protected for as long as it is read, over this process's own connection, whoever else
-protects it.
+The next page is on its way while one is turned into a batch (:mod:`postroom.client.bulk`). The
+reader protects its timestamp for as long as it reads, over the connection of its own process, even
+if others protect it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 
 from postroom.client.sync import Database
-from postroom.kv.clock import Timestamp
-from postroom.kv.columns import packed
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
-from postroom.messaging import due as times
-from postroom.messaging.queues.requests import StoredQueueMessage
-from postroom.messaging.requests import Deliverable, Delivered, Executable
+from postroom.messaging import bulk_requests
+from postroom.messaging.bulk_requests import RecordFilter, RecordsPage, pack
 from postroom.pipeline.columns import (
-    Getter,
     Page,
     batch,
-    headers_text,
     packed_page,
     records_page,
     with_values,
 )
 from postroom.pipeline.decoding import Decode
 from postroom.pipeline.filters import Span
-from postroom.pipeline.recounting import RECOUNTED
+from postroom.pipeline.record_columns import QUEUE_GETTERS, ROW_TABLES, RowTable
 from postroom.pipeline.tables import SINCE, VALUES
-from postroom.ranges.bulk_requests import Columns
-from postroom.ranges.headers import unpacked
-from postroom.ranges.requests import CommittedChange, DeleteRange
+from postroom.ranges.requests import CommittedChange
 
-_delivered = msgspec.msgpack.Decoder(Delivered)
+_VERSIONS: Final = frozenset({"data", "changes"})
+_QUEUES: Final = frozenset({"queue", "archive"})
 _BETWEEN: Final = SINCE | {"data"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """What one task reads.
+    """The part of a table that one task reads.
 
     Attributes:
-        spans: of keys.
-        range_id, generation: of the range that held them when this was planned.
-        queue, state: of messages of queues.
+        spans: the spans of keys.
+        range_id, generation: those of the range that held them when this was planned.
+        queue, state: the queue of the messages, and their state.
     """
 
     spans: tuple[Span, ...] = ((b"", None),)
@@ -61,13 +54,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Work:
-    """How parts of a table are read.
+    """The way in which parts of a table are read.
 
     Attributes:
-        table: which.
-        at: the timestamp.
-        after, until: only what is of later than ``after``, and not later than ``until``.
-        schema: of the batches.
+        table: the name of the table.
+        at: the timestamp to read at.
+        after, until: only records of later than ``after``, and not later than ``until``.
+        schema: the schema of the batches.
         decode: unpacks values.
     """
 
@@ -80,7 +73,7 @@ class Work:
 
 
 def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    """The batches of a part, none of them empty.
+    """Return the batches of a part, none of them empty.
 
     Raises:
         SnapshotTooOld: the timestamp cannot be read any more.
@@ -89,26 +82,67 @@ def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
         return  # nothing is between them, and perhaps they are collected, or in the future
     first = max(work.after, 1) if work.table in SINCE else work.at
     with db.hold(first):
-        yield from _READERS[work.table](db, part, work)
+        if work.table in _QUEUES:
+            yield from _queue(db, part, work)
+            return
+        for page in _pages(db, part, work):
+            if not page.rows:
+                continue
+            if work.table in _VERSIONS:
+                yield batch(packed_page(page, work.decode), work.schema)
+            else:
+                yield from _rows(page, ROW_TABLES[work.table], work)
 
 
-# --- data and changes -----------------------------------------------------------------------------
-
-
-def _data(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    changes = work.table == "changes"
-    at = min(work.at, work.until) if changes else work.at
-    wanted = "value" in work.schema.names
+def _pages(db: Database, part: Part, work: Work) -> Iterator[RecordsPage]:
+    """Return the pages of a part."""
+    at = min(work.at, work.until) if work.table in SINCE else work.at
+    wanted = RecordFilter(work.after if work.table in _BETWEEN else 0, part.queue)
+    without_values = work.table in _VERSIONS and "value" not in work.schema.names
+    columns = ("key", "timestamp", "kind") if without_values else ()
     for start, end in part.spans:
-        pages = db.bulk.columns(start, end, at=at, after=work.after, changes=changes, values=wanted)
-        for page in pages:
-            if page.rows:
-                yield batch(packed_page(page, part.range_id, work.decode), work.schema)
+        yield from db.bulk.scan(work.table, start, end, at=at, wanted=wanted, columns=columns)
+
+
+def _rows(page: RecordsPage, table: RowTable, work: Work) -> Iterator[pa.RecordBatch]:
+    """Return the batch of a page of records, if it has a row."""
+    found = bulk_requests.records(work.table, page)
+    if table.expand is not None:
+        found = table.expand(page.range_id, found)
+    if found:
+        yield _batch(found, table, work)
+
+
+def _batch(found: list[Any], table: RowTable, work: Work) -> pa.RecordBatch:
+    getters, name = table.getters, VALUES.get(work.table, "")
+    page: Page = records_page(found, getters)
+    if name:
+        page = with_values(page, name, map(getters["key"], found), work.decode)
+    return batch(page, work.schema)
+
+
+def _queue(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+    until = 0 if work.until >= (1 << 63) - 1 else work.until + 1
+    ended = part.state in {"done", "archived", "dead"}
+    start, end = (work.after, until) if ended else (0, 0)
+    for page in db.bulk.queue(part.queue, part.state, at=work.at, start=start, end=end):
+        if page.messages:
+            found = [(part.queue, each) for each in page.messages]
+            yield _batch(found, RowTable(QUEUE_GETTERS), work)
+
+
+def counted_queues(db: Database, at: int) -> list[Any]:
+    """Return the records of the counters of all queues at a timestamp."""
+    return [each for page in db.bulk.records("counters", at=at) for each in page if each.number]
+
+
+# --- recent changes -------------------------------------------------------------------------------
 
 
 def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
-    """The changes of a part from what the leaseholder remembers; ``None``: they are more than one
-    answer holds.
+    """Return the changes of a part from the leaseholder's memory.
+
+    The result is ``None`` if one answer does not hold all of them.
     """
     ((start, end),) = part.spans
     answer = db.bulk.recent_changes(start, end, work.after)
@@ -118,16 +152,20 @@ def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
 
 
 def of_changes(changes: list[CommittedChange], part: Part, work: Work) -> list[pa.RecordBatch]:
-    """Those of a part's changes that were committed up to ``work.until``."""
+    """Return the batches of the changes of a part that were committed up to ``work.until``."""
     found = [each for each in changes if each.timestamp <= work.until]
     if not found:
         return []
-    keys, ends = packed([each.key for each in found])
-    values, value_ends = packed([each.value or b"" for each in found])
-    stamps = b"".join(each.timestamp.to_bytes(8, "big") for each in found)
-    kinds = bytes(_kind(each) for each in found)
-    columns = Columns(len(found), None, 0, keys, ends, values, value_ends, stamps, kinds)
-    return [batch(packed_page(columns, part.range_id, work.decode), work.schema)]
+    kinds = bulk_requests.TABLES["changes"]
+    values = {
+        "key": (each.key for each in found),
+        "value": (each.value or b"" for each in found),
+        "timestamp": (each.timestamp for each in found),
+        "kind": (_kind(each) for each in found),
+    }
+    columns = {name: pack(kinds[name], column) for name, column in values.items()}
+    page = RecordsPage(part.range_id, len(found), columns, None)
+    return [batch(packed_page(page, work.decode), work.schema)]
 
 
 def _kind(change: CommittedChange) -> int:
@@ -136,196 +174,4 @@ def _kind(change: CommittedChange) -> int:
     return INTEGER if change.integer else VALUE
 
 
-# --- messages -------------------------------------------------------------------------------------
-
-
-def _records(
-    found: list[Any], getters: Mapping[str, Getter], key: Getter, work: Work
-) -> Iterator[pa.RecordBatch]:
-    if found:
-        page: Page = records_page(found, getters)
-        page = with_values(page, VALUES.get(work.table, ""), map(key, found), work.decode)
-        yield batch(page, work.schema)
-
-
-def _inbox(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    decode = _delivered.decode
-    for start, end in part.spans:
-        for page in db.bulk.inboxes(start, end, at=work.at):
-            found = [
-                (key, id_, decode(stored)) for key, inbox in page.inboxes for id_, stored in inbox
-            ]
-            yield from _records(found, _INBOX, lambda each: each[0], work)
-
-
-def _reaped(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    decode, at = _delivered.decode, min(work.at, work.until)
-    for start, end in part.spans:
-        for page in db.bulk.reaped(start, end, at=at, after=work.after):
-            found = [
-                (key, id_, decode(stored), when, consumed)
-                for key, when, consumed, messages in page.records
-                for id_, stored in messages
-            ]
-            yield from _records(found, _REAPED, lambda each: each[0], work)
-
-
-def _time_in(id_: bytes) -> int:
-    return Timestamp.from_bytes(id_[:8], "big")
-
-
-_INBOX: Final[dict[str, Getter]] = {
-    "key": lambda each: each[0],
-    "id": lambda each: each[1].hex(),
-    "value": lambda each: each[2].value,
-    "headers": lambda each: headers_text(unpacked(each[2].headers)),
-    "sent_at": lambda each: _time_in(each[1]),
-    "sent_time": lambda each: _time_in(each[1]),
-    "delivered_at": lambda each: each[2].delivered_at,
-    "delivered_time": lambda each: each[2].delivered_at,
-    "sender_range": lambda each: int.from_bytes(each[1][8:16], "big"),
-}
-
-
-_REAPED: Final[dict[str, Getter]] = {
-    **_INBOX,
-    "reaped_at": lambda each: each[3],
-    "reaped_time": lambda each: each[3],
-    "consumed": lambda each: each[4],
-    "attempts": lambda each: each[2].trial.attempts if each[2].trial else 0,
-    "last_error": lambda each: each[2].trial.error if each[2].trial else "",
-}
-
-
-def _outbox(db: Database, _: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    for page in db.bulk.outbox(at=work.at):
-        found = [(each.id, each.message or each.update, "") for each in page.entries]
-        yield from _records(found, _OUTBOX, lambda each: _about(each[1]), work)
-
-
-def _dead_letters(db: Database, _: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    for page in db.bulk.dead_letters(at=work.at):
-        found = [
-            (each.id, each.record.message or each.record.update, each.record.reason)
-            for each in page.letters
-        ]
-        yield from _records(found, _LETTERS, lambda each: _about(each[1]), work)
-
-
-def _about(entry: Deliverable | Executable) -> bytes:
-    """The key that a message or an update is about."""
-    if isinstance(entry, Deliverable):
-        return entry.key
-    return entry.request.start if isinstance(entry.request, DeleteRange) else entry.request.key
-
-
-def _request(entry: Deliverable | Executable) -> str | None:
-    """An update as JSON: its name, and its fields, bytes as hexadecimal text."""
-    if isinstance(entry, Deliverable):
-        return None
-    fields = msgspec.structs.asdict(entry.request)
-    return headers_text({"request": type(entry.request).__name__, **fields})
-
-
-_ENTRY: Final[dict[str, Getter]] = {
-    "id": lambda each: each[0].hex(),
-    "key": lambda each: _about(each[1]),
-    "request": lambda each: _request(each[1]),
-    "message": lambda each: each[1].value if isinstance(each[1], Deliverable) else None,
-    "headers": lambda each: headers_text(unpacked(getattr(each[1], "headers", None))),
-    "transaction_id": lambda each: each[1].transaction_id,
-    "source_key": lambda each: each[1].source,
-}
-_OUTBOX: Final[dict[str, Getter]] = {
-    **_ENTRY,
-    "due": lambda each: times.shown(_time_in(each[0])),
-    "due_time": lambda each: times.shown(_time_in(each[0])),
-    "sent_at": lambda each: _time_in(each[0][8:]),
-    "sent_time": lambda each: _time_in(each[0][8:]),
-}
-_LETTERS: Final[dict[str, Getter]] = {
-    **_ENTRY,
-    "reason": lambda each: each[2],
-    "sent_at": lambda each: _time_in(each[0]),
-    "sent_time": lambda each: _time_in(each[0]),
-}
-
-
-# --- queues, sums ---------------------------------------------------------------------------------
-
-
-def _queue(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    until = 0 if work.until >= (1 << 63) - 1 else work.until + 1
-    ended = part.state in {"done", "archived", "dead"}
-    start, end = (work.after, until) if ended else (0, 0)
-    for page in db.bulk.queue(part.queue, part.state, at=work.at, start=start, end=end):
-        found = [(part.queue, each) for each in page.messages]
-        yield from _records(found, _QUEUE, lambda each: each[1].key, work)
-
-
-def _of_message(name: str) -> Getter:
-    return lambda each: getattr(each[1], name)
-
-
-def _moment(name: str) -> Getter:
-    """A timestamp; 0 is none."""
-    return lambda each: getattr(each[1], name) or None
-
-
-_TIMES: Final = {
-    "created_at": "created_time",
-    "first_scheduled": "first_scheduled_time",
-    "scheduled": "scheduled_time",
-    "leased_until": "leased_until_time",
-    "done_at": "done_time",
-    "fired_at": "fired_time",
-}
-_QUEUE: Final[dict[str, Getter]] = {
-    **{name: _of_message(name) for name in StoredQueueMessage.__struct_fields__},
-    **{name: _moment(name) for name in _TIMES},
-    **{time: _moment(name) for name, time in _TIMES.items()},
-    "queue": lambda each: each[0],
-    "headers": lambda each: headers_text(unpacked(each[1].headers)),
-}
-
-
-def _accounting(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    for start, end in part.spans:
-        for page in db.bulk.accounting(start, end, at=work.at):
-            found = [
-                (prefix, metric, value)
-                for prefix, sums in page.sums
-                for metric, value in sums.items()
-            ]
-            yield from _records(found, _SUMS, lambda each: each[0], work)
-
-
-_SUMS: Final[dict[str, Getter]] = {
-    "prefix": lambda each: each[0],
-    "metric": lambda each: each[1],
-    "value": lambda each: each[2],
-}
-
-
-def _recounted(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
-    read, getters = RECOUNTED[work.table]
-    for found in read(db, part.spans, part.queue, work.at):
-        yield from _records(found, getters, lambda _: b"", work)
-
-
-_Reader = Callable[[Database, Part, Work], Iterator[pa.RecordBatch]]
-
-_READERS: Final[dict[str, _Reader]] = {
-    "data": _data,
-    "changes": _data,
-    "inbox": _inbox,
-    "reaped": _reaped,
-    "outbox": _outbox,
-    "dead_letters": _dead_letters,
-    "queue": _queue,
-    "archive": _queue,
-    "accounting": _accounting,
-    **dict.fromkeys(RECOUNTED, _recounted),
-}
-
-__all__ = ["Part", "Work", "of_changes", "read", "recent"]
+__all__ = ["Part", "Work", "counted_queues", "of_changes", "read", "recent"]

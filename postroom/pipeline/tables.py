@@ -1,4 +1,4 @@
-"""The tables: their columns and types, and what may be read of them instead.
+"""The tables: their columns and types, and the schemas that a reader may give instead.
 
 Columns are named as the attributes of the Python interface. A timestamp of the store is 64 bits,
 and is one column of integers, by which rows can be ordered exactly and read again. Beside it is a
@@ -97,12 +97,12 @@ VALUES: Final = {
 """The column that ``format=`` is about."""
 
 SINCE: Final = frozenset({"changes", "reaped"})
-"""Read from one timestamp up to another: what happened between them."""
+"""The tables that are read from one timestamp up to another."""
 
 UNVERSIONED: Final = frozenset({
     "outbox", "dead_letters", "accounting", "counters", "inbox_index", "places", "beside",
 })  # fmt: skip
-"""Read in a snapshot of the engine, since what they hold has no versions."""
+"""The tables that are read in a snapshot of the engine, since they have no versions."""
 
 
 _TYPES: Final[dict[str, DataType]] = {
@@ -120,16 +120,16 @@ _VARIANT: Final = '"variant"'
 
 
 def schema_of(table: str) -> StructType:
-    """All columns of a table."""
+    """Return all columns of a table."""
     columns = (column.split() for column in SCHEMAS[table].split(","))
     return StructType([StructField(name, _TYPES[kind]) for name, kind in columns])
 
 
 def check(schema: StructType, table: str, format_: str, mode: str = FAILFAST) -> None:
-    """Make sure that a table can be read so.
+    """Check that a table can be read with a schema.
 
     Raises:
-        Invalid: it has no such column, or none of this type.
+        Invalid: the table has no such column, or none of this type.
     """
     known = {field.name: field.dataType for field in schema_of(table).fields}
     if mode == PERMISSIVE and table in VALUES:
@@ -170,8 +170,10 @@ def arrow_type(field: StructField) -> Any:
 
 
 def is_plain(schema: StructType, table: str) -> bool:
-    """Whether the columns are exactly those of the table, or text: nothing that is decoded, and
-    nothing (as metadata) that is lost when rows go to Spark's JVM beside tasks.
+    """Return whether the columns are exactly those of the table, or text.
+
+    Then nothing is decoded, and nothing (like metadata) is lost when rows go to Spark's JVM beside
+    tasks.
     """
     known = {field.name: field for field in schema_of(table).fields}
     return all(

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from postroom.messaging import bulk_requests as bulk_messages
-from postroom.messaging import image_requests, recount_requests, staging_requests
+from postroom.messaging import image_requests, staging_requests
 from postroom.messaging import requests as messages
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
@@ -35,7 +35,6 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     messages,
     bulk_messages,
     image_requests,
-    recount_requests,
     staging_requests,
     queues,
     queue_queries,

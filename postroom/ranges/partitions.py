@@ -1,35 +1,84 @@
-"""Where a span of keys can be cut into parts of about the same size, without reading it.
+"""The parts of a span of keys: cuts at about the same size, found without reading the keys.
 
 The engine can tell about how many bytes a span of engine keys takes. A cut is found by bisection
-between the first and the last key: over windows of eight bytes behind what both have in common, so
-that each question halves what is left, and into the next eight bytes where one window was not
-enough. The cut then moves to the next user key that is there: what belongs to a key stays together.
+between the first and the last key: over windows of eight bytes behind what both have in common.
+Each question halves the rest, and the search goes on in the next eight bytes where one window was
+not enough. The cut then moves to the next user key that is there: the records of a key stay
+together.
 
-Sizes are estimates: of tables the engine's own, of what is in no table yet after a sample of the
-last writes (:mod:`postroom.kv.memtable_sample`). A cut that is off makes parts uneven; nothing else
-depends on it.
+Sizes are estimates. Those of tables are the engine's own. Those of writes that are in no table yet
+follow from a sample of the last writes (:mod:`postroom.kv.memtable_sample`). A cut that is off
+makes parts uneven; nothing else depends on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.engine import Engine
 from postroom.limits import PARTITION_BYTES_MIN, PARTITIONS_MAX
+from postroom.ranges.bulk_requests import RangePartition, ReadPartitions
+from postroom.ranges.evaluation import View
+from postroom.ranges.protections import Protections
+from postroom.ranges.registry import Registry
 
+GENERATION: Final = 1
+"""The generation of the only range: nothing has split or merged it."""
 _WINDOW: Final = 8
 _WINDOWS: Final = 4
 _STEPS_A_QUESTION: Final = 8
 
 Sizes = Callable[[bytes], int]
-"""About how many bytes lie before an engine key."""
+"""A function that returns about how many bytes lie before an engine key."""
+
+
+class Partitions:
+    """The evaluator of ``ReadPartitions``.
+
+    Args:
+        range_id: the id of the range.
+        engine: the engine of the node.
+        protections: the protections of the range.
+    """
+
+    def __init__(self, range_id: int, engine: Engine, protections: Protections) -> None:
+        self._range_id = range_id
+        self._engine = engine
+        self._protections = protections
+
+    def register(self, registry: Registry) -> None:
+        """Register the read."""
+        registry.reads[ReadPartitions] = self.read
+
+    def read(
+        self, view: View, request: ReadPartitions
+    ) -> Generator[None, None, list[RangePartition]]:
+        """Evaluate ``ReadPartitions``, over as many turns as it takes."""
+        span = keys.data_span(request.start, request.end)
+        found: list[bytes] = []
+        for cut in cuts(self._engine, span, request.part_bytes):
+            if isinstance(cut, bytes):
+                found.append(cut)
+                continue
+            view.steps += cut
+            if view.is_used_up():
+                yield
+        starts = [request.start, *found][:PARTITIONS_MAX]
+        ends: list[bytes | None] = [*starts[1:], request.end]
+        return [self._part(*part) for part in zip(starts, ends, strict=True)]
+
+    def _part(self, start: bytes, end: bytes | None) -> RangePartition:
+        size = self._engine.approximate_bytes(*keys.data_span(start, end))
+        readable_from = self._protections.readable_from
+        return RangePartition(start, end, self._range_id, GENERATION, size, readable_from)
 
 
 def cuts(engine: Engine, span: keys.KeySpan, part_bytes: int) -> Iterator[bytes | int]:
-    """User keys at which the span can be cut, in order; between them, the number of steps that it
-    took to find the next one.
+    """Iterate over the user keys at which the span can be cut, in order.
+
+    Before each of them comes the number of steps that it took to find it.
     """
     lower, upper = span
     first = next(iter(engine.iterate(lower, upper)), None)
@@ -52,7 +101,7 @@ def cuts(engine: Engine, span: keys.KeySpan, part_bytes: int) -> Iterator[bytes 
         found = next(iter(engine.iterate(raw, upper)), None)
         if found is None:
             return
-        # What lies beside a key belongs to it: the cut is before the key, or before the next one.
+        # The records beside a key belong to it: the cut is before the key, or before the next one.
         key = keys.user_key(found[0])
         if key > before:
             before = key
@@ -60,7 +109,7 @@ def cuts(engine: Engine, span: keys.KeySpan, part_bytes: int) -> Iterator[bytes 
 
 
 def _bisect(size: Sizes, first: bytes, last: bytes, target: int, close_enough: int) -> bytes:
-    """An engine key before which about ``target`` bytes lie."""
+    """Return an engine key before which about ``target`` bytes lie."""
     prefix = _in_common(first, last)
     low, high = _window(first, prefix), _window(last, prefix) + 1
     for _ in range(_WINDOWS):
@@ -79,7 +128,7 @@ def _bisect(size: Sizes, first: bytes, last: bytes, target: int, close_enough: i
 
 
 def _in_common(first: bytes, last: bytes) -> bytes:
-    """What both begin with."""
+    """Return the longest prefix of both keys."""
     for index, (one, other) in enumerate(zip(first, last, strict=False)):
         if one != other:
             return first[:index]

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
+from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.service import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
-from postroom.messaging.restoring import Restoring
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.ranges import evaluators
-from postroom.ranges.bulk import Bulk
 from postroom.ranges.evaluators import Reads
 from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.host import Host
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import nodes_key
+from postroom.ranges.partitions import Partitions
 from postroom.ranges.position_records import Positions
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
@@ -92,7 +92,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     waits = replica.commit_waits
     reads = Reads(waits.locks, protections, replica.holders, waits.wound)
     reads.register(registry)
-    Bulk(range_id, stored, protections, reads.check_age).register(registry)
+    Partitions(range_id, stored, protections).register(registry)
     Committer(registry, node.clock.reading, waits).register(registry)
     waits.register(registry)
     positions = Positions(range_id, protections)

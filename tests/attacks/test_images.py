@@ -7,6 +7,7 @@ import pytest
 
 from postroom import limits
 from postroom.kv import keys
+from postroom.messaging.bulk_requests import TABLES, ScanRecords
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
@@ -15,7 +16,6 @@ from postroom.messaging.image_requests import (
     EndRestore,
     ReadRestore,
     RestoreEntries,
-    ScanImage,
 )
 from postroom.server.cluster.access import Access, Role
 from tests.attacks.hostile import Attacker, Target, memory_below
@@ -145,12 +145,12 @@ def test_too_many_at_once_are_no_request(target: Target, administrator: Attacker
 
 def test_reading_and_counting_take_their_turns(target: Target, attacker: Attacker) -> None:
     target.fill(30_000)
-    for request in (ScanImage(b"", None, 0, False, b"", 1 << 60), CheckImage()):
+    for request in (ScanRecords("image", b"", None, 0, bytes_max=1 << 60), CheckImage()):
         attacker.result(request)
     target.check_turns()
     for after in (b"\x06", b"\xff" * 30, b"\x03", b"\x00" * 30):
-        attacker.ask(ScanImage(b"", None, 0, False, after, 1))
-        attacker.ask(ScanImage(b"", None, 0, True, after, 1))
+        for table in TABLES:
+            attacker.ask(ScanRecords(table, b"", None, 0, position=after, bytes_max=1))
     target.settle()
     target.check_turns()
     target.check_alive()

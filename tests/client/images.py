@@ -11,29 +11,19 @@ import postroom
 from postroom.client.sync import Database
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
-from postroom.messaging.image_requests import ImagePage
 from tests.client.stores import Store
 
 IMAGE = b"image"
-
-
-def rows(page: ImagePage) -> list[tuple[bytes, bytes]]:
-    """Return the entries of a page."""
-    columns = []
-    for packed, ends in ((page.names, page.name_ends), (page.stored, page.stored_ends)):
-        at = [int.from_bytes(ends[i : i + 4], "little") for i in range(0, len(ends), 4)]
-        columns.append([packed[one:other] for one, other in zip([0, *at], at, strict=False)])
-    return list(zip(*columns, strict=True))
 
 
 def read(db: Database) -> tuple[int, list[tuple[bytes, bytes]]]:
     """Return the image of now: its timestamp, and all entries, in order."""
     with db.hold(whole=True) as at:
         found = [
-            row
-            for of_range in (True, False)
-            for page in db.images.scan(at=at, of_range=of_range)
-            for row in rows(page)
+            (each.name, each.stored)
+            for table in ("range_image", "image")
+            for page in db.bulk.records(table, at=at)
+            for each in page
         ]
         counted = db.images.check(at=at)
     assert not counted.wrong
@@ -68,7 +58,7 @@ def shown(store: Store) -> dict[bytes, bytes]:
     return {
         place: stored
         for place, stored in store.dump().items()
-        if place[:1] >= keys.RANGE and entries.is_shown(entries.name_of(place), stored)
+        if place[:1] >= keys.RANGE and entries.shown(place, stored) is not None
     }
 
 

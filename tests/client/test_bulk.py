@@ -6,17 +6,16 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
+from typing import Any
 
-import msgspec
 import pytest
 
 import postroom
 from postroom import limits
 from postroom.client import bulk
+from postroom.client.bulk import Columns
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.engine_file import EngineName
-from postroom.messaging.requests import Delivered
-from postroom.ranges.bulk_requests import Columns
 from postroom.ranges.requests import Accounting, Increment, Put
 from tests.client.stores import Store
 from tests.kv.on_disk import INSTALLED
@@ -160,7 +159,7 @@ def test_a_collected_timestamp_is_refused(store: Store) -> None:
     with pytest.raises(SnapshotTooOld):
         next(db.bulk.columns(at=db.now(), after=old, changes=True))
     with pytest.raises(SnapshotTooOld):
-        next(db.bulk.inboxes(at=old))
+        next(db.bulk.scan("inbox", at=old))
     with pytest.raises(SnapshotTooOld), db.hold(old):
         pass
     assert rows(db.bulk.columns(at=db.now(), after=old))  # no history is needed for that
@@ -185,13 +184,15 @@ def test_a_held_timestamp_serves_others_until_it_is_given_back(store: Store) -> 
     assert store.node.replicas.sizes()["protections"] == 0
 
 
+def records(db: postroom.Database, table: str, at: int) -> list[Any]:
+    return [each for page in db.bulk.records(table, at=at) for each in page]
+
+
 def messages(db: postroom.Database, at: int, *span: bytes) -> list[tuple[bytes, bytes, bytes]]:
-    decode = msgspec.msgpack.Decoder(Delivered).decode
     return [
-        (key, id_, decode(stored).value)
-        for page in db.bulk.inboxes(*span, at=at)
-        for key, found in page.inboxes
-        for id_, stored in found
+        (each.key, each.id, each.message.value)
+        for page in db.bulk.records("inbox", *span, at=at)
+        for each in page
     ]
 
 
@@ -218,11 +219,8 @@ def test_inboxes_are_as_they_were_whatever_was_reaped_since(
             tx.reap_queue(b"k1")  # all of them: no index knows this inbox any more
             tx.enqueue_message(b"k2", b"later")
         found: list[tuple[bytes, bytes, bytes]] = []
-        pages = db.bulk.inboxes(at=at)
-        for page in pages:
-            for key, each in page.inboxes:
-                decode = msgspec.msgpack.Decoder(Delivered).decode
-                found += [(key, id_, decode(stored).value) for id_, stored in each]
+        for page in db.bulk.records("inbox", at=at):
+            found += [(each.key, each.id, each.message.value) for each in page]
             with db.begin() as tx:
                 tx.reap_queue(b"k%d" % (len(found) % 4), 1)
         assert found == expected
@@ -248,20 +246,20 @@ def test_data_without_versions_is_read_as_of_a_whole_hold(
         with db.begin() as tx:
             tx.enqueue_update(Accounting(b"a/c", {"bytes": 1}))
         db.drain()
-        entries = [each for page in db.bulk.outbox(at=at) for each in page.entries]
+        entries = records(db, "outbox", at)
         assert [each.message is None for each in entries] == [False, True]
-        letters = [each for page in db.bulk.dead_letters(at=at) for each in page.letters]
+        letters = records(db, "dead_letters", at)
         assert [each.id.hex() for each in letters] == [letter.id]
-        sums = [each for page in db.bulk.accounting(at=at) for each in page.sums]
+        sums = records(db, "accounting", at)
         assert sums == [(b"a", {"bytes": 7}), (b"a/b", {"bytes": 7})]
-        assert [each for page in db.bulk.outbox(at=0) for each in page.entries] == []
-        assert [each for page in db.bulk.dead_letters(at=0) for each in page.letters] == []
-        now = [each for page in db.bulk.accounting(at=0) for each in page.sums]
+        assert records(db, "outbox", 0) == []
+        assert records(db, "dead_letters", 0) == []
+        now = records(db, "accounting", 0)
         assert now == [(b"a", {"bytes": 8}), (b"a/b", {"bytes": 7}), (b"a/c", {"bytes": 1})]
     with pytest.raises(SnapshotTooOld, match="hold"):
-        next(db.bulk.outbox(at=at))
+        next(db.bulk.scan("outbox", at=at))
     with db.hold() as at, pytest.raises(SnapshotTooOld):
-        next(db.bulk.accounting(at=at))
+        next(db.bulk.scan("accounting", at=at))
 
 
 def test_sums_are_found_over_many_turns(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,7 +273,7 @@ def test_sums_are_found_over_many_turns(store: Store, monkeypatch: pytest.Monkey
     db.drain()
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 4)
     with db.hold(whole=True) as at:
-        sums = [each for page in db.bulk.accounting(at=at) for each in page.sums]
+        sums = records(db, "accounting", at)
     assert len(sums) == len(dict(sums)) == 21
     assert dict(sums)[b"k"] == {"n": 20}
 
@@ -349,9 +347,8 @@ def test_a_store_is_closed_while_it_is_held_as_a_whole(tmp_path: Path, engine: E
         with db.begin() as tx:
             tx.enqueue_update(Accounting(b"a", {"n": 1}))
         db.drain()
-        (page,) = db.bulk.accounting(at=at)
-        assert page.sums == [(b"a", {"n": 1})]
+        assert records(db, "accounting", at) == [(b"a", {"n": 1})]
     with postroom.open(tmp_path / "store") as db:
         assert db.accounting(b"a") == {"n": 2}
         with pytest.raises(SnapshotTooOld):
-            next(db.bulk.accounting(at=at))
+            next(db.bulk.scan("accounting", at=at))

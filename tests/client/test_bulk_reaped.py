@@ -8,8 +8,13 @@ import pytest
 import postroom
 from postroom.errors import SnapshotTooOld
 from postroom.limits import READ_BYTES_MAX
-from postroom.messaging.bulk_requests import ReapedPage, ScanReaped
-from postroom.messaging.requests import Delivered
+from postroom.messaging.bulk_requests import (
+    TABLES,
+    RecordFilter,
+    RecordsPage,
+    ScanRecords,
+    records,
+)
 from tests.client.stores import Store
 
 Left = tuple[bytes, bool, bytes]
@@ -18,11 +23,11 @@ Left = tuple[bytes, bool, bytes]
 def left(db: postroom.Database, after: int, at: int | None = None) -> list[Left]:
     """Key, whether it was consumed, value."""
     found = []
-    for page in db.bulk.reaped(at=db.now() if at is None else at, after=after):
-        for key, when, consumed, messages in page.records:
-            assert after < when
-            for _, stored in messages:
-                found.append((key, consumed, msgspec.msgpack.decode(stored, type=Delivered).value))
+    wanted = RecordFilter(after)
+    for page in db.bulk.records("reaped", at=db.now() if at is None else at, wanted=wanted):
+        for each in page:
+            assert after < each.reaped_at
+            found.append((each.key, bool(each.consumed), each.message.value))
     return found
 
 
@@ -70,27 +75,24 @@ def test_pages_fit_together(store: Store) -> None:
             tx.reap_queue(key, 30)
         with db.begin() as tx:
             tx.reap_queue(key, 30)
-    request = ScanReaped(b"", None, int(db.now()), first, b"", 4000)
+    request = ScanRecords("reaped", b"", None, int(db.now()), RecordFilter(first), bytes_max=4000)
     found, pages = [], 0
     while True:
-        page: ReapedPage = store.driver.run(_ask(store, request))
+        page = store.driver.run(_ask(store, request))
         pages += 1
-        for key, _, consumed, messages in page.records:
-            assert consumed
-            found += [
-                (key, msgspec.msgpack.decode(stored, type=Delivered).value)
-                for _, stored in messages
-            ]
+        for each in records("reaped", page):
+            assert each.consumed
+            found.append((each.key, each.message.value))
         if page.resume is None:
             break
-        request = msgspec.structs.replace(request, resume=page.resume)
+        request = msgspec.structs.replace(request, position=page.resume)
     assert sorted(found) == sorted((key, value) for key in (b"a", b"b") for value in values)
     assert pages > 4
     assert READ_BYTES_MAX > 4000
 
 
-async def _ask(store: Store, request: ScanReaped) -> ReapedPage:
-    page: ReapedPage = await store.driver.send(request)
+async def _ask(store: Store, request: ScanRecords) -> RecordsPage:
+    page: RecordsPage = await store.driver.send(request)
     return page
 
 
@@ -101,8 +103,12 @@ def test_a_page_that_was_never_told_is_an_answer_all_the_same(store: Store, resu
     first = int(db.now())
     with db.begin() as tx:
         tx.reap_queue(b"a", 1)
-    request = ScanReaped(b"", None, int(db.now()), first, resume)
-    assert len(store.driver.run(_ask(store, request)).records) <= 1
+    for table in TABLES:
+        wanted = RecordFilter(first)
+        request = ScanRecords(table, b"", None, int(db.now()), wanted, (), resume)
+        if table not in {"data", "changes", "inbox", "reaped"}:
+            request = msgspec.structs.replace(request, timestamp=0)
+        assert store.driver.run(_ask(store, request)).rows <= 2
 
 
 def test_a_collected_span_of_reaped_messages_is_an_error(store: Store) -> None:

@@ -72,7 +72,7 @@ async def _hold(db: Database, *, whole: bool = False) -> None:
             async with aclosing(pages):
                 await anext(pages)
         if whole:
-            await _first(db.images.scan(at=at))
+            await _first(db.bulk.scan("image", at=at))
             await db.images.check(at)
 
 

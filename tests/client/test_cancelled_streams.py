@@ -11,7 +11,7 @@ import pytest
 import postroom.aio
 from postroom.client.codec import resolve
 from postroom.client.images import Restore
-from postroom.client.staging import Stream
+from postroom.client.staging import StagingCalls
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.messaging.image_requests import RestoreEntries
@@ -26,7 +26,7 @@ from tests.client.test_asyncio import on_a_loop
 def test_a_chunk_whose_answer_was_waited_for_in_vain_is_sent_again() -> None:
     """It counted as answered: what had become of it nobody asked any more."""
     sender, write = FakeSender(), Put(b"k", b"v")
-    stream = Stream(sender)
+    stream = StagingCalls(sender).stream()
     sender.answers.append(asyncio.CancelledError())
     sender.run(stream.send(write))
     with pytest.raises(asyncio.CancelledError):

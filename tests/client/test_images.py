@@ -90,14 +90,14 @@ def test_an_image_shows_one_moment_without_later_writes() -> None:
     store = filled(1)
     before = shown(store)
     with store.db.hold(whole=True) as at:
-        pages = store.db.images.scan(at=at)
+        pages = store.db.bulk.scan("image", at=at)
         store.db.put(b"later", b"1")
         with store.db.begin() as tx:
             tx.enqueue_message(b"a", b"later")
-        found = b"".join(page.names + page.stored for page in pages)
+        found = b"".join(each.data for page in pages for each in page.columns.values())
     assert b"later" not in found
     with pytest.raises(SnapshotTooOld):
-        list(store.db.images.scan(at=at))
+        list(store.db.bulk.scan("image", at=at))
     assert shown(store) != before
 
 

@@ -11,19 +11,23 @@ import postroom
 from postroom import limits
 from postroom.client import bulk
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.messaging import recount
-from postroom.messaging.recount_requests import Beside, Place
+from postroom.messaging.bulk_requests import RecordFilter
 from postroom.ranges import accounting
 from postroom.ranges.requests import Accounting, Increment, Put
 from tests.client.stores import Store
 
 
-def beside(db: postroom.Database, at: int, *span: Any) -> list[Beside]:
-    return [each for page in db.bulk.beside(*span, at=at) for each in page.records]
+def records(db: postroom.Database, table: str, at: int, *span: Any, queue: str = "") -> list[Any]:
+    pages = db.bulk.records(table, *span, at=at, wanted=RecordFilter(queue=queue))
+    return [each for page in pages for each in page]
 
 
-def places(db: postroom.Database, at: int, queue: str = "") -> list[Place]:
-    return [each for page in db.bulk.places(queue, at=at) for each in page.places]
+def beside(db: postroom.Database, at: int, *span: Any) -> list[Any]:
+    return records(db, "beside", at, *span)
+
+
+def places(db: postroom.Database, at: int, queue: str = "") -> list[Any]:
+    return records(db, "places", at, queue=queue)
 
 
 def sums(db: postroom.Database, what: str) -> dict[bytes, dict[str, int]]:
@@ -66,37 +70,37 @@ def held(db: postroom.Database) -> Any:
 def test_counters_and_recounted_records_agree(db: postroom.Database) -> None:
     fill(db)
     with held(db) as at:
-        (page,) = db.bulk.counters(at=at)
-        (index,) = db.bulk.inbox_index(at=at)
+        of_range, *of_queues = records(db, "counters", at)
+        index = records(db, "inbox_index", at)
         outside, lying = Counter(each.part for each in places(db, at)), beside(db, at)
         jobs, kept = places(db, at, "jobs"), places(db, at, "kept")
-    claimed = page.counters
+    claimed = of_range.counters
     assert (outside["message"], claimed.pending_messages) == (2, 2)
     assert (outside["update"], claimed.pending_updates) == (1, 1)
     assert (outside["dead_letter"], claimed.dead_letters) == (1, 1)
     inbox = Counter(each.key for each in lying if each.what == "message")
-    assert inbox == {each.key: each.messages for each in index.entries}
+    assert inbox == {each.key: each.messages for each in index}
     assert sum(inbox.values()) == claimed.delivered - claimed.reaped == 3
     (hold,) = (each for each in lying if each.what == "hold")
-    assert {each.key: each.held for each in index.entries} == {
+    assert {each.key: each.held for each in index} == {
         b"inbox/0": hold.id, b"inbox/1": b""
     }  # fmt: skip
     oldest = min(each.id for each in lying if each.what == "message" and each.key == b"inbox/1")
-    assert index.entries[1].oldest == oldest
+    assert index[1].oldest == oldest
 
-    by_name = {each.name: each for each in page.queues}
+    by_name = {each.queue: each for each in of_queues}
     counted = by_name["jobs"].counted
     parts = Counter(each.part for each in jobs if each.part != "group")
     assert parts == {"ready": 2, "scheduled": 1, "done": 1, "cancelled": 1, "dead": 1}
     assert (counted.ready, counted.scheduled, counted.done, counted.dead) == (2, 1, 1, 1)
-    assert [(each.group, each.number) for each in jobs if each.part == "group"] == [("g", 2)]
+    assert [(each.group, each.outstanding) for each in jobs if each.part == "group"] == [("g", 2)]
     assert sum(each.group == "g" for each in jobs if each.part == "ready") == 2
     (archived,) = kept
     assert (archived.part, archived.key, archived.kind, archived.id) == (
         "archived", b"elsewhere", "mail", b"done"
     )  # fmt: skip
     assert by_name["kept"].counted.archived == 1
-    bodies = {(each.queue, each.key, each.kind, each.id, each.seq) for each in lying
+    bodies = {(each.number, each.key, each.kind, each.id, each.seq) for each in lying
               if each.what == "body"}  # fmt: skip
     found = {(by_name[name].number, each.key, each.kind, each.id, each.seq)
              for name, those in (("jobs", jobs), ("kept", kept)) for each in those
@@ -125,9 +129,8 @@ def test_all_of_it_is_as_it_was_then(db: postroom.Database) -> None:
     fill(db)
 
     def everything(at: int) -> list[Any]:
-        pages = [db.bulk.counters(at=at), db.bulk.inbox_index(at=at), db.bulk.beside(at=at)]
-        pages += [db.bulk.places(name, at=at) for name in ("", "jobs", "kept")]
-        return [list(each) for each in pages]
+        found = [records(db, table, at) for table in ("counters", "inbox_index", "beside")]
+        return found + [places(db, at, name) for name in ("", "jobs", "kept")]
 
     with held(db) as at:
         before = everything(at)
@@ -137,10 +140,10 @@ def test_all_of_it_is_as_it_was_then(db: postroom.Database) -> None:
         db.queue("kept").drop()
         assert everything(at) == before
         with pytest.raises(Invalid, match="no queue 'new'"):
-            list(db.bulk.places("new", at=at))
-    for read in (db.bulk.counters, db.bulk.inbox_index, db.bulk.places, db.bulk.beside):
+            places(db, at, "new")
+    for table in ("counters", "inbox_index", "places", "beside"):
         with pytest.raises(SnapshotTooOld, match="whole"):
-            next(read(at=at))
+            records(db, table, at)
 
 
 def fill_more(db: postroom.Database) -> None:
@@ -170,17 +173,16 @@ def test_pages_are_bounded_and_fit_together(store: Store, monkeypatch: pytest.Mo
     db.drain()
     with held(db) as at:
         whole = [places(db, at), places(db, at, "q1"), beside(db, at)]
-        (index,) = db.bulk.inbox_index(at=at)
+        index = records(db, "inbox_index", at)
         monkeypatch.setattr(bulk, "_PAGE_BYTES", 200)
-        monkeypatch.setattr(recount, "QUEUES_PER_PAGE", 3)
         assert [places(db, at), places(db, at, "q1"), beside(db, at)] == whole
-        pages = list(db.bulk.beside(at=at))
+        pages = [page.rows for page in db.bulk.scan("beside", at=at)]
         assert len(pages) > 10
-        assert max(len(page.records) for page in pages) < 10
-        assert all(len(page.places) < 10 for page in db.bulk.places("q1", at=at))
-        entries = [each for page in db.bulk.inbox_index(at=at) for each in page.entries]
-        assert entries == index.entries
-        assert [len(page.queues) for page in db.bulk.counters(at=at)] == [3, 1]
+        assert max(pages) < 10
+        of_queue = RecordFilter(queue="q1")
+        assert all(page.rows < 10 for page in db.bulk.scan("places", at=at, wanted=of_queue))
+        assert records(db, "inbox_index", at) == index
+        assert [page.rows for page in db.bulk.scan("counters", at=at)] == [4, 1]
         monkeypatch.setattr(limits, "TURN_STEPS_MAX", 4)
         assert [places(db, at), places(db, at, "q1"), beside(db, at)] == whole
         span = (b"k/05", b"k/07")
@@ -195,10 +197,10 @@ def test_a_dropped_queue_has_no_counters(store: Store) -> None:
     with db.begin() as tx:
         tx.enqueue("q", b"", id=b"1")
     db.queue("q").drop()
-    found = [each for page in db.bulk.counters(at=0) for each in page.queues]
-    assert {each.name: each.dropped for each in found} in ({"a": False}, {"a": False, "q": True})
+    _, *found = records(db, "counters", 0)
+    assert {each.queue: each.dropped for each in found} in ({"a": False}, {"a": False, "q": True})
     store.advance(10)
-    assert [each.name for page in db.bulk.counters(at=0) for each in page.queues] == ["a"]
+    assert [each.queue for each in records(db, "counters", 0)] == ["", "a"]
     assert beside(db, 0) == []
 
 

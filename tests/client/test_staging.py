@@ -21,10 +21,11 @@ from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync import Database
 from postroom.errors import Invalid
-from postroom.messaging import staging_records, staging_steps
+from postroom.messaging.ingest.machine import encode
+from postroom.messaging.ingest.reading import read_staging
+from postroom.messaging.ingest.records import QueryRecord, StagedRecords
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_records import Places, QueryRecord
 from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, ReadStaging, Winner
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
@@ -310,13 +311,14 @@ class Turns:
 
 
 def test_a_list_of_staged_batches_is_read_over_short_turns() -> None:
-    at = Places(1)
+    at = StagedRecords(1)
     names = [b"%03d" % number for number in range(95)]
-    record = staging_records.encode(QueryRecord(7, 1, False, None))
+    record = encode(QueryRecord(7, 1, False, None))
     view: Any = Turns(
-        {at.query(name): record for name in names} | {at.jobs + name: b"" for name in names[:33]}
+        {at.queries + name: record for name in names}
+        | {at.jobs.prefix + name: b"" for name in names[:33]}
     )
-    answer: Any = staging_steps.read(view, at, ReadStaging())
+    answer: Any = read_staging(at, view, ReadStaging())
     try:
         while True:
             next(answer)

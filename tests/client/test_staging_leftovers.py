@@ -12,7 +12,7 @@ from postroom import limits
 from postroom.client.staging import StageRows, packed
 from postroom.client.sync import Database
 from postroom.errors import Invalid
-from postroom.messaging import staging_steps
+from postroom.messaging.ingest import reading
 from postroom.messaging.staging_requests import PublishStaged, SweepStaged, Winner
 from postroom.ranges.requests import Increment, Put
 from tests.client.stores import Store
@@ -68,8 +68,8 @@ def test_each_step_of_sweeping_is_short(store: Store, monkeypatch: pytest.Monkey
 def test_a_batch_left_half_published_is_found_among_many_queries(
     store: Store, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_steps, "STAGED_COUNTED_MAX", 3)
-    monkeypatch.setattr(staging_steps, "UNFINISHED_AT_ONCE", 2)
+    monkeypatch.setattr(reading, "STAGED_COUNTED_MAX", 3)
+    monkeypatch.setattr(reading, "UNFINISHED_AT_ONCE", 2)
     db = store.db
     for number in range(8):
         db.staging.publish(b"a%d" % number, 0, job_of(50 + number), [])

@@ -79,7 +79,7 @@ def test_a_read_of_few_rows_asks_twice_here_and_four_times_the_store(
     assert len(rows(source(line, path=tmp_path / "shop"), filters=few)) == 10
     assert asked.count("hold") == 2
     of_store = [each for each in asked if each not in {"hold", "Unprotect"}]
-    assert of_store == ["Protect", "ReadPartitions", "Protect", "ScanColumns"]
+    assert of_store == ["Protect", "ReadPartitions", "Protect", "ScanRecords"]
 
 
 def test_a_folder_that_somebody_has_open_or_that_is_none_is_refused(
@@ -260,4 +260,4 @@ def test_the_protections_of_a_driver_end_with_it(served: str, db: postroom.Datab
     made = source(driver.service.line, connect=served, insecure="true", table="accounting")
     driver.service.close()
     with pytest.raises(postroom.SnapshotTooOld):
-        list(db.bulk.accounting(at=made.at))
+        list(db.bulk.scan("accounting", at=made.at))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeVar, Union, get_args, ge
 import msgspec
 import pytest
 
-from postroom.messaging.image_requests import ScanImage
+from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
 from postroom.messaging.staging_requests import AbortStaged
@@ -257,7 +257,8 @@ def test_the_id_of_a_queue_message_is_looked_for_unless_it_was_made_up() -> None
 
 
 def test_entries_of_no_key_lie_anywhere() -> None:
-    assert ScanImage(b"a", b"b", 1, of_range=True).concerns() is Scope.WHOLE_STORE
+    assert ScanRecords("outbox", b"a", b"b", 1).concerns() is Scope.WHOLE_STORE
+    assert ScanRecords("inbox", b"a", b"b", 1).concerns() == KeySet(spans=((b"a", b"b"),))
     of_a_sink = AbortStaged(b"", 1, bytes(24), b"sink")
     assert of_a_sink.concerns() is Scope.WHOLE_STORE
 

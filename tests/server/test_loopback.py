@@ -39,7 +39,7 @@ def left_of_servers(before: list[threading.Thread]) -> list[str]:
 def is_held(db: postroom.Database, at: int) -> bool:
     """Return whether a timestamp is protected as a whole."""
     try:
-        next(db.bulk.accounting(at=at))
+        next(db.bulk.scan("accounting", at=at))
     except SnapshotTooOld:
         return False
     return True
@@ -86,7 +86,7 @@ def test_the_holdings_of_a_killed_process_are_released(tmp_path: Path) -> None:
     ):
         assert holder.stdout is not None
         at = int(holder.stdout.readline())
-        assert [page.sums for page in db.bulk.accounting(at=at)] == [[]]
+        assert [page.rows for page in db.bulk.scan("accounting", at=at)] == [0]
         holder.kill()
         deadline = time.monotonic() + 30
         while is_held(db, at):

@@ -256,8 +256,8 @@ class Checking:
 
     async def _waiting(self, at: Timestamp) -> AsyncIterator[object]:
         """Return the updates that wait, in the order in which they are carried out."""
-        async for page in self._raw.bulk.outbox(at=at):
-            for entry in page.entries:
+        async for entries in self._raw.bulk.records("outbox", at=at):
+            for entry in entries:
                 if entry.update is not None:
                     yield entry.update.request
 

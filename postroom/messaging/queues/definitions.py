@@ -16,8 +16,7 @@ then on, and thus sees them as it has left them (:class:`Directory`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -234,14 +233,15 @@ class Definitions:
             raise damaged(_name_in(tail), "its definition", f"it is that of {definition.name!r}")
         return definition
 
-    def read_some(self, stored: Reader, after: bytes, at_most: int) -> list[QueueDefinition]:
-        """Return the first definitions with keys above ``after``.
+    def iterate(self, stored: Reader, lower: bytes) -> Iterator[tuple[bytes, QueueDefinition]]:
+        """Iterate over the definitions from an engine key on, with their engine keys.
 
-        ``after`` is a name or what :meth:`position` returns.
+        Raises:
+            QueueDamaged: one cannot be read.
         """
-        lower = self._prefix + after + b"\x00" if after else self._prefix
-        found = stored.iterate(lower, keys.after_prefix(self._prefix))
-        return [self._decode(key, each) for key, each in islice(found, at_most)]
+        span = max(lower, self._prefix), keys.after_prefix(self._prefix)
+        for key, packed in stored.iterate(*span) if span[0] < span[1] else ():
+            yield key, self._decode(key, packed)
 
     def position(self, definition: QueueDefinition) -> bytes:
         """Return the position of a definition among the others."""

@@ -1,4 +1,4 @@
-"""The job ``export``: everything that a store holds at one timestamp, into a folder of Parquet.
+"""The job ``export``: everything that a store holds at one timestamp, as Parquet files.
 
 ::
 
@@ -7,9 +7,9 @@
          │           counts and checksums ◀───────────────────────┘
          └── the store counts by itself, at the same timestamp ─▶ equal? ── manifest: done
 
-What has no versions (outboxes, sums, queues) is read in the snapshot that the leader keeps of its
-engine. It is gone with the lease, and cannot be made up: then, and after a kill, an export is begun
-anew, at a later timestamp. What the export before had written is removed first.
+Records without versions (outboxes, sums, queues) are read in the snapshot that the leader keeps of
+its engine. The snapshot is gone with the lease, and cannot be made up. Then, and after a kill, the
+export begins anew, at a later timestamp. It first removes the files of the export before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from postroom.client.sync import Database
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.messaging import image_entries as entries
-from postroom.messaging.image_requests import ImagePage
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export_files import File, Folder, Manifest, manifest_of
 from postroom.pipeline.jobs.export_rows import Entry, TableWriter
@@ -43,16 +42,16 @@ BEGUN_AT_MOST: Final = 3
 
 @dataclass(frozen=True)
 class ExportResult:
-    """What an export has come to.
+    """The result of an export.
 
     Attributes:
-        folder: where it is.
-        export: which export it is.
-        timestamp: as of which everything is in it.
-        rows: of each table.
-        files: how many.
-        bytes: of all files.
-        done_before: it was there already, and nothing was done.
+        folder: the folder with the files.
+        export: the id of the export.
+        timestamp: the timestamp of everything in it.
+        rows: the number of rows of each table.
+        files: the number of files.
+        bytes: the bytes of all files.
+        done_before: whether it was there already, and nothing was done.
     """
 
     folder: str
@@ -66,14 +65,15 @@ class ExportResult:
 
 @dataclass(frozen=True)
 class ExportedPart:
-    """What one task exports.
+    """The part that one task exports.
 
     Attributes:
         store: as tasks reach it.
-        folder: of the export.
+        folder: the folder of the export.
         at: the timestamp.
-        number: of the part.
-        start, end: the keys; ``of_range``: what belongs to no key.
+        number: the number of the part.
+        start, end: the span of keys.
+        of_range: whether the entries that belong to no key are exported instead.
         file_bytes: about how much a file holds.
     """
 
@@ -95,22 +95,24 @@ def export(
     part_bytes: int = PART_BYTES,
     progress: JobProgress = SILENT,
 ) -> ExportResult:
-    """Exports a store: values, inboxes, outboxes, dead letters, sums, queues, counters, what is
-    staged; as it is now. Older versions are not exported.
+    """Export a store as it is now.
+
+    The export has values, inboxes, outboxes, dead letters, sums, queues, counters and staged rows.
+    It does not have older versions.
 
     Args:
         spark: a session on which ``register`` was called.
         store: options of the source that say which store.
-        folder: empty, or with what an export has left that was killed; a path or a URI that this
-            program and all tasks see.
+        folder: a path or a URI that this program and all tasks see. It is empty, or has files of an
+            export that was killed.
         part_bytes: about how much of the store a task reads.
-        progress: told how far it is.
+        progress: a function that is told how far it is.
 
     Returns:
-        What is there now. If there is an export in the folder already, that one.
+        The export that is there now. If the folder has an export already, that one.
 
     Raises:
-        JobFailed: what is in the files is not what the store counts, or leaders change too often.
+        JobFailed: the files are not what the store counts, or leaders change too often.
         Invalid: the folder has something else in it.
     """
     place = Folder(folder)
@@ -164,7 +166,7 @@ def _export(
 def planned(
     db: Database, store: StoreAddress, folder: str, at: int, part_bytes: int
 ) -> list[ExportedPart]:
-    """What the tasks export: what belongs to no key, and parts of the keys."""
+    """Return the parts for the tasks: the entries of no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
     return [
         ExportedPart(store, folder, at, number, start, end, of_range, FILE_BYTES)
@@ -175,15 +177,15 @@ def planned(
 
 
 def check_counts(db: Database, manifest: Manifest, *, at: int) -> None:
-    """Whether the files have what the store counts, and that is sound.
+    """Check that the files have the entries that the store counts, and that its counts are sound.
 
     Args:
         db: the store.
-        manifest: of the files.
-        at: as of when it is counted; 0: now.
+        manifest: the manifest of the files.
+        at: the timestamp at which the store counts; 0: now.
 
     Raises:
-        JobFailed: they have not, or it is not.
+        JobFailed: the files or the counts are wrong.
     """
     counted = db.images.check(at)
     wrong = list(counted.wrong)
@@ -199,52 +201,39 @@ def check_counts(db: Database, manifest: Manifest, *, at: int) -> None:
 
 
 def export_part(part: ExportedPart) -> bytes:
-    """What a task does; answers its files."""
+    """Do the work of a task, and return its files."""
     db = connections.database(part.store)
     return msgspec.json.encode(write_part(db, Folder(part.folder), part))
 
 
 def write_part(db: Database, folder: Folder, part: ExportedPart) -> list[File]:
-    """Writes the entries of a part."""
+    """Write the entries of a part."""
     attempt = uuid.uuid4().hex[:16]
     writers = {
         table: TableWriter(folder, table, part.number, attempt, part.file_bytes)
         for table in entries.TABLES
     }
-    pages = db.images.scan(part.start, part.end, at=part.at, of_range=part.of_range)
-    for table, rows in _gathered(pages):
+    image = "range_image" if part.of_range else "image"
+    for table, rows in _gathered(db.bulk.records(image, part.start, part.end, at=part.at)):
         writers[table].add(rows)
     for writer in writers.values():
         writer.close()
     return [file for writer in writers.values() for file in writer.files]
 
 
-def _gathered(pages: Iterator[ImagePage]) -> Iterator[tuple[str, list[Entry]]]:
-    """The entries of pages, by table, some at a time."""
+def _gathered(pages: Iterator[list[Entry]]) -> Iterator[tuple[str, list[Entry]]]:
+    """Return the entries of pages of an image by table, some at a time."""
     found: dict[str, list[Entry]] = {table: [] for table in entries.TABLES}
     size = rows = 0
     for page in pages:
-        for name, stored in unpacked(page):
+        for name, stored in page:
             table = entries.table_of(name)
             assert table is not None, "a page has entries of images only"
             found[table].append((name, stored))
-        size += len(page.names) + len(page.stored)
-        rows += page.rows
+            size += len(name) + len(stored)
+        rows += len(page)
         if size >= BATCH_BYTES or rows >= BATCH_ROWS:
             yield from ((table, each) for table, each in found.items() if each)
             found = {table: [] for table in entries.TABLES}
             size = rows = 0
     yield from ((table, each) for table, each in found.items() if each)
-
-
-def unpacked(page: ImagePage) -> Iterator[Entry]:
-    """The entries of a page."""
-    return zip(_cut(page.names, page.name_ends), _cut(page.stored, page.stored_ends), strict=True)
-
-
-def _cut(packed: bytes, ends: bytes) -> Iterator[bytes]:
-    start = 0
-    for at in range(0, len(ends), 4):
-        end = int.from_bytes(ends[at : at + 4], "little")
-        yield packed[start:end]
-        start = end

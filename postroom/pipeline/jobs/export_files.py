@@ -1,4 +1,4 @@
-"""What an export consists of: a folder of Parquet files, and a manifest that says which count.
+"""The folder of an export: Parquet files, and a manifest that says which of them count.
 
 ::
 
@@ -7,10 +7,9 @@
     FOLDER/inbox/...                        a folder for each table (messaging/image_entries.py)
     FOLDER/manifest.json                    written last, at once: now it is an export
 
-Files that the manifest does not name do not count: tasks may run twice, or be killed. It has the
-number of rows and the SHA-256 of each file, and of each table the same in all, so damage is found
-before anything of a file is restored. What is in the files is told by
-:mod:`postroom.pipeline.jobs.export_rows`.
+Files that the manifest does not name do not count: tasks may run twice, or be killed. The manifest
+has the number of rows and the SHA-256 of each file, and of each table. Thus damage is found before
+anything of a file is restored. :mod:`postroom.pipeline.jobs.export_rows` describes the rows.
 """
 
 from __future__ import annotations
@@ -42,9 +41,11 @@ class File(msgspec.Struct, frozen=True):
     """A file of an export.
 
     Attributes:
-        table: whose rows it has.
-        path: within the folder.
-        sha256: of its bytes, in hexadecimal.
+        table: the table of its rows.
+        path: its path within the folder.
+        rows: the number of its rows.
+        bytes: the number of its bytes.
+        sha256: the hash of its bytes, in hexadecimal.
     """
 
     table: str
@@ -55,7 +56,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """A table of an export; ``sha256``: of those of its files, in their order."""
+    """A table of an export; ``sha256`` is the hash of the hashes of its files, in their order."""
 
     rows: int
     bytes: int
@@ -64,15 +65,15 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an export is.
+    """The manifest of an export.
 
     Attributes:
-        format: version of this format.
-        export: which export: 32 hexadecimal digits, made up.
-        timestamp: as of which the store was so; ``time``: the same, as people write it.
+        format: the version of this format.
+        export: the id of the export: 32 hexadecimal digits, made up.
+        timestamp: the timestamp of everything in it; ``time``: as people write it.
         ranges: the ids of the ranges that it comes from.
-        tables: by name.
-        files: that count.
+        tables: the tables by name.
+        files: the files that count.
     """
 
     format: int
@@ -85,7 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """Of all tables."""
+        """Return the number of rows of all tables."""
         return sum(table.rows for table in self.tables.values())
 
 
@@ -94,12 +95,12 @@ class _Started(msgspec.Struct, frozen=True):
 
 
 def _new(path: str) -> str:
-    """What a file is called until it is complete."""
+    """Return the name of a file until it is complete."""
     return f"{path}.new"
 
 
 def manifest_of(export: str, timestamp: int, ranges: list[int], files: list[File]) -> Manifest:
-    """The manifest of an export that consists of these files."""
+    """Return the manifest of an export that consists of these files."""
     tables = {name: [file for file in files if file.table == name] for name in entries.TABLES}
     return Manifest(
         FORMAT, export, timestamp,
@@ -120,11 +121,10 @@ def _table(files: list[File]) -> Table:
 
 
 class Folder:
-    """Where an export is: a folder, or a URI that pyarrow knows (``s3://``, ``hdfs://``), which
-    all who work at it see.
+    """The folder of an export, which all who work at it see.
 
     Args:
-        place: which.
+        place: a path, or a URI that pyarrow knows (``s3://``, ``hdfs://``).
     """
 
     def __init__(self, place: str) -> None:
@@ -142,15 +142,15 @@ class Folder:
         return f"{self._root.rstrip('/')}/{path}"
 
     def size_of(self, path: str) -> int | None:
-        """How long a file is; ``None``: it is not there."""
+        """Return the size of a file; ``None``: it is not there."""
         (info,) = self._fs.get_file_info([self._at(path)])
         return info.size if info.type == fs.FileType.File else None
 
     def manifest(self) -> Manifest | None:
-        """Of the export that is here; ``None``: there is none.
+        """Return the manifest of the export that is here; ``None``: there is none.
 
         Raises:
-            Invalid: it is damaged, or of a format that is not known here.
+            Invalid: it is damaged, or of an unknown format.
         """
         size = self.size_of(MANIFEST)
         if size is None:
@@ -161,7 +161,7 @@ class Folder:
             return decoded(file.read(), self.place)
 
     def begin(self, export: str) -> None:
-        """Makes the folder ready for an export: what another one has left half-way goes.
+        """Prepare the folder for an export, and remove the files of one that was not completed.
 
         Raises:
             Invalid: something else is in it.
@@ -184,7 +184,7 @@ class Folder:
         self._replace(STARTED, msgspec.json.encode(_Started(export)))
 
     def commit(self, manifest: Manifest) -> None:
-        """From now on this is the export.
+        """Make these files the export, in one step.
 
         Raises:
             Invalid: another one was begun here meanwhile, or a file is gone.
@@ -201,7 +201,7 @@ class Folder:
         self._replace(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
 
     def _remove_others(self, wanted: set[str]) -> None:
-        """What tasks have left that were run twice, or killed."""
+        """Remove the files of tasks that were run twice, or killed."""
         for name in entries.TABLES:
             selector = fs.FileSelector(self._at(name), allow_not_found=True)
             for info in self._fs.get_file_info(selector):
@@ -209,7 +209,7 @@ class Folder:
                     self._fs.delete_file(info.path)
 
     def _replace(self, path: str, content: bytes) -> None:
-        """Writes a file that is there as a whole, or not at all."""
+        """Write a file that is there as a whole, or not at all."""
         with self._fs.open_output_stream(self._at(_new(path))) as file:
             file.write(content)
         self.sync(_new(path))
@@ -219,7 +219,7 @@ class Folder:
         self.sync(path)
 
     def sync(self, path: str) -> None:
-        """A file is on the disk, if that is one of this machine; elsewhere it is when closed."""
+        """Sync a file to the disk of this machine; elsewhere a file is safe when it is closed."""
         if not self._is_local:
             return
         file = Path(self._at(path))
@@ -231,12 +231,12 @@ class Folder:
                 os.close(descriptor)
 
     def write(self, path: str) -> Written:
-        """A new file."""
+        """Open a new file to be written."""
         self._fs.create_dir(self._at(path).rpartition("/")[0], recursive=True)
         return Written(self._fs.open_output_stream(self._at(path)))
 
     def open(self, file: File) -> pq.ParquetFile:
-        """A file of an export, to be read.
+        """Open a file of an export to be read.
 
         Raises:
             Invalid: it is not the one that was exported.
@@ -258,10 +258,10 @@ class Folder:
 
 
 def decoded(content: bytes, place: str) -> Manifest:
-    """A manifest.
+    """Decode a manifest.
 
     Raises:
-        Invalid: it is none, or of a format that is not known here.
+        Invalid: it is no manifest, or of an unknown format.
     """
     try:
         manifest = msgspec.json.decode(content, type=Manifest)
@@ -282,7 +282,7 @@ def decoded(content: bytes, place: str) -> Manifest:
 
 
 class Written(io.RawIOBase):
-    """A file in the making, whose checksum is made along with it."""
+    """A file in the making, with its checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -290,11 +290,11 @@ class Written(io.RawIOBase):
         self.bytes = 0
 
     def writable(self) -> bool:
-        """It is."""
+        """Return true."""
         return True
 
     def write(self, content: Any) -> int:
-        """Adds to it."""
+        """Write more bytes."""
         view = memoryview(content)
         self._digest.update(view)
         self._file.write(view)
@@ -302,12 +302,12 @@ class Written(io.RawIOBase):
         return view.nbytes
 
     def close(self) -> None:
-        """It is complete."""
+        """Complete the file."""
         if not self.closed:
             self._file.close()
         super().close()
 
     @property
     def sha256(self) -> str:
-        """Of what was written."""
+        """Return the checksum of what was written."""
         return self._digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The rows of an export: entries of an image as columns of Parquet, and back; and who writes them.
+"""The rows of an export: entries of an image as columns of Parquet, and back; and their writer.
 
 The table ``data`` has columns for people and programs. The others have entries as the store has
 them: ``key`` (null where there is none), ``name`` and ``stored``.
@@ -35,12 +35,12 @@ Entry = tuple[bytes, bytes]
 
 
 def schema_of(table: str) -> pa.Schema:
-    """The columns of a table."""
+    """Return the columns of a table."""
     return DATA_SCHEMA if table == entries.DATA else ENTRY_SCHEMA
 
 
 def batch_of(table: str, rows: list[Entry]) -> pa.RecordBatch:
-    """Entries of a table as its rows."""
+    """Return entries of a table as its rows."""
     make = _data if table == entries.DATA else _entries
     return pa.RecordBatch.from_arrays(make(rows), schema=schema_of(table))
 
@@ -67,7 +67,7 @@ def _entries(rows: list[Entry]) -> list[pa.Array]:
 
 
 def entries_of(table: str, batch: pa.RecordBatch) -> Iterator[Entry]:
-    """The entries in rows of a table."""
+    """Return the entries in rows of a table."""
     if table != entries.DATA:
         columns = (batch.column("name").to_pylist(), batch.column("stored").to_pylist())
         yield from zip(*columns, strict=True)
@@ -81,13 +81,13 @@ def entries_of(table: str, batch: pa.RecordBatch) -> Iterator[Entry]:
 
 
 class TableWriter:
-    """Writes the rows of a table that one task has, into files of bounded size.
+    """The writer of one task for the rows of a table, into files of bounded size.
 
     Args:
-        folder: of the export.
-        table: which.
+        folder: the folder of the export.
+        table: the table.
         part: the number of the task's part.
-        attempt: by what files of a task that is run twice differ.
+        attempt: a name by which files of a task that is run twice differ.
         file_bytes: about how much a file holds, before it is compressed.
     """
 
@@ -105,7 +105,7 @@ class TableWriter:
         self._rows = self._bytes = 0
 
     def add(self, rows: list[Entry]) -> None:
-        """More of them."""
+        """Add rows."""
         if self._open is None:
             path = self._name(len(self.files))
             written = self._folder.write(path)
@@ -118,7 +118,7 @@ class TableWriter:
             self.close()
 
     def close(self) -> None:
-        """That was all."""
+        """Close the file that is open, if there is one."""
         if self._open is None:
             return
         path, written, writer = self._open

@@ -1,4 +1,4 @@
-"""The job ``restore``: an export, back into an empty store.
+"""The job ``restore``: an export goes back into an empty store.
 
 ::
 
@@ -7,21 +7,21 @@
          │    what was there already ◀─┴─ after a kill: the files that are not
          └── the store counts: equal to the manifest? ── EndRestore: the store is open
 
-Each file of the export is a part. What the store does with entries is told in
-:mod:`postroom.messaging.restoring`.
+Each file of the export is a part. :mod:`postroom.messaging.ingest.restores` tells what the store
+does with entries.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from postroom.client.chunks import cut
 from postroom.client.sync import Database
 from postroom.client.sync_images import Restore
 from postroom.errors import Invalid
@@ -30,7 +30,7 @@ from postroom.limits import RESTORED_CHUNK_ROWS_MAX, RESTORED_PARTS_MAX
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export import check_counts
 from postroom.pipeline.jobs.export_files import File, Folder, Manifest
-from postroom.pipeline.jobs.export_rows import Entry, entries_of, schema_of
+from postroom.pipeline.jobs.export_rows import entries_of, schema_of
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 from postroom.pipeline.jobs.spreading import reached, spread
 from postroom.pipeline.options import StoreAddress
@@ -42,14 +42,15 @@ CHUNK_ROWS: Final = RESTORED_CHUNK_ROWS_MAX // 2
 
 @dataclass(frozen=True)
 class RestoreResult:
-    """What a restore has come to.
+    """The result of a restore.
 
     Attributes:
-        export: which export was restored.
-        timestamp: as of which the store is as it was.
-        rows: of each table.
-        files: how many; ``files_before``: those that an earlier run had restored.
-        done_before: this export was restored already, and nothing was done.
+        export: the id of the export.
+        timestamp: the timestamp at which the store was as it is now.
+        rows: the number of rows of each table.
+        files: the number of files.
+        files_before: the number of those that an earlier run had restored.
+        done_before: whether this export was restored already, and nothing was done.
     """
 
     export: str
@@ -62,7 +63,7 @@ class RestoreResult:
 
 @dataclass(frozen=True)
 class RestoredPart:
-    """What one task restores: a file, under a number, in a run."""
+    """The part that one task restores: a file, under a number, in a run."""
 
     store: StoreAddress
     folder: str
@@ -78,21 +79,21 @@ def restore(
     *,
     progress: JobProgress = SILENT,
 ) -> RestoreResult:
-    """Restores an export into an empty store, which serves nobody until that is complete.
+    """Restore an export into an empty store, which serves nobody until that is complete.
 
-    Nothing that had been delivered is delivered again, and what waited is delivered once. A restore
-    that was killed goes on where it was.
+    Messages that had been delivered are not delivered again, and those that waited are delivered
+    once. A restore that was killed goes on where it was.
 
     Args:
         spark: a session on which ``register`` was called.
         store: options of the source that say which store; where there are roles, as administrator.
             A folder that is not there, or is empty, becomes a store.
-        folder: of the export; a path or a URI that this program and all tasks see.
-        progress: told how far it is.
+        folder: the folder of the export: a path or a URI that this program and all tasks see.
+        progress: a function that is told how far it is.
 
     Raises:
-        JobFailed: there is no export in the folder, or what the store counts in the end is not what
-            the manifest says. In the latter case the store stays closed: see
+        JobFailed: there is no export in the folder, or the counts of the store in the end are not
+            those of the manifest. In the latter case the store stays closed: see
             :func:`abandon_restore`.
         Invalid: the store is not empty, or a file is damaged. The store stays closed if it was.
     """
@@ -122,14 +123,14 @@ def restore(
 
 
 def _make_folder(store: Mapping[str, str]) -> None:
-    """Makes a new store, if one is named by a folder in which there is nothing."""
+    """Make a new store, if the options name a folder that has nothing in it."""
     path = Path(store["path"]) if store.get("path") else None
     if path is not None and not (path.is_dir() and any(path.iterdir())):
         LoopbackServer(path, create=True).close()
 
 
 def abandon_restore(spark: SparkSession, store: Mapping[str, str]) -> None:
-    """Gives up a restore that is not complete: the store is empty again, and serves everybody.
+    """Abandon a restore that is not complete: the store is empty again, and serves everybody.
 
     Raises:
         Invalid: nothing is being restored.
@@ -141,7 +142,7 @@ def abandon_restore(spark: SparkSession, store: Mapping[str, str]) -> None:
 def left(
     db: Database, manifest: Manifest, store: StoreAddress, folder: str, run: bytes
 ) -> list[RestoredPart]:
-    """The files that are not there yet."""
+    """Return the files that are not there yet."""
     there = db.images.read().parts
     return [
         RestoredPart(store, folder, run, number, file)
@@ -151,7 +152,7 @@ def left(
 
 
 def complete(db: Database, begun: Restore, manifest: Manifest) -> None:
-    """Opens the store, if it is what the manifest says.
+    """Open the store, if it is what the manifest says.
 
     Raises:
         JobFailed: it is not.
@@ -167,14 +168,14 @@ def complete(db: Database, begun: Restore, manifest: Manifest) -> None:
 
 
 def restore_part(part: RestoredPart) -> bytes:
-    """What a task does."""
+    """Do the work of a task."""
     db = connections.database(part.store)
     read_part(db, Folder(part.folder), part)
     return b""
 
 
 def read_part(db: Database, folder: Folder, part: RestoredPart) -> None:
-    """Restores a file.
+    """Restore a file.
 
     Raises:
         Invalid: it is not the one that was exported.
@@ -184,21 +185,7 @@ def read_part(db: Database, folder: Folder, part: RestoredPart) -> None:
     schema = schema_of(part.file.table)
     if not file.schema_arrow.equals(schema) or file.metadata.num_rows != part.file.rows:
         raise Invalid(f"{part.file.path} has not the columns, or the rows, of {part.file.table}")
-    for chunk in _chunks(part.file.table, file.iter_batches(CHUNK_ROWS)):
-        names, stored = zip(*chunk, strict=True)
-        sending.send(list(names), list(stored))
+    for batch in file.iter_batches(CHUNK_ROWS):
+        for names, stored in cut(entries_of(part.file.table, batch), CHUNK_BYTES, CHUNK_ROWS):
+            sending.send(names, stored)
     sending.end_part(part.number, part.file.rows)
-
-
-def _chunks(table: str, batches: Iterator[pa.RecordBatch]) -> Iterator[list[Entry]]:
-    for batch in batches:
-        chunk: list[Entry] = []
-        size = 0
-        for entry in entries_of(table, batch):
-            if chunk and size + len(entry[1]) > CHUNK_BYTES:
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(entry)
-            size += len(entry[0]) + len(entry[1])
-        if chunk:
-            yield chunk

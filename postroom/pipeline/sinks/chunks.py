@@ -1,4 +1,4 @@
-"""Writes, gathered into chunks of a size that staging takes."""
+"""Chunks of writes, of a size that staging takes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from postroom.client.staging import packed
 from postroom.limits import STAGED_CHUNK_BYTES_MAX
 
 CHUNK_BYTES: Final = 256 * 1024
-"""About how large a chunk is."""
+"""The size of a chunk, about."""
 
 
-class Chunks:
-    """Cuts what it is given into chunks, in order."""
+class RowChunks:
+    """Chunks of rows, in their order."""
 
     def __init__(self) -> None:
         self._rows: list[Any] = []
         self._bytes = 0
 
     def add(self, rows: list[Any], size: int) -> Iterator[bytes]:
-        """More rows, of about ``size`` bytes together; answers the chunks that are full."""
+        """Add rows of about ``size`` bytes together; yield the chunks that are full."""
         if not rows:
             return
         each = max(size // len(rows), 1)
@@ -35,14 +35,14 @@ class Chunks:
                 yield from self.rest()
 
     def rest(self) -> Iterator[bytes]:
-        """What is not in a chunk yet."""
+        """Yield the rows that are in no chunk yet."""
         rows, self._rows, self._bytes = self._rows, [], 0
         if rows:
             yield from _cut(rows)
 
 
 def _cut(rows: list[Any]) -> Iterator[bytes]:
-    """Sizes are estimates: what has become too large is halved."""
+    """Cut rows in halves until each chunk is small enough: their sizes were estimates."""
     chunk = packed(rows)
     if len(chunk) <= STAGED_CHUNK_BYTES_MAX or len(rows) == 1:
         yield chunk

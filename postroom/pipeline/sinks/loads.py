@@ -6,8 +6,8 @@
     tasks:   rows, sorted in runs of 32 MiB ──▶ LoadRows, chunk by chunk, several under way
     driver:  commit ──▶ EndLoad: finished          abort ──▶ EndLoad: late tasks are refused
 
-A load is no transaction: readers see rows as they come, and a load that fails leaves those that it
-had written. Run again under the same name (``load=``) it goes on: what is there is passed over.
+A load is no transaction: readers see rows as they come, and a load that fails leaves the rows that
+it had written. A load of the same name (``load=``) goes on: rows that are there are passed over.
 
 The quickest way is rows that are sorted over all tasks, as
 ``df.repartitionByRange("key").sortWithinPartitions("key")`` has them: then the chunks do not
@@ -26,6 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from postroom.client.bulk import Partition
+from postroom.client.chunks import cut
 from postroom.client.sync import Database
 from postroom.errors import Invalid, shorten
 from postroom.messaging.staging_requests import LoadRows
@@ -37,24 +38,24 @@ from postroom.pipeline.sinks.rows import RowMaker
 from postroom.pipeline.sinks.staged import current_task
 
 SORTED_BYTES: Final = 32 * 1024 * 1024
-"""About so much of a task's rows is sorted at a time, and held in memory."""
+"""The size of the rows of a task that are sorted at a time, in memory."""
 CHUNK_BYTES: Final = 512 * 1024
 CHUNK_ROWS: Final = 4096
 
 
 @dataclass(frozen=True)
 class Loaded(WriterCommitMessage):
-    """What a task has loaded."""
+    """The number of rows that a task has loaded."""
 
     rows: int
 
 
 class LoadWriter(DataSourceArrowWriter):
-    """Loads the rows of a data frame. Made by the driver, pickled to the tasks.
+    """The writer of a bulk load. The driver makes it, and tasks get it pickled.
 
     Args:
-        store: where, as tasks reach it.
-        options: of the sink.
+        store: the store, as tasks reach it.
+        options: the options of the sink.
 
     Raises:
         Invalid: the span is not empty.
@@ -72,7 +73,7 @@ class LoadWriter(DataSourceArrowWriter):
             prepare(db, start, end)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
-        """Loads the rows of a task."""
+        """Load the rows of a task."""
         if self._is_done:
             return Loaded(sum(batch.num_rows for batch in iterator))
         maker = RowMaker(self._options, lambda: uuid.uuid4().bytes, current_task().partition)
@@ -80,18 +81,17 @@ class LoadWriter(DataSourceArrowWriter):
         rows = 0
         for pairs in _runs(maker, iterator):
             rows += len(pairs)
-            for chunk in _chunks(pairs):
-                keys, values = zip(*chunk, strict=True)
-                stream.send(LoadRows(self._name, self._run, list(keys), list(values)))
+            for keys, values in cut(pairs, CHUNK_BYTES, CHUNK_ROWS):
+                stream.send(LoadRows(self._name, self._run, keys, values))
         stream.flush()
         return Loaded(rows)
 
     def commit(self, messages: list[Loaded | None]) -> None:
-        """The load is finished."""
+        """Finish the load."""
         self._end(done=True)
 
     def abort(self, messages: list[Loaded | None]) -> None:
-        """Late tasks are refused. What was loaded stays, for a load of the same name to go on."""
+        """Refuse late tasks. The loaded rows stay, so that a load of the same name can go on."""
         self._end(done=False)
 
     def _end(self, *, done: bool) -> None:
@@ -101,10 +101,9 @@ class LoadWriter(DataSourceArrowWriter):
 
 
 def prepare(db: Database, start: bytes, end: bytes | None) -> list[Partition]:
-    """Makes an empty span ready to be loaded in parallel; answers the parts it has.
+    """Prepare an empty span to be loaded in parallel; return its parts.
 
-    A store of one range has nothing to split, so this only asks. Where there are more ranges, it is
-    the place to cut an empty span at the keys that the load will bring.
+    A store of one range has nothing to split, so this only asks for the parts.
     """
     return db.partitions(start, end)
 
@@ -112,7 +111,7 @@ def prepare(db: Database, start: bytes, end: bytes | None) -> list[Partition]:
 def _runs(
     maker: RowMaker, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """The rows of a task, in sorted runs of bounded size."""
+    """Return the rows of a task in sorted runs of bounded size."""
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
     for batch in batches:
@@ -134,16 +133,3 @@ def _sorted(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
                 "drop duplicates, or write with mode=put"
             )
     return pairs
-
-
-def _chunks(pairs: list[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
-    chunk: list[tuple[bytes, bytes]] = []
-    size = 0
-    for pair in pairs:
-        chunk.append(pair)
-        size += len(pair[0]) + len(pair[1])
-        if size >= CHUNK_BYTES or len(chunk) == CHUNK_ROWS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -1,4 +1,4 @@
-"""What a sink is asked for, checked, with a word for each mistake."""
+"""The options of a sink, checked, with a message for each mistake."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _OF_SPARK: Final = ("checkpointlocation",)
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """What a sink does with its rows.
+    """The options of a sink.
 
     Attributes:
         mode: one of ``MODES``, or ``LOAD``; empty: the column ``mode`` says it of each row.
-        queue: where messages go whose row names no queue; empty: nowhere.
+        queue: the queue of messages whose row names none; empty: there is none.
         format: ``json`` or ``msgpack``: the value is packed from the columns without a meaning of
             their own; empty: it is the column ``value``.
-        load: the name of a bulk load, by which it can be resumed; empty: it cannot.
-        prefix: of all keys of a bulk load.
-        sink: names the sink of a stream, by where its checkpoints are; empty: not known.
-        query: whose batch a data frame is, so that it is written once however often it is given;
-            empty: a data frame stands for itself.
-        batch: which one; higher than those before.
+        load: the name of a bulk load, by which it can be resumed; empty: it cannot be.
+        prefix: the prefix of all keys of a bulk load.
+        sink: the name of the sink of a stream, made of its checkpoint location; empty: not known.
+        query: the query that a data frame is a batch of. A batch is written once, however often it
+            is given. Empty: a data frame stands for itself.
+        batch: the number of that batch; higher than those before.
     """
 
     mode: str = ""
@@ -50,7 +50,7 @@ class SinkOptions:
 
 
 def is_sink(given: Mapping[str, str]) -> bool:
-    """Whether these are options of a sink for sure."""
+    """Return whether these are options of a sink for sure."""
     options = {name.lower(): value for name, value in given.items()}
     mode = options.get("mode", FAILFAST).lower()
     return mode not in {FAILFAST, PERMISSIVE} or any(
@@ -59,16 +59,16 @@ def is_sink(given: Mapping[str, str]) -> bool:
 
 
 def of_store(given: Mapping[str, str]) -> dict[str, str]:
-    """Those of the options that say which store."""
+    """Return the options that say which store it is."""
     return {name: value for name, value in plain(given).items() if name in OF_STORE}
 
 
 def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
-    """The options of a sink.
+    """Parse the options of a sink.
 
     Args:
-        given: all of them.
-        columns: of the rows.
+        given: all options.
+        columns: the columns of the rows.
 
     Raises:
         Invalid: one is unknown, missing or impossible.
@@ -98,7 +98,7 @@ def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
 
 
 def _batch(options: Mapping[str, str], mode: str) -> tuple[bytes, int]:
-    """The name and the number of a batch."""
+    """Return the name and the number of a batch."""
     query, batch = options.get("query", "").encode(), options.get("batch")
     if not query and batch is None:
         return b"", 0

@@ -1,6 +1,6 @@
-"""Rows of Spark, as Arrow batches, → what is written, with a word for each row that cannot be.
+"""Writes made of the rows of Spark, with a message for each row that cannot be written.
 
-Which columns mean what:
+The columns:
 
 ==============  ====================  ==========================================================
 column          for mode              what it is
@@ -19,7 +19,7 @@ column          for mode              what it is
 ==============  ====================  ==========================================================
 
 With ``format=json`` or ``msgpack`` every other column is a field of the value. Without it there are
-no others. Which columns there may be is checked before a row is read.
+no others. The columns are checked before a row is read.
 """
 
 from __future__ import annotations
@@ -90,11 +90,11 @@ Row: TypeAlias = dict[str, Any]
 
 
 def check(columns: dict[str, str], options: SinkOptions) -> None:
-    """Whether rows with these columns can be written.
+    """Check that rows with these columns can be written.
 
     Args:
         columns: names, and types as Spark calls them (``typeName``).
-        options: of the sink.
+        options: the options of the sink.
 
     Raises:
         Invalid: a column is missing, has no meaning, or is of another type.
@@ -139,15 +139,15 @@ def _check_missing(columns: dict[str, str], options: SinkOptions, said: str) -> 
 
 
 class RowMaker:
-    """Turns batches into writes.
+    """A maker of writes from Arrow batches.
 
     Args:
-        options: of the sink.
-        make_up_id: an id for a message, that no other one has.
-        partition: named by errors.
+        options: the options of the sink.
+        make_up_id: a function that returns an id that no other message has.
+        partition: the number that errors name.
 
     Attributes:
-        rows: how many it has turned into writes.
+        rows: the number of rows that became writes.
     """
 
     def __init__(
@@ -169,10 +169,10 @@ class RowMaker:
         }
 
     def writes(self, batch: pa.RecordBatch) -> list[Any]:
-        """What the rows of a batch come to.
+        """Return the writes of the rows of a batch.
 
         Raises:
-            Invalid: a row cannot be written; its column and number are told.
+            Invalid: a row cannot be written; the message has its column and number.
         """
         options = self._options
         self._learn(batch.schema)
@@ -184,7 +184,7 @@ class RowMaker:
         return made
 
     def pairs(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """Keys and values of a batch."""
+        """Return the keys and values of a batch."""
         self._learn(batch.schema)
         if self._options.format:
             puts = [self._put_at(index, row) for index, row in enumerate(_as_dicts(batch))]
@@ -198,7 +198,7 @@ class RowMaker:
         return found
 
     def _learn(self, schema: pa.Schema) -> None:
-        """Prepare what packs the fields of the value; all batches of a task have one schema."""
+        """Prepare the encoders of the fields of the value; a task has one schema."""
         if self._options.format and schema is not self._schema:
             self._schema = schema
             self._encoders = {

@@ -7,19 +7,19 @@
     driver:  commit(messages) ──▶ publish: these attempts are the batch
              abort(messages)  ──▶ late tasks are refused, what was staged is deleted
 
-What a task says it is, by:
+The names of a task:
 
 =======  ===============================================  ========================================
-what     of a stream                                      of a batch
+name     of a stream                                      of a batch
 =======  ===============================================  ========================================
 query    the id of the query: the same after a restart    the job, or the option ``query``
 batch    Spark's number of the batch                      0, or the option ``batch``
 job      the id of this run of the query, and the batch   made up by the driver with the writer
-attempt  made up by each call of ``write``                likewise
+attempt  made up by each call of ``write``                made up by each call of ``write``
 =======  ===============================================  ========================================
 
-A partition's number is no part of it: after a restart, or with adaptive execution, the same number
-may have other rows. Only the commit knows which attempts make up a batch, by their messages.
+The number of a partition is no part of them: after a restart, or with adaptive execution, it may
+have other rows. Only the commit knows which attempts make up a batch, by their messages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from postroom.errors import Invalid
 from postroom.messaging.staging_requests import StagedQuery, StageRows
 from postroom.pipeline import connections
 from postroom.pipeline.options import StoreAddress
-from postroom.pipeline.sinks.chunks import Chunks
+from postroom.pipeline.sinks.chunks import RowChunks
 from postroom.pipeline.sinks.options import SinkOptions
 from postroom.pipeline.sinks.rows import RowMaker
 
@@ -52,13 +52,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task has staged; the commit gets it from Spark.
+    """The message of a task that has staged rows; the commit gets it from Spark.
 
     Attributes:
-        query, batch, job, attempt: under which.
-        chunks: how many; 0: the task had no rows.
-        rows: how many.
-        late: the batch was published before: the task had nothing to do.
+        query, batch, job, attempt: the names of the task.
+        chunks: the number of chunks; 0: the task had no rows.
+        rows: the number of rows.
+        late: whether the batch was published before: the task had nothing to do.
     """
 
     query: bytes
@@ -72,11 +72,11 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True)
 class Task:
-    """What Spark says of a task.
+    """A task, as Spark describes it.
 
     Attributes:
-        partition: its number, which is for people only.
-        query, batch, run: of a stream; ``None``: there is none.
+        partition: the number of its partition, which is for people only.
+        query, batch, run: those of a stream; ``None``: there is none.
     """
 
     partition: int
@@ -86,7 +86,7 @@ class Task:
 
 
 def current_task() -> Task:
-    """The task that runs here."""
+    """Return the task that runs here."""
     context = TaskContext.get()
     if context is None:
         return Task(0)
@@ -106,14 +106,14 @@ def stage(
     partition: int,
     batches: Iterator[pa.RecordBatch],
 ) -> Staged:
-    """Stages all rows of a task.
+    """Stage all rows of a task.
 
     Args:
-        store: where.
-        options: of the sink.
-        name: query, batch, job.
-        partition: of the task.
-        batches: its rows.
+        store: the store.
+        options: the options of the sink.
+        name: query, batch and job.
+        partition: the number of the partition of the task.
+        batches: the rows of the task.
 
     Raises:
         Invalid: a row cannot be written; or the task is late, and its job was aborted.
@@ -135,21 +135,21 @@ def _made_up_id() -> bytes:
 
 
 def _chunks(maker: RowMaker, batches: Iterator[pa.RecordBatch]) -> Iterator[bytes]:
-    chunks = Chunks()
+    chunks = RowChunks()
     for batch in batches:
         yield from chunks.add(maker.writes(batch), batch.nbytes)
     yield from chunks.rest()
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a data frame, exactly once. Made by the driver, pickled to the tasks.
+    """The writer of a data frame, exactly once. The driver makes it, and tasks get it pickled.
 
     A data frame that is called batch N of a query (options ``query`` and ``batch``) is written once
-    by however many writers. Whoever is not the first changes nothing.
+    by any number of writers. All but the first change nothing.
 
     Args:
-        store: where, as tasks reach it.
-        options: of the sink.
+        store: the store, as tasks reach it.
+        options: the options of the sink.
     """
 
     def __init__(self, store: StoreAddress, options: SinkOptions) -> None:
@@ -159,14 +159,15 @@ class BatchWriter(DataSourceArrowWriter):
         self._query = options.query or self._job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stages the rows of a task."""
+        """Stage the rows of a task."""
         name = (self._query, self._options.batch, self._job)
         return stage(self._store, self._options, name, current_task().partition, iterator)
 
     def commit(self, messages: list[Staged | None]) -> None:
-        """Publishes the attempts that won; and finishes what others, who are gone, have left.
+        """Finish the batches that other writers have left, and publish the attempts that won.
 
-        That comes first: a commit that fails after it took effect would be made again by people.
+        The batches of others come first: people would repeat a commit that fails after it took
+        effect.
         """
         staging = connections.database(self._store).staging
         won = winners(messages)
@@ -187,19 +188,19 @@ class BatchWriter(DataSourceArrowWriter):
         warn_of_dead_rows(last, batch)
 
     def abort(self, messages: list[Staged | None]) -> None:
-        """Has late tasks refused; changes nothing if the commit took effect after all."""
+        """Fence late tasks; change nothing if the commit took effect after all."""
         staging = connections.database(self._store).staging
         staging.abort(self._query, self._options.batch, self._job)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a stream, each exactly once, over any restarts.
+    """The writer of the batches of a stream, each exactly once, over any restarts.
 
     Spark makes one for the tasks and another one for the commit: they share nothing but options.
 
     Args:
-        store: where, as tasks reach it.
-        options: of the sink.
+        store: the store, as tasks reach it.
+        options: the options of the sink.
     """
 
     def __init__(self, store: StoreAddress, options: SinkOptions) -> None:
@@ -207,7 +208,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stages the rows of a task."""
+        """Stage the rows of a task."""
         task = current_task()
         if task.query is None or task.batch is None:
             raise Invalid(
@@ -220,7 +221,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return stage(self._store, self._options, name, task.partition, iterator)
 
     def commit(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Publishes the attempts that won; does nothing if the batch is published already."""
+        """Publish the attempts that won; do nothing if the batch is published already."""
         staged = [message for message in messages if message is not None]
         if not staged:
             return  # a batch without partitions
@@ -241,10 +242,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         staging.sweep_some()
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Has late tasks refused; changes nothing if the commit took effect after all.
+        """Fence late tasks; change nothing if the commit took effect after all.
 
-        Where no task has come to its end there is no message that names the query. Then the jobs
-        are found by the sink's name, if it has one; what else there is goes by its age.
+        If no task has come to its end, there is no message that names the query. Then the jobs are
+        found by the sink's name, if it has one. Other jobs go by their age.
         """
         staging = connections.database(self._store).staging
         staged = next((message for message in messages if message is not None), None)
@@ -255,7 +256,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def last_batch(staging: StagingCalls, query: bytes) -> StagedQuery | None:
-    """Return what is known of the last batch of a query; ``None``: it has published none."""
+    """Return the last batch of a query; ``None``: it has published none."""
     found = staging.read(query).queries[:1]
     return found[0] if found and found[0].query == query else None
 
@@ -271,7 +272,7 @@ def warn_of_dead_rows(last: StagedQuery | None, batch: int) -> None:
 
 
 def winners(messages: list[Staged | None]) -> list[tuple[bytes, int]]:
-    """The attempts that make up a batch, of those that had rows.
+    """Return the attempts of a batch that had rows.
 
     Raises:
         Invalid: a task has left no message.

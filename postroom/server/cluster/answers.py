@@ -7,17 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.messaging.bulk_requests import InboxesPage, LettersPage, OutboxPage
-from postroom.messaging.image_requests import Counted, ImagePage, Restoration
-from postroom.messaging.recount_requests import (
-    BesidePage,
-    CountersPage,
-    InboxIndexPage,
-    PlacesPage,
-)
+from postroom.messaging.bulk_requests import RecordsPage
+from postroom.messaging.image_requests import Counted, Restoration
 from postroom.messaging.requests import Peeked, ReapedMessages
 from postroom.messaging.staging_requests import Staging
-from postroom.ranges.bulk_requests import AccountingPage, Columns
 from postroom.ranges.requests import Committed, CommittedChanges, Pairs, Value, Values
 
 _LEAST_BYTES: Final = 32
@@ -39,19 +32,8 @@ def _messages(result: ReapedMessages | Peeked) -> int:
     return sum(32 + len(stored) for _, stored in result.messages)
 
 
-def _columns(result: Columns) -> int:
-    return len(result.keys) + len(result.values) + 17 * result.rows
-
-
-def _image(result: ImagePage) -> int:
-    return len(result.names) + len(result.stored) + 8 * result.rows
-
-
-def _inboxes(result: InboxesPage) -> int:
-    return sum(
-        len(key) + sum(32 + len(stored) for _, stored in messages)
-        for key, messages in result.inboxes
-    )
+def _records(result: RecordsPage) -> int:
+    return sum(16 + len(each.data) + len(each.ends) for each in result.columns.values())
 
 
 def _encoded(result: Any) -> int:
@@ -64,18 +46,9 @@ _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     CommittedChanges: _changes,
     ReapedMessages: _messages,
     Peeked: _messages,
-    Columns: _columns,
-    ImagePage: _image,
+    RecordsPage: _records,
     Restoration: _encoded,
     Counted: _encoded,
-    InboxesPage: _inboxes,
-    OutboxPage: _encoded,
-    LettersPage: _encoded,
-    CountersPage: _encoded,
-    InboxIndexPage: _encoded,
-    PlacesPage: _encoded,
-    BesidePage: _encoded,
-    AccountingPage: _encoded,
     Staging: _encoded,
     Committed: lambda result: 16 * len(result.answers),
     list: _encoded,

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
 import postroom
 import postroom.testing
-from postroom.messaging.requests import Delivered
+from postroom.messaging.bulk_requests import RecordFilter
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import Kept
 from postroom.pipeline.jobs.archive.run import ArchiveResult, ArchiveRun, ArchiveSettings, latest
@@ -47,11 +45,10 @@ class ByHand:
 
     def write_inboxes(self, after: int, until: int) -> list[Kept]:
         found = [
-            msgspec.msgpack.decode(stored, type=Delivered).value.decode()
-            for page in self._db.bulk.reaped(at=until, after=after)
-            for _, _, consumed, messages in page.records
-            for _, stored in messages
-            if consumed
+            each.message.value.decode()
+            for page in self._db.bulk.records("reaped", at=until, wanted=RecordFilter(after))
+            for each in page
+            if each.consumed
         ]
         return self._put("inboxes", "", found)
 

@@ -316,10 +316,10 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
             def bulk(self) -> Held:
                 return self
 
-            def counters(self, at: int) -> Iterator[str]:
+            def scan(self, table: str, at: int) -> Iterator[str]:
                 if not held:
                     raise SnapshotTooOld("gone")
-                yield "counters"
+                yield table
 
         @contextmanager
         def database(*_: object) -> Iterator[Held]:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import postroom
-from postroom.client import images
+from postroom.client import bulk
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder, Manifest, decoded
@@ -69,7 +69,7 @@ def test_an_export_can_be_restored_into_an_empty_store(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(exporting, "FILE_BYTES", 20_000)
     monkeypatch.setattr(exporting, "BATCH_ROWS", 100)
-    monkeypatch.setattr(images, "_PAGE_BYTES", 10_000)
+    monkeypatch.setattr(bulk, "_PAGE_BYTES", 10_000)
     folder = str(tmp_path / "export")
     _, before = read(filled)
     told: list[tuple[str, int, int | None]] = []

@@ -12,7 +12,7 @@ import pytest
 import postroom
 from postroom.client.staging import StageRows, packed, repeat
 from postroom.errors import Invalid
-from postroom.messaging import staging_steps
+from postroom.messaging.ingest import reading
 from postroom.messaging.staging_requests import PublishStaged, Winner
 from postroom.pipeline.jobs import LoadOptions, load
 from postroom.pipeline.jobs.job import JobFailed
@@ -58,7 +58,7 @@ def test_options_of_a_load_become_options_of_the_sink() -> None:
 def test_a_load_is_known_however_many_names_are(
     db: postroom.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging_steps, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
+    monkeypatch.setattr(reading, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
     for number in range(10):
         db.staging.publish(b"load/n%d" % number, 0, bytes(24), [])
     assert len(db.staging.read().queries) == 3

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
 from postroom.messaging import due
+from postroom.messaging.ingest.records import rows as decoder
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_records import rows as decoder
 from postroom.pipeline.sinks import options as of_sinks
-from postroom.pipeline.sinks.chunks import CHUNK_BYTES, Chunks
+from postroom.pipeline.sinks.chunks import CHUNK_BYTES, RowChunks
 from postroom.pipeline.sinks.rows import RowMaker, check
 from postroom.ranges.requests import Delete, Increment, Put
 
@@ -172,7 +172,7 @@ def test_options_that_cannot_be(given: dict[str, str], said: str) -> None:
 
 @given(st.lists(st.lists(st.integers(0, 300_000), max_size=8), max_size=8))
 def test_chunks_hold_all_rows_in_order(batches: list[list[int]]) -> None:
-    chunks, expected, found = Chunks(), [], []
+    chunks, expected, found = RowChunks(), [], []
     for sizes in batches:
         rows = [Put(b"%d" % len(expected), bytes(size)) for size in sizes]
         expected += rows

@@ -1,4 +1,4 @@
-"""The names of an archive's files, in lists: so that a manifest need not repeat them all.
+"""Lists of the files of an archive, so that a manifest need not repeat them all.
 
 ::
 
@@ -11,8 +11,7 @@ of its files is replaced (a day that was over got another message), the list is 
 manifest names its files itself, and they come into a list again. Lists that were given up stay as
 long as files that were replaced.
 
-A list is not made of a few files. So there are no more lists than one for so many files, and a
-manifest grows by a line for each.
+A list is made of many files. Therefore lists are few, and a manifest grows by a line for each.
 """
 
 from __future__ import annotations
@@ -33,27 +32,27 @@ from postroom.pipeline.jobs.archive.manifest import (
 )
 
 FILES_MIN: Final = 500
-"""A list is made of so many files at least."""
+"""The least number of files of a list."""
 FILES_MAX: Final = 5_000
 
 _decoder: Final = msgspec.json.Decoder(list[Kept])
 
 
 def path_of(run: str, number: int) -> str:
-    """Where a list of a run is."""
+    """Return the path of a list of a run."""
     return f"{LISTS}/{run}/{number}.json"
 
 
 def encode(files: list[Kept]) -> bytes:
-    """A list as it is stored."""
+    """Return a list in the form that is stored."""
     return msgspec.json.format(msgspec.json.encode(files), indent=1)
 
 
 def read(folder: ArchiveFolder, manifest: ArchiveManifest) -> dict[str, list[Kept]]:
-    """The lists of a manifest, by their paths.
+    """Return the lists of a manifest, by their paths.
 
     Raises:
-        Invalid: one of them is none.
+        Invalid: one of them is no list.
         FileNotFoundError: one is not there.
     """
     found = {}
@@ -70,7 +69,7 @@ def read(folder: ArchiveFolder, manifest: ArchiveManifest) -> dict[str, list[Kep
 
 
 def joined(manifest: ArchiveManifest, listed: Mapping[str, list[Kept]]) -> ArchiveManifest:
-    """A stored manifest, with all files in one."""
+    """Return a stored manifest with all files in one list."""
     files = [*manifest.files, *(each for few in listed.values() for each in few)]
     files.sort(key=lambda each: each.path)
     return msgspec.structs.replace(manifest, files=files)
@@ -82,16 +81,16 @@ def divided(
     is_settled: Callable[[Kept], bool],
     run: str,
 ) -> tuple[ArchiveManifest, ArchiveManifest, dict[str, list[Kept]]]:
-    """What is to be stored of a manifest: itself, and new lists.
+    """Divide a manifest into itself and new lists.
 
     Args:
-        manifest: with all files, and the lists of the one before.
-        listed: what these name.
-        is_settled: whether a file is expected to stay.
-        run: the name of the run, which new lists are called by.
+        manifest: a manifest with all files, and the lists of the one before.
+        listed: the files that these lists name.
+        is_settled: a function that returns whether a file is expected to stay.
+        run: the name of the run, which is part of the names of new lists.
 
     Returns:
-        The manifest with all files; the same as it is to be stored; and the new lists, by path.
+        The manifest with all files; the manifest to be stored; and the new lists, by path.
     """
     files = {each.path: each for each in manifest.files}
     stay = [

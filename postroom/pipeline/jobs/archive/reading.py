@@ -1,4 +1,4 @@
-"""Reading an archive: each message once, whatever runs were killed."""
+"""The reader of an archive: each message once, whatever runs were killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Archived:
         queues: messages of queues that were done or archived: the columns of the table ``archive``,
             and ``queue_created_at``.
         inboxes: messages that were consumed from inboxes: the columns of the table ``reaped``.
-        manifest: what there is, and up to when.
+        manifest: the manifest of the archive.
     """
 
     queues: DataFrame
@@ -30,11 +30,11 @@ class Archived:
 
 
 def read_archive(spark: SparkSession, folder: str) -> Archived:
-    """The messages of an archive.
+    """Return the messages of an archive.
 
     Args:
         spark: a session.
-        folder: as it was given to :func:`.archive`.
+        folder: the folder that was given to :func:`.archive`.
 
     Raises:
         Invalid: there is no archive, or something else, or a later version has written it.

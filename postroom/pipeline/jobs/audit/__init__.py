@@ -1,7 +1,7 @@
 """The job ``audit``: recounts what counters claim, and names every difference.
 
-`facts` makes one data frame of all that is claimed and all that is counted, `findings` says what
-the groups of it mean, `running` runs the job.
+`facts` makes one data frame of all claims and all counts, `findings` says what the groups of it
+mean, and `running` runs the job.
 """
 
 from __future__ import annotations

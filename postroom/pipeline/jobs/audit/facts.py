@@ -1,4 +1,4 @@
-"""Claims and counts, as one data frame; and where they differ.
+"""Claims and counts as one data frame, and the groups in which they differ.
 
 ::
 
@@ -8,11 +8,11 @@
     beside ──────┘         claimed_id, counted_id         └ min(counted_id)
 
 Each row of a table becomes a few *facts*: an entry of the index claims three messages, each message
-in the inbox counts as one, and both are facts of one *check* about one key. So each table is read
-once, all that is compared is one aggregation, and it takes as little memory for a hundred million
-messages as for ten.
+in the inbox counts as one, and both are facts of one *check* about one key. Therefore each table is
+read once, the comparison is one aggregation, and a hundred million messages take no more memory
+than ten.
 
-Sums count modulo 2 ** 64, as what was posted does.
+Sums count modulo 2 ** 64, as posted amounts do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "discarded": ((DEAD_LETTERS, -1, 0),),
     "reaped": ((IN_INBOXES, -1, 0),),
 }
-"""By counter of a range: for which checks it is claimed, and counted, and how often."""
+"""For each counter of a range: the checks, how often it is claimed for each, and counted."""
 
 CLAIMS_OF_QUEUE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "enqueued": ((QUEUE_ENQUEUED, 1, 0),),
@@ -67,7 +67,7 @@ CLAIMS_OF_QUEUE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "moved": ((QUEUE_ENQUEUED, 0, 1), (QUEUE_ENDED, 1, 0)),
     "purged": ((QUEUE_ENDED, -1, 0),),
 }
-"""The same of a queue."""
+"""The checks of each counter of a queue, in that form."""
 
 _ENDED: Final = ("done", "archived", "cancelled", "moved", "unknown")
 _OUTSTANDING: Final = ("scheduled", "ready", "leased", "dead")
@@ -79,7 +79,7 @@ _OUTSIDE: Final = {
 
 LIVE: Final = b"0live"
 MAY_BE_ALONE: Final = b"2"
-"""From here on: an end may outlive what it says of a message, whose id may be in use again."""
+"""The first class of ends that may outlive the record of their message, and its id."""
 _CLASS_OF_PART: Final = {
     "scheduled": LIVE,
     "ready": LIVE,
@@ -91,7 +91,7 @@ _CLASS_OF_PART: Final = {
     "moved": b"2moved",
     "unknown": b"2unknown",
 }
-"""A message of a queue is in one of these, of which its record tells which."""
+"""The classes of the parts of a queue; the record of a message tells in which one it is."""
 _CLASS_OF_STATUS: Final = {
     records.DONE: b"2done",
     records.ARCHIVED: b"1archived",
@@ -119,13 +119,13 @@ _TYPES: Final = {
 def facts(
     spark: SparkSession, tables: Mapping[str, DataFrame], dropped: Sequence[int], ranges: int
 ) -> DataFrame:
-    """All that is claimed, and all that is counted.
+    """Return all claims and all counts.
 
     Args:
         spark: a session.
         tables: ``counters``, ``inbox_index``, ``places``, ``beside`` as of one timestamp.
-        dropped: numbers of queues that are being emptied.
-        ranges: how many there are: of several, they are also compared in total.
+        dropped: the numbers of queues that are being emptied.
+        ranges: the number of ranges: several are also compared in total.
     """
     beside = tables["beside"]
     if dropped:
@@ -146,8 +146,9 @@ def facts(
 
 
 def compared(every: DataFrame) -> DataFrame:
-    """What is claimed and counted of each thing, and whether that differs: ``wrong`` in number,
-    ``other`` in which.
+    """Return what is claimed and counted in each group, and whether that differs.
+
+    Groups differ in number (``wrong``), or in the id (``other``).
     """
     sums = every.groupBy(*GROUPED).agg(
         F.coalesce(F.sum("claimed"), F.lit(0)).alias("claimed"),
@@ -170,11 +171,11 @@ def compared(every: DataFrame) -> DataFrame:
     )
 
 
-# --- what the rows of a table say -----------------------------------------------------------------
+# --- the facts in the rows of a table -------------------------------------------------------------
 
 
 def _fact(check: Column | str, **known: Any) -> Column:
-    """A fact, of what is known of it."""
+    """Return a fact with the values that are known."""
     values = {"check": F.lit(check) if isinstance(check, str) else check, **known}
     return F.struct(
         *(_value(values.get(name)).cast(kind).alias(name) for name, kind in _TYPES.items())
@@ -186,7 +187,7 @@ def _value(known: Any) -> Column:
 
 
 def _exploded(table: DataFrame, each: Column) -> DataFrame:
-    """The facts in an array of each row; those that are null do not count."""
+    """Return the facts in an array of each row, without those that are null."""
     return table.select(F.explode(F.array_compact(each)).alias("fact")).select("fact.*")
 
 
@@ -271,7 +272,7 @@ def _of_records() -> Column:
 
 
 def prefixes(key: Column) -> Column:
-    """``key`` and every prefix of it, as :func:`postroom.ranges.accounting.prefixes`."""
+    """Return ``key`` and its prefixes, like :func:`postroom.ranges.accounting.prefixes`."""
     text = F.decode(key, "ISO-8859-1")  # a character a byte
     length = F.length(text)
 
@@ -284,7 +285,7 @@ def prefixes(key: Column) -> Column:
 
 
 def _chosen(column: Column, values: Mapping[Any, Any]) -> Column:
-    """The value for what is in a column; null for all else."""
+    """Return the value for the content of a column; null for any other content."""
     pairs = iter(values.items())
     key, value = next(pairs)
     chosen = F.when(column == key, F.lit(value))

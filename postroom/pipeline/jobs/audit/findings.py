@@ -1,4 +1,4 @@
-"""What an audit has found: by counter, how much was compared, and every difference by name."""
+"""The findings of an audit: for each counter the number of values, and every difference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from postroom.pipeline.jobs.audit import facts
 
 EXAMPLES_MAX: Final = 10
-"""So many differences of a counter are told one by one."""
+"""The number of differences of a counter that are told one by one."""
 
 COUNTERS: Final[Mapping[str, str]] = {
     facts.CONSERVATION: "enqueued = delivered + executed + pending + dead",
@@ -27,21 +27,21 @@ COUNTERS: Final[Mapping[str, str]] = {
     facts.QUEUE_GROUP: "queues: outstanding in a group",
     facts.QUEUE_MESSAGE: "queues: each message where its record says",
 }
-"""What an audit compares, in words, in the order in which it is told."""
+"""The counters that an audit compares, in words, in the order in which they are told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is claimed, and is not so.
+    """A difference between a claim and a count.
 
     Attributes:
         counter: one of ``COUNTERS``.
         where: a range, or a queue; empty: in a span of keys.
-        key: of an inbox, a prefix, a group, or a message of a queue.
+        key: the key of an inbox or a message of a queue, a prefix, or a group.
         item: a metric, or kind and id of a message.
-        claimed: what is claimed.
-        counted: what was counted: a number, the id of a message (hexadecimal), or where a message
-            of a queue is; ``None``: nothing.
+        claimed: the claim.
+        counted: the count: a number, the id of a message (hexadecimal), or the place of a message
+            of a queue; ``None``: nothing.
     """
 
     counter: str
@@ -59,13 +59,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What came of comparing one counter.
+    """The result of comparing one counter.
 
     Attributes:
         counter: one of ``COUNTERS``.
-        compared: how many values: of each range, key, prefix and metric, queue, message.
-        differences: how many of them are not what is claimed.
-        examples: the first of those, ``EXAMPLES_MAX`` at most.
+        compared: the number of values: of ranges, keys, prefixes and metrics, queues, messages.
+        differences: the number of those that are not what is claimed.
+        examples: the first differences, ``EXAMPLES_MAX`` at most.
     """
 
     counter: str
@@ -76,11 +76,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """What an audit has found.
+    """The result of an audit.
 
     Attributes:
         at: the timestamp at which everything was claimed and counted.
-        findings: one a counter.
+        findings: one for each counter.
     """
 
     at: int
@@ -88,12 +88,12 @@ class AuditResult:
 
     @property
     def compared(self) -> int:
-        """How many values were compared."""
+        """Return the number of values that were compared."""
         return sum(each.compared for each in self.findings)
 
     @property
     def differences(self) -> int:
-        """How many are not what is claimed."""
+        """Return the number of values that are not what is claimed."""
         return sum(each.differences for each in self.findings)
 
 
@@ -102,12 +102,13 @@ def findings(
     examples: Iterable[Any],
     names: Mapping[int, str],
 ) -> tuple[Finding, ...]:
-    """One of each counter.
+    """Return a finding for each counter.
 
     Args:
-        totals: by check: groups, those that differ in number, and those that differ in which.
+        totals: for each check the number of groups, of those that differ in number, and of those
+            that differ in the id.
         examples: groups that differ.
-        names: of queues, by number.
+        names: the names of queues, by number.
     """
     told: dict[str, list[Difference]] = {}
     for group in examples:
@@ -126,7 +127,7 @@ def findings(
 
 
 def _differences(group: Any, names: Mapping[int, str]) -> Iterable[Difference]:
-    """What is to be said of a group that differs: its number, or which one, or both."""
+    """Iterate over the differences of a group: in number, in the id, or both."""
     about = (_where(group, names), bytes(group.key or b""), _item(group))
     if group.check == facts.QUEUE_MESSAGE:
         yield Difference(group.check, *about, _said(group), _seen(group))
@@ -155,12 +156,12 @@ def _item(group: Any) -> str:
 
 
 def _said(group: Any) -> str | None:
-    """Where the record of a message says that it is."""
+    """Return the place that the record of a message tells."""
     return None if not group.claimed else _state(group.claimed_id)
 
 
 def _seen(group: Any) -> str | None:
-    """Where it is."""
+    """Return the place where a message is."""
     if group.counted > 1:
         return f"in {group.counted} places"
     return None if not group.counted else _state(group.counted_id)

@@ -17,6 +17,7 @@ from postroom.errors import Error, SnapshotTooOld
 from postroom.pipeline.jobs.audit.facts import compared, facts
 from postroom.pipeline.jobs.audit.findings import EXAMPLES_MAX, AuditResult, findings
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
+from postroom.pipeline.reading import counted_queues
 
 TRIES: Final = 3
 _TABLES: Final = ("counters", "inbox_index", "places", "beside")
@@ -25,13 +26,15 @@ _TABLES: Final = ("counters", "inbox_index", "places", "beside")
 def audit(
     spark: SparkSession, store: Mapping[str, str], *, progress: JobProgress = SILENT
 ) -> AuditResult:
-    """Recounts at one timestamp what the store claims: conservation of messages by range and in
-    total, sums of every prefix, the index of inboxes, the statistics of queues.
+    """Recount at one timestamp what the store claims.
+
+    It claims conservation of messages by range and in total, sums of every prefix, the index of
+    inboxes, and the statistics of queues.
 
     Args:
         spark: a session on which :func:`postroom.pipeline.register` was called.
         store: options of the source that say which store.
-        progress: is told how far it is.
+        progress: a function that is told how far it is.
 
     Raises:
         JobFailed: the leader changed each time while it was counting. Nothing was changed.
@@ -53,14 +56,14 @@ def audit(
 
 def _is_held(db: Database, at: int) -> bool:
     try:
-        next(db.bulk.counters(at=at))
+        next(db.bulk.scan("counters", at=at))
     except SnapshotTooOld:
         return False
     return True
 
 
 def _explained(error: Exception) -> Exception:
-    """What Spark says in many lines."""
+    """Return an error that tells in one line what Spark says in many."""
     if isinstance(error, Error):
         return error
     first = str(error).partition("\n")[0]
@@ -71,8 +74,8 @@ def _audit(
     spark: SparkSession, store: Mapping[str, str], db: Database, at: int, progress: JobProgress
 ) -> AuditResult:
     progress("recounting", 0, 1)
-    queues = [each for page in db.bulk.counters(at=at) for each in page.queues]
-    dropped = [each.number for each in queues if each.dropped]
+    found = counted_queues(db, at)
+    dropped = [each.number for each in found if each.dropped]
     ranges = len({each.range_id for each in db.partitions()})
     tables = {table: _table(spark, store, table, at) for table in _TABLES}
     groups = compared(facts(spark, tables, dropped, ranges))
@@ -83,7 +86,7 @@ def _audit(
         progress("looking for examples", 0, 1)
         examples = _examples(groups)
         progress("looking for examples", 1, 1)
-    names = {each.number: each.name for each in queues}
+    names = {each.number: each.queue for each in found}
     by_check = {name: (each[0], each[1], each[2]) for name, each in totals.items()}
     return AuditResult(at, findings(by_check, examples, names))
 
@@ -94,7 +97,7 @@ def _table(spark: SparkSession, store: Mapping[str, str], table: str, at: int) -
 
 
 def _totals(groups: DataFrame) -> Iterator[tuple[str, int, int, int]]:
-    """By check: how many groups there are, and how many differ in number, and in which."""
+    """Return for each check the numbers of its groups, and of those that differ."""
     counted = groups.groupBy("check").agg(
         F.count(F.lit(1)).alias("compared"),
         F.count_if("wrong").alias("wrong"),
@@ -105,7 +108,7 @@ def _totals(groups: DataFrame) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _examples(groups: DataFrame) -> list[Any]:
-    """The first groups of each check that differ, in the order of their keys."""
+    """Return the first groups of each check that differ, in the order of their keys."""
     first = Window.partitionBy("check", "wrong").orderBy("place", "key", "kind", "id", "seq")
     differing = groups.where(F.col("wrong") | F.col("other"))
     numbered = differing.withColumn("number", F.row_number().over(first))

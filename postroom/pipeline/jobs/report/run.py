@@ -249,16 +249,16 @@ def _period(found: DataFrame, what: ReportBounds) -> int:
 def _unread(db: Database, at: int, progress: JobProgress) -> tuple[list[Letters], int]:
     """Return dead letters outside queues and the size of outboxes, read page by page."""
     reasons: Counter[str] = Counter()
-    for number, letters in enumerate(db.bulk.dead_letters(at=at)):
+    for number, letters in enumerate(db.bulk.records("dead_letters", at=at)):
         progress("dead letters", number, None)
-        for each in letters.letters:
+        for each in letters:
             reason = each.record.reason
             is_known = reason in reasons or len(reasons) < _REASONS_MAX
             reasons[reason if is_known else "(others)"] += 1
     waiting = 0
-    for number, entries in enumerate(db.bulk.outbox(at=at)):
+    for number, entries in enumerate(db.bulk.scan("outbox", at=at, columns=("id",))):
         progress("outboxes", number, None)
-        waiting += len(entries.entries)
+        waiting += entries.rows
     return [Letters(None, reason, count) for reason, count in reasons.most_common()], waiting
 
 

@@ -2,10 +2,10 @@
 
 ::
 
-    never ── BeginRestore ─▶ opening ── again, still empty ─▶ restoring ── EndRestore ─▶ done
-                                │                              │     ▲
-                                ▼                              ▼     └─ another run, after a kill
-                              never                        abandoning ── all is removed ─▶ never
+    none ── BeginRestore ─▶ opening ── again, still empty ─▶ open ── EndRestore ─▶ done
+                               │                             │  ▲
+                               ▼                             ▼  └─ another run, after a kill
+                             none                        removing ── all is removed ─▶ none
 
 Entries go to their places as they are: with their timestamps, ids, attempts and sums. Nothing is
 sent or delivered, so nothing that had been delivered comes again. Entries that waited in an outbox
@@ -36,7 +36,6 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from itertools import pairwise
 from typing import Any, Final
 
 import msgspec
@@ -57,6 +56,15 @@ from postroom.messaging.image_requests import (
     Restoration,
     RestoreEntries,
 )
+from postroom.messaging.ingest.machine import (
+    Ingest,
+    IngestEvent,
+    Ingests,
+    IngestState,
+    RestoredImage,
+    refused,
+)
+from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.protections import Protections
@@ -67,31 +75,18 @@ OPENING: Final = "opening"
 RESTORING: Final = "restoring"
 ABANDONING: Final = "abandoning"
 DONE: Final = "done"
-CLOSED: Final = frozenset({OPENING, RESTORING, ABANDONING})
+_TOLD: Final = {
+    IngestState.OPENING: OPENING,
+    IngestState.OPEN: RESTORING,
+    IngestState.REMOVING: ABANDONING,
+    IngestState.DONE: DONE,
+}
+"""The states, as clients are told."""
+_FILLING: Final = frozenset({IngestState.OPEN, IngestState.REMOVING})
+_CLOSED: Final = _FILLING | {IngestState.OPENING}
 RETRY_SECONDS: Final = 1.0
 
-
-class Record(msgspec.Struct, frozen=True, array_like=True):
-    """The stored state of a restore.
-
-    Attributes:
-        state: one of the states of the module's drawing.
-        run: the run that may add entries.
-        image, timestamp: the image that is restored.
-        removed: the engine key before which nothing is left, while the restore is abandoned.
-        opened: the timestamp of the last step, when it is done.
-    """
-
-    state: str
-    run: bytes
-    image: bytes
-    timestamp: int
-    removed: bytes = b""
-    opened: int = 0
-
-
 _encode = msgspec.msgpack.encode
-_records = msgspec.msgpack.Decoder(Record)
 _rows = msgspec.msgpack.Decoder(int)
 
 
@@ -116,7 +111,7 @@ class Restoring:
         self._protections = protections
         self._pass_over = pass_over
         self._refresh = refresh
-        self._record = keys.record_key(range_id, RECORD)
+        self._ingests = Ingests(keys.record_key(range_id, RECORD), RestoredImage)
         self._collected = keys.record_key(range_id, COLLECTED_RECORD)
         self._parts = keys.staging_prefix(range_id, keys.RESTORED_PART)
         self._registry = Registry()
@@ -136,33 +131,34 @@ class Restoring:
 
     def _restart(self, stored: Reader) -> None:
         """Open or close the range as its record says."""
-        packed = stored.get(self._record)
-        record = None if packed is None else _records.decode(packed)
-        self._registry.replaced_at = 0 if record is None else record.opened
-        self._registry.is_whole = record is None or record.state not in {RESTORING, ABANDONING}
-        self._protections.replaced = (0, 0) if record is None else (record.timestamp, record.opened)
-        if record is not None and record.state in CLOSED:
-            self._close(record)
+        known = self._ingests.read(stored)
+        state = IngestState.NONE if known is None else known.state
+        opened = known.at if known is not None and state is IngestState.DONE else 0
+        self._registry.replaced_at = opened
+        self._registry.is_whole = state not in _FILLING
+        self._protections.replaced = (0, 0) if known is None else (_image(known).timestamp, opened)
+        if known is not None and state in _CLOSED:
+            self._close(_image(known))
         else:
             self._registry.open()
 
-    def _close(self, record: Record) -> None:
-        self._registry.close(lambda: _is_closed(record))
+    def _close(self, image: RestoredImage) -> None:
+        self._registry.close(lambda: _is_closed(image))
 
     # --- requests
 
     def read(self, view: View, _: ReadRestore) -> Restoration:
         """Evaluate ``ReadRestore``."""
-        packed = view.get(self._record)
-        if packed is None:
+        known = self._ingests.read(view)
+        if known is None:
             return Restoration()
-        record = _records.decode(packed)
+        image = _image(known)
         parts = {
             int.from_bytes(place[len(self._parts) :], "big"): _rows.decode(rows)
             for place, rows in view.iterate(self._parts, keys.after_prefix(self._parts))
         }
         view.steps += len(parts)
-        return Restoration(record.state, record.image, record.timestamp, parts)
+        return Restoration(_TOLD[known.state], image.image, image.timestamp, parts)
 
     def begin(self, ctx: Evaluation, request: BeginRestore) -> str:
         """Evaluate ``BeginRestore``.
@@ -171,34 +167,29 @@ class Restoring:
             Invalid: the store is not empty, or another image is being restored, or was; or the
                 image is from the future.
         """
-        record = self._known(ctx)
-        if record is None:
+        image = RestoredImage(request.image, request.timestamp)
+        known = self._ingests.read(ctx)
+        if known is None:
             self._check_empty(ctx)
-            _check_time(ctx, request.timestamp)
-            opening = Record(OPENING, request.run, request.image, request.timestamp)
-            self._put(ctx, opening)
-            ctx.after.append(lambda: self._close(opening))
+            _check_time(ctx, image.timestamp)
+            self._move(ctx, Ingest(IngestState.NONE, image), IngestEvent.BEGIN, run=request.run)
+            ctx.after.append(lambda: self._close(image))
             return OPENING
-        if record.image != request.image or record.timestamp != request.timestamp:
+        if known.source != image:
             raise Invalid(
-                f"another export is restored here ({record.state}), that of "
-                f"{Timestamp(record.timestamp).datetime:%Y-%m-%d %H:%M:%S}; nothing was changed: "
-                "restore into a new store"
+                f"another export is restored here ({_TOLD[known.state]}), that of "
+                f"{Timestamp(_image(known).timestamp).datetime:%Y-%m-%d %H:%M:%S}; nothing was "
+                "changed: restore into a new store"
             )
-        if record.state == DONE:
+        if known.state is IngestState.DONE:
             return DONE
-        if record.state == ABANDONING:
-            raise Invalid(
-                "this restore is being abandoned; nothing was changed: let that come to its end, "
-                "and begin anew"
-            )
-        if record.state == OPENING and not self._is_empty(ctx):
-            ctx.writes[self._record] = None
+        if known.state is IngestState.OPENING and not self._is_empty(ctx):
+            self._move(ctx, known, IngestEvent.LAST)
             ctx.after.append(self._registry.open)
             return ""
+        self._move(ctx, known, IngestEvent.BEGIN, run=request.run)
         # Nothing else is evaluated any more. All later writes are after the image.
-        self._pass_over(record.timestamp)
-        self._put(ctx, msgspec.structs.replace(record, state=RESTORING, run=request.run))
+        self._pass_over(image.timestamp)
         return RESTORING
 
     def _check_empty(self, ctx: Evaluation) -> None:
@@ -210,11 +201,11 @@ class Restoring:
 
     def _is_empty(self, ctx: Evaluation) -> bool:
         """Return whether the range has no entry of an image, and no older version either."""
-        for span in images.spans(self._range_id, b"", None, of_range=False):
+        for span in images.spans_of_keys():
             if next(ctx.iterate(*span), None) is not None:
                 return False
-        (span,) = images.spans(self._range_id, b"", None, of_range=True)
-        return all(stored is None for _, _, stored in images.walk(ctx, span))
+        (span,) = images.spans_of_range(self._range_id)
+        return all(entry is None for _, entry in images.walk(ctx, span))
 
     def restore(self, ctx: Evaluation, request: RestoreEntries) -> Generator[None, None, None]:
         """Evaluate ``RestoreEntries``, over as many turns as it takes.
@@ -224,18 +215,14 @@ class Restoring:
             ConditionFailed: an entry is there with another value.
             TransactionTooLarge: the chunk is too large.
         """
-        until = keys.u64(self._of_run(ctx, request.run).timestamp)
+        until = keys.u64(_image(self._ingests.of_run(ctx, b"", request.run)).timestamp)
         names, values = request.names, request.stored
-        if not names or len(names) != len(values):
-            raise Invalid("a chunk has names, and a value for each; nothing was changed")
-        if not all(one < other for one, other in pairwise(names)):
-            raise Invalid("the names of a chunk rise; nothing was changed: sort them first")
+        check_sorted("names", names, values)
         size = sum(map(len, names)) + sum(map(len, values)) + len(names) * WRITE_BYTES
         check_size(size, "restore it in smaller chunks")
         ctx.grow(size)
         places = [entries.place_of(name, self._range_id) for name in names]
-        between = ctx.iterate(places[0], places[-1] + b"\x00")
-        is_new = next(between, None) is None
+        is_new = is_empty(ctx, places[0], places[-1] + b"\x00")
         for name, place, stored in zip(names, places, values, strict=True):
             entries.check(name, stored, until)
             value = entries.meant(name, stored, self._range_id)
@@ -251,7 +238,7 @@ class Restoring:
         Raises:
             Invalid: another run has begun, or none.
         """
-        self._of_run(ctx, request.run)
+        self._ingests.of_run(ctx, b"", request.run)
         ctx.writes[self._parts + keys.u32(request.part)] = _encode(request.rows)
 
     def end(self, ctx: Evaluation, request: EndRestore) -> None:
@@ -260,10 +247,10 @@ class Restoring:
         Raises:
             Invalid: another run has begun, or none; or parts or entries are missing.
         """
-        record = self._known(ctx)
-        if record is not None and record.state == DONE and record.run == request.run:
+        known = self._ingests.read(ctx)
+        if known is not None and known.state is IngestState.DONE and known.run == request.run:
             return
-        record = self._of_run(ctx, request.run)
+        known = self._ingests.of_run(ctx, b"", request.run)
         marks = list(ctx.iterate(self._parts, keys.after_prefix(self._parts)))
         rows = sum(_rows.decode(each) for _, each in marks)
         if len(marks) != request.parts or rows != request.rows:
@@ -276,8 +263,8 @@ class Restoring:
         ctx.steps += len(marks)
         ctx.grow(sum(len(place) for place, _ in marks))
         collected = int.from_bytes(ctx.get(self._collected) or b"", "big")
-        ctx.writes[self._collected] = keys.u64(max(collected, record.timestamp))
-        self._put(ctx, msgspec.structs.replace(record, state=DONE, opened=ctx.timestamp))
+        ctx.writes[self._collected] = keys.u64(max(collected, _image(known).timestamp))
+        self._move(ctx, known, IngestEvent.END)
         ctx.after.append(self._refresh)
 
     def abandon(self, ctx: Evaluation, _: AbandonRestore) -> bool:
@@ -286,23 +273,22 @@ class Restoring:
         Raises:
             Invalid: nothing is being restored.
         """
-        record = self._known(ctx)
-        if record is None or record.state == DONE:
-            raise Invalid(
-                "nothing is being restored here; nothing was changed"
-                + ("" if record is None else ": the restore is complete, and the store in use")
-            )
-        if record.state == OPENING:
+        known = self._ingests.read(ctx)
+        if known is None:
+            raise refused(b"", RestoredImage, IngestEvent.ABORT)
+        if known.state is IngestState.DONE:
+            reason = refused(b"", known.source, IngestEvent.ABORT)
+            raise Invalid(f"{reason}: the restore is complete, and the store in use")
+        if known.state is IngestState.OPENING:
             # These entries were committed when the store was closed, and are not of the image.
-            ctx.writes[self._record] = None
+            self._move(ctx, known, IngestEvent.LAST)
             ctx.after.append(self._registry.open)
             return False
-        removed, last = self._remove_some(ctx, record.removed)
+        removed, last = self._remove_some(ctx, known.removed)
         if removed:
-            left = msgspec.structs.replace(record, state=ABANDONING, run=b"", removed=last)
-            self._put(ctx, left)
+            self._move(ctx, known, IngestEvent.ABORT, run=b"", removed=last)
             return True
-        ctx.writes[self._record] = None
+        self._move(ctx, known, IngestEvent.LAST)
         ctx.after.append(self._refresh)
         return False
 
@@ -325,35 +311,20 @@ class Restoring:
 
     def _spans(self) -> list[keys.KeySpan]:
         """Return the spans in which restored entries may be, in order."""
-        return [
-            span
-            for of_range in (True, False)
-            for span in images.spans(self._range_id, b"", None, of_range=of_range)
-        ]
+        return [*images.spans_of_range(self._range_id), *images.spans_of_keys()]
 
     def _is_restored(self, place: bytes) -> bool:
         return place.startswith(self._parts) or (
             entries.table_of(entries.name_of(place)) is not None
         )
 
-    # --- records
+    def _move(self, ctx: Evaluation, known: Ingest, event: IngestEvent, **changes: Any) -> None:
+        self._ingests.move(ctx, b"", known, event, **changes)
 
-    def _known(self, ctx: Evaluation) -> Record | None:
-        packed = ctx.get(self._record)
-        return None if packed is None else _records.decode(packed)
 
-    def _of_run(self, ctx: Evaluation, run: bytes) -> Record:
-        record = self._known(ctx)
-        if record is None or record.state != RESTORING or record.run != run:
-            raise Invalid(
-                "this restore is over, or was abandoned, or another run of it has begun; nothing "
-                "was changed: this task is late"
-            )
-        return record
-
-    def _put(self, ctx: Evaluation, record: Record) -> None:
-        ctx.writes[self._record] = stored = _encode(record)
-        ctx.grow(len(self._record) + len(stored))
+def _image(known: Ingest) -> RestoredImage:
+    assert isinstance(known.source, RestoredImage)
+    return known.source
 
 
 def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
@@ -369,11 +340,11 @@ def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
     return True
 
 
-def _is_closed(record: Record) -> Unavailable:
+def _is_closed(image: RestoredImage) -> Unavailable:
     return Unavailable(
         "the store is being restored, and serves nobody until that is complete; nothing was "
         "changed: let the job 'restore' go on, or abandon it (the export is of "
-        f"{Timestamp(record.timestamp).datetime:%Y-%m-%d %H:%M:%S} UTC)",
+        f"{Timestamp(image.timestamp).datetime:%Y-%m-%d %H:%M:%S} UTC)",
         retry_after=RETRY_SECONDS,
     )
 

@@ -16,11 +16,17 @@ come.
 from __future__ import annotations
 
 from collections.abc import Generator
-from itertools import pairwise
 
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv import keys, versions
-from postroom.messaging.staging_records import LoadRecord, Places, encode, loads
+from postroom.messaging.ingest.machine import (
+    Ingest,
+    IngestEvent,
+    Ingests,
+    IngestState,
+    LoadedSpan,
+)
+from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
 from postroom.messaging.staging_requests import BeginLoad, EndLoad, LoadRows
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry
@@ -30,7 +36,7 @@ class BulkLoads:
     """The bulk loads of one range."""
 
     def __init__(self, range_id: int) -> None:
-        self._at = Places(range_id)
+        self._loads = Ingests(keys.staging_prefix(range_id, keys.STAGED_LOAD), LoadedSpan)
 
     def register(self, registry: Registry) -> None:
         """Register the requests."""
@@ -44,21 +50,20 @@ class BulkLoads:
         Raises:
             Invalid: the span is not empty, or the load was begun with another one.
         """
-        known = self._known(ctx, request.name)
+        known, source = self._loads.read(ctx, request.name), LoadedSpan(request.start, request.end)
         if known is None:
             yield from _check_empty(ctx, request)
-        elif (known.start, known.end) != (request.start, request.end):
+            known = Ingest(IngestState.NONE, source)
+        elif known.source != source:
+            assert isinstance(known.source, LoadedSpan)
             raise Invalid(
                 f"the load {shorten(request.name)} was begun with another span, from "
-                f"{shorten(known.start)} on; nothing was changed: take the same one, or another "
-                "name"
+                f"{shorten(known.source.start)} on; nothing was changed: take the same one, or "
+                "another name"
             )
-        elif known.done:
+        elif known.state is IngestState.DONE:
             return True
-        self._put(
-            ctx, request.name,
-            LoadRecord(request.run, False, ctx.timestamp, request.start, request.end),
-        )  # fmt: skip
+        self._loads.move(ctx, request.name, known, IngestEvent.BEGIN, run=request.run)
         return False
 
     def load(self, ctx: Evaluation, request: LoadRows) -> Generator[None, None, None]:
@@ -72,26 +77,18 @@ class BulkLoads:
         self._check(ctx, request)
         lower, upper = request.keys[0], request.keys[-1]
         span = keys.KeySpan(keys.head_key(lower), keys.data_span(upper + b"\x00", None).lower)
-        ctx.steps += 1
-        if next(ctx.iterate(*span), None) is None:
+        if is_empty(ctx, *span):
             yield from _insert(ctx, request)
         else:
             yield from _insert_one_by_one(ctx, request)
 
     def _check(self, ctx: Evaluation, request: LoadRows) -> None:
-        known = self._known(ctx, request.name)
-        if known is None or known.run != request.run:
-            raise Invalid(
-                f"the load {shorten(request.name)} is over, or another run of it has begun; "
-                "nothing was changed: this task is late"
-            )
-        if not request.keys or len(request.keys) != len(request.values):
-            raise Invalid("a chunk of a load has keys, and a value for each; nothing was changed")
-        if not all(one < other for one, other in pairwise(request.keys)):
-            raise Invalid("the keys of a chunk rise; nothing was changed: sort them first")
+        span = self._loads.of_run(ctx, request.name, request.run).source
+        check_sorted("keys", request.keys, request.values)
+        assert isinstance(span, LoadedSpan)
         last = request.keys[-1]
-        if request.keys[0] < known.start or (known.end is not None and last >= known.end):
-            out = request.keys[0] if request.keys[0] < known.start else last
+        if request.keys[0] < span.start or (span.end is not None and last >= span.end):
+            out = request.keys[0] if request.keys[0] < span.start else last
             raise Invalid(
                 f"the key {shorten(out)} is outside of the span of the load "
                 f"{shorten(request.name)}; nothing was changed: give a span that has all keys"
@@ -99,24 +96,14 @@ class BulkLoads:
 
     def end(self, ctx: Evaluation, request: EndLoad) -> bool:
         """Evaluate ``EndLoad``; return whether the run was the present one."""
-        known = self._known(ctx, request.name)
+        known = self._loads.read(ctx, request.name)
         if known is None or known.run != request.run:
             return False
-        if not request.keep:
-            ctx.writes[self._at.load(request.name)] = None
-            return True
+        event = IngestEvent.END if request.done else IngestEvent.ABORT
         # The name of a finished load is kept for a time, to tell clients that repeat the load.
-        record = LoadRecord(b"", request.done, ctx.timestamp, known.start, known.end)
-        self._put(ctx, request.name, record)
+        event = event if request.keep else IngestEvent.LAST
+        self._loads.move(ctx, request.name, known, event, run=b"")
         return True
-
-    def _known(self, ctx: Evaluation, name: bytes) -> LoadRecord | None:
-        stored = ctx.get(self._at.load(name))
-        return None if stored is None else loads.decode(stored)
-
-    def _put(self, ctx: Evaluation, name: bytes, record: LoadRecord) -> None:
-        ctx.writes[self._at.load(name)] = stored = encode(record)
-        ctx.grow(len(name) + len(stored) + WRITE_BYTES)
 
 
 def _check_empty(ctx: Evaluation, request: BeginLoad) -> Generator[None, None, None]:

@@ -47,37 +47,34 @@ import msgspec
 from postroom.errors import Error, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.messaging.requests import EnqueueMessage, Executable
-from postroom.messaging.staging_leftovers import Leftovers
-from postroom.messaging.staging_records import (
-    OPEN,
-    PUBLISHED,
+from postroom.messaging.ingest.machine import (
+    TRANSITIONS,
+    Ingest,
+    IngestEvent,
+    IngestState,
+    StagedBatch,
+    refused,
+)
+from postroom.messaging.ingest.records import (
+    AppliedUpTo,
     AttemptRecord,
-    JobRecord,
-    Position,
     QueryRecord,
-    attempts,
-    encode,
+    StagedRecords,
+    StepRoom,
+    batch_of,
     rows,
     winners,
 )
+from postroom.messaging.queues.requests import EnqueueInQueue
+from postroom.messaging.requests import EnqueueMessage, Executable
 from postroom.messaging.staging_requests import (
-    AbortStaged,
     ApplyStaged,
     ForgetQuery,
     PublishStaged,
-    ReadStaging,
     StageRows,
-    SweepStaged,
     Winner,
 )
-from postroom.messaging.staging_steps import (
-    Room,
-    check_chunks,
-    check_rows,
-    read,
-)
+from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry, WriteEvaluator
 
@@ -87,19 +84,19 @@ _TOUCHED_SECONDS: Final = 60.0
 Steps = Generator[None, None, Any]
 
 
-class StagedBatches(Leftovers):
+class StagedBatches:
     """The staged rows of one range, and their publication.
 
     Args:
-        range_id: the id of the range.
+        records: the records of the range.
         dead_letters: the dead letters, for rows that cannot be carried out.
         writes: the evaluators that carry out rows.
     """
 
     def __init__(
-        self, range_id: int, dead_letters: DeadLetters, writes: dict[type, WriteEvaluator]
+        self, records: StagedRecords, dead_letters: DeadLetters, writes: dict[type, WriteEvaluator]
     ) -> None:
-        super().__init__(range_id)
+        self._at = records
         self._dead_letters = dead_letters
         self._writes = writes
 
@@ -109,12 +106,9 @@ class StagedBatches(Leftovers):
             StageRows: self.stage,
             PublishStaged: self.publish,
             ApplyStaged: self.apply,
-            AbortStaged: self.abort,
-            SweepStaged: self.sweep,
             ForgetQuery: self.forget,
         }
         registry.writes.update(evaluators)
-        registry.reads[ReadStaging] = lambda view, request: read(view, self._at, request)
 
     # --- staging
 
@@ -124,37 +118,32 @@ class StagedBatches(Leftovers):
         Raises:
             Invalid: the job was aborted, or these are no rows.
         """
-        if self._is_over(ctx, request.query, request.batch):
+        if self._at.is_over(ctx, request.query, request.batch):
             return False
         self._check_open(ctx, request)
         place = self._at.chunk(request.job, request.attempt, request.number)
         if ctx.get(place) is not None:
             return None  # sent again
         check_rows(request.rows)
-        counted = self._at.attempt(request.job, request.attempt)
-        stored = ctx.get(counted)
-        known = AttemptRecord(0, 0) if stored is None else attempts.decode(stored)
+        known = self._at.attempt(ctx, request.job, request.attempt)
         ctx.writes[place] = request.rows
-        ctx.writes[counted] = encode(
-            AttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
-        )
+        ctx.grow(len(request.rows) + len(place) + 3 * WRITE_BYTES)
+        more = AttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
+        self._at.put(ctx, self._at.attempts + request.job + request.attempt, more)
         ctx.steps += 4
-        ctx.grow(len(request.rows) + len(place) + len(counted) + 4 * WRITE_BYTES)
         return None
 
     def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
         """Check that the job may stage; create its record if there is none."""
-        job = self._job(ctx, request.job)
-        if job is not None and job.state != OPEN:
-            raise Invalid(
-                f"the job that this task belongs to (batch {request.batch} of "
-                f"{shorten(request.query)}) was aborted; nothing was staged: this task is late"
-            )
-        if job is not None and (job.query, job.batch) != (request.query, request.batch):
+        batch = StagedBatch(request.query, request.batch, request.sink)
+        known = self._at.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        if IngestEvent.ADD not in TRANSITIONS[StagedBatch][known.state]:
+            raise refused(request.job, batch, IngestEvent.ADD)
+        if not _is_of(known, request):
             raise Invalid("this job writes another batch; nothing was staged: make up a new job")
-        if job is None or ctx.timestamp - job.at > from_seconds(_TOUCHED_SECONDS):
-            made = JobRecord(OPEN, ctx.timestamp, request.query, request.batch, request.sink)
-            self._put(ctx, self._at.job(request.job), made)
+        is_new = known.state is IngestState.NONE
+        if is_new or ctx.timestamp - known.at > from_seconds(_TOUCHED_SECONDS):
+            self._at.jobs.move(ctx, request.job, known, IngestEvent.ADD)
 
     # --- publishing
 
@@ -165,7 +154,7 @@ class StagedBatches(Leftovers):
             Invalid: the job was aborted, or something is missing; or the batch before is not
                 applied yet.
         """
-        query = self._query(ctx, request.query)
+        query = self._at.query(ctx, request.query)
         if query is not None:
             if request.batch <= query.batch:
                 return [False, query.position is not None]
@@ -174,43 +163,31 @@ class StagedBatches(Leftovers):
                     f"batch {query.batch} of {shorten(request.query)} is not applied yet; nothing "
                     "was published: finish that first (db.staging.finish)"
                 )
+        batch = StagedBatch(request.query, request.batch, b"")
+        job = self._at.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        _check_names(request, job)
+        self._at.jobs.move(ctx, request.job, job, IngestEvent.END, source=batch)
         yield from self._check_complete(ctx, request)
-        position = Position(request.job)
-        record = QueryRecord(request.batch, ctx.timestamp, request.once, position)
-        self._put(ctx, self._at.query(request.query), record)
-        self._put(ctx, self._at.winners(request.query), request.winners)
-        self._put(
-            ctx, self._at.job(request.job),
-            JobRecord(PUBLISHED, ctx.timestamp, request.query, request.batch, b""),
-        )  # fmt: skip
+        record = QueryRecord(request.batch, ctx.timestamp, request.once, AppliedUpTo(request.job))
+        self._at.put(ctx, self._at.queries + request.query, record)
+        self._at.put(ctx, self._at.publications + request.query, request.winners)
         more = yield from self._step(ctx, request.query, record, request.winners)
         return [True, more]
 
     def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
-        """Check that all attempts are there, each once, and of this batch."""
-        job = self._job(ctx, request.job)
-        if job is not None and (job.query, job.batch) != (request.query, request.batch):
-            raise Invalid("this job writes another batch; nothing was published: name its own job")
-        if len({winner.attempt for winner in request.winners}) != len(request.winners):
-            raise Invalid("an attempt can be published once; nothing was changed: name each once")
-        if job is not None and job.state != OPEN:
-            raise Invalid(
-                f"the job was aborted before its batch {request.batch} of "
-                f"{shorten(request.query)} was published; nothing was changed: run it again"
-            )
+        """Check that all chunks of all attempts are there."""
         for winner in request.winners:
-            stored = ctx.get(self._at.attempt(request.job, winner.attempt))
-            check_chunks(request, winner, stored)
+            check_chunks(request, winner, self._at.attempt(ctx, request.job, winner.attempt))
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
 
     def apply(self, ctx: Evaluation, request: ApplyStaged) -> Generator[None, None, bool]:
         """Evaluate ``ApplyStaged``; return whether there is more to apply."""
-        record = self._query(ctx, request.query)
+        record = self._at.query(ctx, request.query)
         if record is None or record.position is None:
             return False
-        stored = ctx.get(self._at.winners(request.query))
+        stored = ctx.get(self._at.publications + request.query)
         won = [] if stored is None else winners.decode(stored)
         more: bool = yield from self._step(ctx, request.query, record, won)
         return more
@@ -221,12 +198,14 @@ class StagedBatches(Leftovers):
         """Apply some rows; if there are none left, delete some of the staged records."""
         position = record.position
         assert position is not None
-        room = Room(ctx)
+        room = StepRoom(ctx)
         while position.winner < len(won) and room.is_left():
             position = yield from self._apply_chunk(ctx, won[position.winner], position, room)
-        if position.winner == len(won) and self._drop(ctx, position.job, room):
-            ctx.writes[self._at.winners(query)] = None
-            ctx.writes[self._at.job(position.job)] = None
+        if position.winner == len(won) and self._at.drop(ctx, position.job, room):
+            ctx.writes[self._at.publications + query] = None
+            job = self._at.jobs.read(ctx, position.job)
+            if job is not None:
+                self._at.jobs.move(ctx, position.job, job, IngestEvent.LAST)
             self._remember(ctx, query, record, None, room.dead)
             return False
         self._remember(ctx, query, record, position, room.dead)
@@ -237,15 +216,15 @@ class StagedBatches(Leftovers):
         ctx: Evaluation,
         query: bytes,
         record: QueryRecord,
-        position: Position | None,
+        position: AppliedUpTo | None,
         died: int,
     ) -> None:
         changed = msgspec.structs.replace(record, position=position, dead=record.dead + died)
-        self._put(ctx, self._at.query(query), changed)
+        self._at.put(ctx, self._at.queries + query, changed)
 
     def _apply_chunk(
-        self, ctx: Evaluation, winner: Winner, position: Position, room: Room
-    ) -> Generator[None, None, Position]:
+        self, ctx: Evaluation, winner: Winner, position: AppliedUpTo, room: StepRoom
+    ) -> Generator[None, None, AppliedUpTo]:
         """Apply as many rows of a chunk as there is room for; return where to go on."""
         place = self._at.chunk(position.job, winner.attempt, position.chunk)
         stored = ctx.get(place)
@@ -262,9 +241,9 @@ class StagedBatches(Leftovers):
         ctx.writes[place] = None
         ctx.grow(len(place))
         if position.chunk + 1 < winner.chunks:
-            return Position(position.job, position.winner, position.chunk + 1)
-        ctx.writes[self._at.attempt(position.job, winner.attempt)] = None
-        return Position(position.job, position.winner + 1)
+            return AppliedUpTo(position.job, position.winner, position.chunk + 1)
+        ctx.writes[self._at.attempts + position.job + winner.attempt] = None
+        return AppliedUpTo(position.job, position.winner + 1)
 
     def _carry_out(self, ctx: Evaluation, request: Any) -> bool:
         """Carry out a row; return whether it became a dead letter.
@@ -292,7 +271,7 @@ class StagedBatches(Leftovers):
         Raises:
             Invalid: its last batch is not applied yet.
         """
-        record = self._query(ctx, request.query)
+        record = self._at.query(ctx, request.query)
         if record is None:
             return False
         if record.position is not None:
@@ -300,5 +279,57 @@ class StagedBatches(Leftovers):
                 f"batch {record.batch} of {shorten(request.query)} is not applied yet; nothing was "
                 "forgotten: finish that first (db.staging.finish)"
             )
-        ctx.writes[self._at.query(request.query)] = None
+        ctx.writes[self._at.queries + request.query] = None
         return True
+
+
+def _check_names(request: PublishStaged, job: Ingest) -> None:
+    """Check that the attempts are of this batch, and named once each.
+
+    Raises:
+        Invalid: they are not.
+    """
+    if not _is_of(job, request):
+        raise Invalid("this job writes another batch; nothing was published: name its own job")
+    if len({winner.attempt for winner in request.winners}) != len(request.winners):
+        raise Invalid("an attempt can be published once; nothing was changed: name each once")
+
+
+def _is_of(job: Ingest, request: StageRows | PublishStaged) -> bool:
+    """Return whether a job writes the batch of a request."""
+    batch = batch_of(job)
+    return (batch.query, batch.number) == (request.query, request.batch)
+
+
+def check_rows(packed: bytes) -> None:
+    """Check that these are rows, and that they can be carried out.
+
+    Raises:
+        Invalid, ValueTooLarge: they are not, or cannot.
+    """
+    try:
+        decoded = rows.decode(packed)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Invalid(f"these are no rows: {error}; nothing was staged") from error
+    for row in decoded:
+        if isinstance(row, EnqueueMessage | EnqueueInQueue):
+            check_headers(row.headers, row.key)
+
+
+def check_chunks(request: PublishStaged, winner: Winner, known: AttemptRecord) -> None:
+    """Check that all chunks of an attempt are there, by its record, numbered without gaps.
+
+    Raises:
+        Invalid: some are missing.
+    """
+    if known.chunks != winner.chunks:
+        raise Invalid(
+            f"of what was staged for batch {request.batch} of {shorten(request.query)}, "
+            f"{known.chunks} of {winner.chunks} chunks of a task are there: it was too old, and "
+            "deleted; nothing was changed: run the job again"
+        )
+    if known.end != known.chunks:
+        raise Invalid(
+            f"the {known.chunks} chunks of a task have gaps in their numbers; nothing was changed: "
+            "number them from 0 on, and run the job again"
+        )
