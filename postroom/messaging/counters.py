@@ -82,10 +82,8 @@ class Conservation:
         self.applied = Counters()
 
     def register(self, registry: Registry) -> None:
-        """Register the finisher and the read of the counters."""
-        registry.finishers.append(self.finish)
+        """Register the read of the counters."""
         registry.reads[ReadCounters] = lambda _, __: self.applied
-        registry.on_lease.append(self.restart)
 
     def restart(self, stored: Reader) -> None:
         """Read the stored counters."""

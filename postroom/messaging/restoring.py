@@ -149,9 +149,8 @@ class Restoring:
             EndRestore: self.end,
             AbandonRestore: self.abandon,
         }
-        registry.on_lease.insert(0, self._restart)  # first, so that the others know
 
-    def _restart(self, stored: Reader) -> None:
+    def restart(self, stored: Reader) -> None:
         """Open or close the range as its record says."""
         packed = stored.get(self._record)
         record = None if packed is None else _records.decode(packed)

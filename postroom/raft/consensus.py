@@ -45,7 +45,7 @@ from postroom.raft.outgoing import Outgoing
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
-from postroom.raft.transport import Transport
+from postroom.raft.transport import NoPeers, Transport
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
@@ -85,6 +85,7 @@ class Consensus:
         """Create a set without open groups."""
         self._engine = engine
         self._transport = transport
+        self._is_alone = isinstance(transport, NoPeers)
         self._node_id = node_id
         self._monotonic = monotonic
         self._random = random
@@ -211,10 +212,8 @@ class Consensus:
         if self.failed is not None:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
-        self._outgoing.begin_turn()
-        self._receive(now)
-        if self._has_peers:
-            self._look_around(now)
+        if not self._is_alone:
+            self._listen(now)
         if self._alarms:
             self._ring(now)
         writes: WriteSet = {}
@@ -237,6 +236,13 @@ class Consensus:
         if self._peers_changed:
             self._count_peers()
         return writes
+
+    def _listen(self, now: float) -> None:
+        """Receive the frames that have come, and look after peers that are silent."""
+        self._outgoing.begin_turn()
+        self._receive(now)
+        if self._has_peers:
+            self._look_around(now)
 
     def send_early(self) -> None:
         """Send the append messages of leaders, between ``stage`` and the write.
@@ -301,11 +307,11 @@ class Consensus:
 
         The time is one of the monotonic clock.
         """
-        if self._ready or self._outgoing.waits or self._intake.waits:
+        if self._ready or (not self._is_alone and (self._outgoing.waits or self._intake.waits)):
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
-        beat_at = self._liveness.deadline()
+        beat_at = None if self._is_alone else self._liveness.deadline()
         if not self._alarms:
             return beat_at
         return self._alarms[0][0] if beat_at is None else min(beat_at, self._alarms[0][0])
@@ -361,7 +367,7 @@ class Consensus:
 
     def _look_around(self, now: float) -> None:
         """Once a heartbeat, find silent nodes and decide to send beats."""
-        beat_at = self._liveness.deadline()
+        beat_at = None if self._is_alone else self._liveness.deadline()
         if beat_at is None or now < beat_at:
             return
         self._beats = True

@@ -35,7 +35,7 @@ PAGE_BYTES: Final = 1024 * 1024
 """Of a page, if the request does not say."""
 
 
-class Bulk:
+class BulkReads:
     """See the module.
 
     Args:

@@ -15,7 +15,7 @@ meets a second lock does a commit lock what it writes, key by key, so that it co
 A commit whose transaction has read the key has lost when the key changes. It is told at once,
 wherever it stands: its next attempt asks for the lock, and stands in line for that only.
 
-Evaluating answers nobody (:mod:`.together`). So a commit that must wait is put in line when its
+Evaluating answers nobody (:mod:`.turn`). So a commit that must wait is put in line when its
 proposal has ended. By then the lock may be free again.
 """
 
@@ -28,13 +28,13 @@ from postroom.errors import TransactionConflict, TransactionTooLarge, Unavailabl
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
+from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.deadlines import Deadlines
-from postroom.ranges.fair_queue import FairQueue
-from postroom.ranges.holders import Holders
-from postroom.ranges.host import Host
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.memory import Holders
+from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction
 
@@ -70,7 +70,6 @@ class CommitWaits:
         self._touches = registry.touches
         self._waiting = reads.waiting
         self._reads = reads
-        reads.look_at_commit = self.look
         self.locks = self._locks = LockTable(reads.waiting)
         self._holders = holders
         self._monotonic = host.monotonic
@@ -88,10 +87,7 @@ class CommitWaits:
         return len(self._deadlines)
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
-        registry.on_lease_end.append(self._clear)
-        registry.on_given_up.append(self._given_up)
-        registry.on_applied.append(self._hear)
+        """Register the count of the commits that wait."""
         registry.sizes["commits that wait for locks"] = self.__len__
 
     # --- in line
@@ -133,7 +129,7 @@ class CommitWaits:
             self._has_read[id(request)] = head = keys.head_key(token)
             self._readers.setdefault(head, {})[id(request)] = call
 
-    def _hear(self, written: WriteSet) -> None:
+    def hear(self, written: WriteSet) -> None:
         """A proposal has written this: those in line that had read it have lost."""
         if not self._readers:
             return
@@ -207,7 +203,7 @@ class CommitWaits:
 
     def answered(self, call: Call) -> None:
         """A commit that has waited was told its end: those behind it are looked at."""
-        self._given_up(call.request)
+        self.given_up(call.request)
         token = self._waiting.leave(call)
         if token is not None:
             self._waiting.wake(token)
@@ -217,7 +213,7 @@ class CommitWaits:
         self._locks.waits_no_more(call.request)
         token, is_commit = call.token, type(call.request) is CommitTransaction
         if is_commit:
-            self._given_up(call.request)
+            self.given_up(call.request)
             self._waiting.leave(call)
         else:
             self._reads.cancel(call)
@@ -233,7 +229,7 @@ class CommitWaits:
                     self.refuse(call, wounded(token))
         self._release(transaction_id)
 
-    def _given_up(self, request: object) -> None:
+    def given_up(self, request: object) -> None:
         """Nobody waits for it any more."""
         if isinstance(request, CommitTransaction):
             self._deadlines.cancel(id(request))
@@ -258,7 +254,7 @@ class CommitWaits:
             else:
                 self.refuse(call, too_late(call.token))
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         """None of them waits any more."""
         self._deadlines.clear()
         for each in (self.calls, self._readers, self._has_read):

@@ -30,8 +30,8 @@ from postroom.ranges.accounting import accounting, read_metrics
 from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
-from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.memory import Holders
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
@@ -295,10 +295,6 @@ class Reads:
             Unprotect: self.unprotect,
         }
         registry.locking |= {GetForUpdate, Lock}
-        registry.on_lease.append(lambda _: self._forget())
-        registry.on_lease_end.append(self._forget)
-        registry.on_release.append(self._locks.release)
-        registry.on_given_up.append(self._given_up)
         registry.sizes |= {
             "locks": self._locks.__len__,
             "lock waits": lambda: self._locks.waits,
@@ -306,11 +302,13 @@ class Reads:
             "engine snapshots": lambda: self._protections.whole,
         }
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all locks and protections: a lease has begun or ended."""
         self._locks.clear()
         self._protections.clear()
 
-    def _given_up(self, request: object) -> None:
+    def given_up(self, request: object) -> None:
+        """Note that a request waits for its lock no more."""
         if isinstance(request, GetForUpdate | Lock):
             self._locks.waits_no_more(request)
 

@@ -34,7 +34,7 @@ import msgspec
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader, WriteSet
+from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
@@ -57,7 +57,7 @@ TOKEN: Final = "a change is committed"
 """For this wait watches that came when changes were not kept yet."""
 
 
-class Signal(Protocol):
+class FeedSignal(Protocol):
     """Set when something has begun to be kept."""
 
     def set(self) -> None:
@@ -82,7 +82,7 @@ class ChangeFeed:
         applied: Callable[[], int],
         protections: Protections,
         waiting: Waiting,
-        watched: Signal,
+        watched: FeedSignal,
     ) -> None:
         self._applied = applied
         self._protections = protections
@@ -91,7 +91,7 @@ class ChangeFeed:
         self._asked = False
         self._recent: list[Change] = []
         self._bytes = 0
-        self._floor: int | None = None
+        self.floor: int | None = None
         self._hit: dict[Span, list[Change]] = {}
         self._news: dict[Span, list[Change]] = {}
         self._before = 0
@@ -104,9 +104,6 @@ class ChangeFeed:
     def register(self, registry: Registry) -> None:
         """Adds it to ``registry``."""
         registry.reads[ScanChanges] = self.read
-        registry.finishers.append(self._follow)
-        registry.on_applied.append(self._look_again)
-        registry.on_lease.append(self._begin_anew)
 
     def read(self, view: View, request: ScanChanges) -> Changes | Generator[None, None, Changes]:
         """The changes after ``request.after``, up to what is applied now."""
@@ -115,12 +112,12 @@ class ChangeFeed:
         # will have a later timestamp.
         quiet = until if request.wait or view.in_flight or view.before else max(until, view.now)
         self._asked = True
-        if self._floor is None and not view.in_flight and not view.before:
+        if self.floor is None and not view.in_flight and not view.before:
             # What is under way, or just being completed, was evaluated when nobody watched: it will
             # not be remembered.
-            self._floor = until
+            self.floor = until
             self._watched.set()
-        if self._floor is None or request.after < self._floor:
+        if self.floor is None or request.after < self.floor:
             return self._from_versions(view, request, until, quiet)
         return self._answer(request, self._from_memory(view, request, until), until, quiet)
 
@@ -128,16 +125,16 @@ class ChangeFeed:
         self, request: ScanChanges, changes: list[Change], until: int, quiet: int
     ) -> Changes:
         if request.wait and not changes and not self._is_behind(request, until):
-            raise MustWait(TOKEN if self._floor is None else _token(request))
+            raise MustWait(TOKEN if self.floor is None else _token(request))
         return _bounded(changes, until if changes else quiet)
 
     def _is_behind(self, request: ScanChanges, until: int) -> bool:
         """Return whether a watch that has seen everything up to ``until`` says so now: its client
         would fall back behind what is remembered, and in the end behind what is collected.
         """
-        if self._floor is None:
+        if self.floor is None:
             return False  # what is under way will wake it
-        return request.after < max(self._floor, until - from_seconds(REFRESH_SECONDS))
+        return request.after < max(self.floor, until - from_seconds(REFRESH_SECONDS))
 
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[Change]:
         start, end, after = request.start, request.end, request.after
@@ -188,16 +185,16 @@ class ChangeFeed:
             )
         self._protections.check_replaced(request.after)
 
-    def _follow(self, ctx: Evaluation) -> None:
+    def follow(self, ctx: Evaluation) -> None:
         """While somebody watches, what the proposal changes is remembered once it is applied."""
-        if self._floor is not None:
+        if self.floor is not None:
             staged, before = ctx.staged, self._applied()
             last = ctx.last_commit
             ctx.after.append(lambda: self._hear(_changes(staged, before), before, last))
 
     def _hear(self, changes: list[Change], before: int, last: int) -> None:
         """Remember changes that are applied, and note which of those that watch they concern."""
-        if self._floor is None:
+        if self.floor is None:
             return  # forgotten meanwhile
         self._before, watched = before, self._waiting.watched
         changes.sort(key=lambda change: (change.timestamp, change.key))
@@ -209,7 +206,7 @@ class ChangeFeed:
                     self._hit.setdefault(span, []).append(change)
         self._remember(changes, last)
 
-    def _look_again(self, _: WriteSet) -> None:
+    def look_again(self) -> None:
         """What was heard is applied: look at those that it concerns."""
         waiting = self._waiting
         self._news, self._hit = self._hit, {}
@@ -226,7 +223,7 @@ class ChangeFeed:
         if len(changes) > CHANGES_MAX:
             # Most of them would be dropped at once: who has not seen it scans.
             self._forget()
-            self._floor = last
+            self.floor = last
             return
         self._recent += changes
         self._bytes += sum(map(size_of, changes))
@@ -240,11 +237,11 @@ class ChangeFeed:
         while size > FEED_BYTES_MAX // 2:
             size -= size_of(self._recent[dropped])
             dropped += 1
-        self._floor = self._recent[dropped - 1].timestamp
+        self.floor = self._recent[dropped - 1].timestamp
         del self._recent[:dropped]
         self._bytes = size
 
-    def _begin_anew(self, _: Reader) -> None:
+    def begin_anew(self) -> None:
         """A new lease, or other data: those that wait, if any, look at it afresh."""
         self._forget()
         self._before = 0
@@ -253,14 +250,14 @@ class ChangeFeed:
     def _forget(self) -> None:
         self._recent = []
         self._bytes = 0
-        self._floor = None
+        self.floor = None
 
     async def forget_when_idle(self, sleep: Callable[[float], Awaitable[None]]) -> None:
         """A service of the leaseholder: what nobody watches any more is not kept."""
         try:
             while True:
                 await self._watched.wait(_IDLE_WAIT_SECONDS)
-                while self._floor is not None:
+                while self.floor is not None:
                     self._asked = False
                     await sleep(IDLE_SECONDS)
                     await self._refresh(sleep)

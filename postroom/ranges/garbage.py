@@ -25,7 +25,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.position_records import Positions
+from postroom.ranges.position_records import PositionRecords
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Collected, CollectGarbage
@@ -41,7 +41,7 @@ _lists = msgspec.msgpack.Decoder(list[bytes])
 class GarbageLists:
     """Writes a list for each proposal, and evaluates ``CollectGarbage``."""
 
-    def __init__(self, range_id: int, protections: Protections, positions: Positions) -> None:
+    def __init__(self, range_id: int, protections: Protections, positions: PositionRecords) -> None:
         self._prefix = keys.garbage_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
@@ -50,12 +50,11 @@ class GarbageLists:
         self._from = self._prefix
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``. Lists come last, after other finishers' garbage."""
+        """Register the collection."""
         registry.commands[CollectGarbage] = self.collect
-        registry.finishers.append(self.finish)
-        registry.on_lease.append(self._restart)
 
-    def _restart(self, stored: Reader) -> None:
+    def restart(self, stored: Reader) -> None:
+        """Begin with a new lease."""
         self._from = self._prefix
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
 

@@ -14,7 +14,7 @@ A new leader asks as soon as it may: there may be messages to deliver. After tha
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
 without asking (*rest*).
 
-:mod:`.lease_holder` says what is held, and until when. Here it is decided what to do about it; the
+:mod:`.lease` says what is held, and until when. Here it is decided what to do about it; the
 replica proposes that like any other command.
 """
 
@@ -27,11 +27,11 @@ from typing import Final, Protocol
 
 from postroom.raft.group import Group
 from postroom.ranges import lease as leases
-from postroom.ranges.host import Host
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
+from postroom.ranges.ports import Host
 
 
-class State(IntEnum):
+class HandoverState(IntEnum):
     """Whether the lease is being given away."""
 
     KEEPING = auto()
@@ -39,7 +39,7 @@ class State(IntEnum):
     GIVEN_BACK = auto()
 
 
-class Event(IntEnum):
+class HandoverEvent(IntEnum):
     """What happens to that."""
 
     HAND_OVER = auto()
@@ -53,30 +53,30 @@ class Event(IntEnum):
 
 
 TRANSITIONS: Final = MappingProxyType({
-    State.KEEPING: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.KEEPING,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.KEEPING: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.KEEPING,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
-    State.GIVING_BACK: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.GIVE_BACK: State.GIVEN_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.GIVING_BACK,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.GIVING_BACK: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.GIVE_BACK: HandoverState.GIVEN_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.GIVING_BACK,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
-    State.GIVEN_BACK: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.KEEPING,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.GIVEN_BACK: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.KEEPING,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
 })  # fmt: skip
 """What each event leads to; what is not in it cannot happen."""
 
 
-class Owner(Protocol):
+class LeaseOwner(Protocol):
     """What this asks of its replica."""
 
     group: Group
@@ -108,18 +108,18 @@ class LeaseAcquisition:
         hands_over: whether the lease is to be given back; each turn looks several times.
     """
 
-    def __init__(self, lease_holder: LeaseHolder, host: Host, owner: Owner) -> None:
+    def __init__(self, lease_holder: LeaseHolder, host: Host, owner: LeaseOwner) -> None:
         self._lease_holder = lease_holder
         self._host = host
         self._owner = owner
         self.wanted = False
-        self.state = State.KEEPING
+        self.state = HandoverState.KEEPING
         self.hands_over = False
         self._when_given_back: Callable[[], None] | None = None
 
-    def _to(self, event: Event) -> None:
+    def _to(self, event: HandoverEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
-        self.hands_over = self.state is State.GIVING_BACK
+        self.hands_over = self.state is HandoverState.GIVING_BACK
 
     def _waiting(self) -> Callable[[], None] | None:
         """Who waits for the lease to be given back, and does not any more."""
@@ -129,7 +129,7 @@ class LeaseAcquisition:
     # --- when
 
     def _must_not_ask(self) -> bool:
-        return self.state is not State.KEEPING or not self._owner.group.has_applied_own_term
+        return self.state is not HandoverState.KEEPING or not self._owner.group.has_applied_own_term
 
     def deadline(self) -> float | None:
         """When this leader may ask; ``None``: it need not, or must not."""
@@ -192,20 +192,20 @@ class LeaseAcquisition:
         if not self._owner.group.is_leader:
             done()
             return
-        self._to(Event.HAND_OVER)
+        self._to(HandoverEvent.HAND_OVER)
         self._when_given_back = done
         self._host.wake(urgent=True)
 
     def resume(self) -> None:
         """Nobody took over: serve again."""
-        self._to(Event.RESUME)
+        self._to(HandoverEvent.RESUME)
         self._waiting()
         self.wanted = self._owner.group.is_leader
         self._host.wake(urgent=True)
 
     def give_back(self) -> None:
         """It is the turn in which the lease is given back."""
-        self._to(Event.GIVE_BACK)
+        self._to(HandoverEvent.GIVE_BACK)
         done = self._waiting()
         assert done is not None
         if not self._lease_holder.has_lease:
@@ -218,7 +218,7 @@ class LeaseAcquisition:
     def on_leadership(self, leads: bool) -> None:
         """This member has begun or ceased to lead."""
         self.wanted = leads
-        self._to(Event.ELECTED if leads else Event.DEPOSED)
+        self._to(HandoverEvent.ELECTED if leads else HandoverEvent.DEPOSED)
         if not leads:
             self._owner.stop_serving()
             done = self._waiting()
@@ -226,4 +226,4 @@ class LeaseAcquisition:
                 done()
 
 
-__all__ = ["TRANSITIONS", "Event", "LeaseAcquisition", "State"]
+__all__ = ["TRANSITIONS", "HandoverEvent", "HandoverState", "LeaseAcquisition"]

@@ -28,11 +28,11 @@ from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
+from postroom.ranges.admission import FairCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
-from postroom.ranges.fair_calls import FairCalls
-from postroom.ranges.host import Host
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
+from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Value
 from postroom.ranges.waiting import Waiting
@@ -60,6 +60,7 @@ class LocalReads:
         offers: what was read beside whoever evaluates, for the cache.
         is_stopped: nothing is read any more.
         look_at_commit: looks at a commit that is first in line for what may be free.
+        given_up: told of a request that had to wait, and is waited for no more.
         translate: turns what a read has raised into what its caller is told.
     """
 
@@ -89,6 +90,7 @@ class LocalReads:
         self.waiting = Waiting(self._look_again)
         self.is_stopped = False
         self.look_at_commit: Callable[[Call], None]
+        self.given_up: Callable[[object], None]
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
         self._generation = 0
         self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_KEPT)
@@ -175,8 +177,7 @@ class LocalReads:
             return waited  # it is in the queue, or under evaluation: it is told of its end there
         if self.waiting.cancel(call):
             waited = True
-            for give_up in self._registry.on_given_up:
-                give_up(call.request)
+            self.given_up(call.request)
         return waited
 
     # --- a turn

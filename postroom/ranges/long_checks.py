@@ -25,10 +25,10 @@ from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
+from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.fair_queue import FairQueue
-from postroom.ranges.registry import ChecksFirst, Registry
+from postroom.ranges.registry import ChecksFirst
 
 
 class Checking:
@@ -129,7 +129,7 @@ class LongChecks:
     """All of them.
 
     Args:
-        registry: has what begins them.
+        commit_checks: begins them.
         reader: the applied state.
 
     Attributes:
@@ -137,8 +137,8 @@ class LongChecks:
             look at.
     """
 
-    def __init__(self, registry: Registry, reader: Reader) -> None:
-        self._registry = registry
+    def __init__(self, commit_checks: ChecksFirst, reader: Reader) -> None:
+        self._commit_checks = commit_checks
         self._reader = reader
         self.waiting: dict[str, FairQueue] = {}
         self.current: dict[str, LongCheck] = {}
@@ -167,8 +167,8 @@ class LongChecks:
         check = self.current.get(principal)
         if check is None:
             call = queue.popleft()
-            checks = self._registry.checks_first[type(call.request)]
-            check = self.current[principal] = LongCheck(call, checks, self._reader, last_commit)
+            check = LongCheck(call, self._commit_checks, self._reader, last_commit)
+            self.current[principal] = check
         steps = 0 if check.is_done() else check.go_on()
         is_done = check.is_done()
         if is_done:

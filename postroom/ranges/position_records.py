@@ -29,7 +29,7 @@ _STEPS_PER_RECORD: Final = 4
 """Records are looked through this many to a step."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class PositionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What is stored of a position.
 
     Attributes:
@@ -43,10 +43,10 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.encode
-_records = msgspec.msgpack.Decoder(Record)
+_records = msgspec.msgpack.Decoder(PositionRecord)
 
 
-class Positions:
+class PositionRecords:
     """See the module.
 
     Args:
@@ -78,7 +78,7 @@ class Positions:
         known = None if packed is None else _records.decode(packed)
         if known is not None and self._is_over(known, ctx.timestamp):
             known = None
-        ctx.scratch.pop(Positions, None)
+        ctx.scratch.pop(PositionRecords, None)
         ctx.grow(2 * len(key))
         if not request.seconds:
             if packed is not None:
@@ -90,7 +90,7 @@ class Positions:
         anew = known is None or known.timestamp != request.timestamp
         since = ctx.timestamp if known is None or anew else known.since
         until = since + from_seconds(request.seconds)
-        ctx.writes[key] = _encode(Record(request.timestamp, since, until))
+        ctx.writes[key] = _encode(PositionRecord(request.timestamp, since, until))
         return known is not None
 
     def _check_readable(self, ctx: Evaluation, timestamp: int) -> None:
@@ -138,7 +138,7 @@ class Positions:
 
         That is a protected one, or a position.
         """
-        looked_at, oldest = ctx.scratch.get(Positions, (0, 0))
+        looked_at, oldest = ctx.scratch.get(PositionRecords, (0, 0))
         if looked_at != ctx.timestamp:
             kept = (
                 record.timestamp
@@ -146,7 +146,7 @@ class Positions:
                 if not self._is_over(record, ctx.timestamp)
             )
             oldest = min(kept, default=ctx.timestamp)
-            ctx.scratch[Positions] = ctx.timestamp, oldest
+            ctx.scratch[PositionRecords] = ctx.timestamp, oldest
         return self._protections.limit(min(threshold, oldest))
 
     def remove_those_over(self, ctx: Evaluation) -> None:
@@ -156,14 +156,14 @@ class Positions:
                 ctx.writes[key] = None
                 ctx.grow(len(key))
 
-    def _all(self, ctx: Evaluation) -> Iterator[tuple[bytes, Record]]:
+    def _all(self, ctx: Evaluation) -> Iterator[tuple[bytes, PositionRecord]]:
         for number, (key, packed) in enumerate(list(ctx.iterate(self._prefix, self._end)), 1):
             ctx.steps += not number % _STEPS_PER_RECORD
             yield key, _records.decode(packed)
 
-    def _is_over(self, record: Record, now: int) -> bool:
+    def _is_over(self, record: PositionRecord, now: int) -> bool:
         """Whether its time is over, or it is of the store that a restore has replaced."""
         return record.until <= now or record.timestamp < self._protections.replaced[1]
 
 
-__all__ = ["Positions"]
+__all__ = ["PositionRecords"]

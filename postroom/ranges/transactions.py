@@ -79,17 +79,16 @@ class Committer:
         self._latest: dict[bytes, bytes] = {}
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the commit."""
         registry.commands[CommitTransaction] = self
-        registry.checks_first[CommitTransaction] = ChecksFirst(
-            _check_reads_in_parts, partial(self, is_checked=True), lambda key: _conflict([key])
-        )
-        registry.on_lease.append(self._restart)
 
-    def _restart(self, _: Reader) -> None:
-        self._forget()
+    @property
+    def checks_first(self) -> ChecksFirst:
+        """Return the check of a commit that may take long."""
+        evaluate = partial(self, is_checked=True)
+        return ChecksFirst(_check_reads_in_parts, evaluate, lambda key: _conflict([key]))
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """What is forgotten may come again: nothing that began up to now counts as new."""
         self._latest.clear()
         self._remembers_from = self._now() + 1
@@ -100,7 +99,7 @@ class Committer:
         if latest is not None and number <= latest:
             return True
         if latest is None and len(self._latest) >= CLIENTS_REMEMBERED:
-            self._forget()
+            self.forget()
         self._latest[client] = number
         return request.began < self._remembers_from
 

@@ -24,7 +24,7 @@ No wake-up is lost, because a call stays in line until it is answered or cancell
 
 Invariant: since the token was last woken, the first in line was found to have to wait, or will be
 looked at again. There are no timers here. What is waited for is held by transactions, and the time
-of each of those runs out once (:mod:`.holders`).
+of each of those runs out once (:mod:`.memory`).
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ import logging
 from typing import Final, NamedTuple
 
 from postroom.errors import Unavailable
-from postroom.ranges.batch import Refusal
+from postroom.ranges.admission import Refusal
 
 STEADY_SECONDS: Final = 5.0
 """The time for which free space must stay above the reserve before that is logged."""

@@ -6,8 +6,7 @@ import pytest
 
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import DRIFT_SHARE, Lease
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import DRIFT_SHARE, Lease, LeaseHolder
 
 SECONDS = 1.0
 EPOCH_MILLISECONDS = 1_700_000_000_000

@@ -12,7 +12,7 @@ import pytest
 from postroom import limits
 from postroom.kv import keys
 from postroom.messaging.counters import COUNTERS_RECORD, Counters
-from postroom.ranges import batch
+from postroom.ranges import proposer
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Increment, Put
 from tests.client.stores import Store
@@ -118,7 +118,7 @@ def test_both_go_on_if_together_they_are_too_large(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client's commit and what is due fit into a command each, but not both."""
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 30_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 30_000)
     with store.db.begin() as tx:
         for _ in range(4):
             tx.enqueue_message(b"q", bytes(5_000), deliver_at=1)

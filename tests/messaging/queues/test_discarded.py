@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from postroom.messaging.queues import firing, range_queues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import Enqueue
-from postroom.ranges import batch
+from postroom.ranges import proposer
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Get, Put
 from tests.messaging.queues.harness import Queues
@@ -25,7 +24,7 @@ def test_what_was_taken_for_a_proposal_that_was_too_large_is_fired_by_a_smaller_
         queues.start(queues.claim_request(3, wait=True, consumer=queues.consumer(number)))
         for number in range(20)
     ]
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 8000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 8000)
     driver = queues.store.driver
     sent = [
         driver.send(queues.transaction(*[queues.message(bytes(500)) for _ in range(2)]))
@@ -114,7 +113,7 @@ def test_what_many_queues_have_for_those_who_wait_is_more_than_one_command_holds
     for name in names:
         queues.create(name, batch_size=100)
         queues.enqueue(*[b""] * 50, name=name, key=b"k" * 200)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 60_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 60_000)
     monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 20_000)
     monkeypatch.setattr(firing, "UPKEEP_BYTES", 20_000)
     claims: list[Any] = []
@@ -136,7 +135,7 @@ def test_who_waits_is_served_also_if_a_proposal_was_too_large(
     queues = Queues()
     queues.create(batch_size=100)
     queues.enqueue(*[b""] * 30, key=b"k" * 200)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 20_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 20_000)
     driver, messages = queues.store.driver, []
 
     async def claim() -> None:
@@ -167,8 +166,7 @@ def test_what_is_fired_by_the_proposal_that_replaces_all_that_is_stored_goes_bac
 
     def enqueue(ctx: Evaluation, request: Enqueue) -> object:
         if request.payload == b"2":
-            refresh = functools.partial(replica.memory.refresh, replica.wake, replica.waiting_for)
-            ctx.after.append(refresh)
+            ctx.after.append(replica.begin_anew)
         return sound(ctx, request)
 
     monkeypatch.setitem(replica.registry.writes, Enqueue, enqueue)

@@ -15,8 +15,7 @@ from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
 from postroom.raft.replication import Feeding, Following
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import Lease
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import Lease, LeaseHolder
 from postroom.ranges.state import RangeState, decode_command
 from postroom.ranges.transactions import Committer
 from postroom.server.turn_writer import TurnWriter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroom.kv.engine import EngineFailed
 from postroom.kv.room import Room
-from postroom.ranges.batch import Refusal
+from postroom.ranges.admission import Refusal
 from postroom.ranges.calls import Call
 from tests.sim.cluster.broken import Patch
 
