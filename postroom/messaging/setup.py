@@ -38,7 +38,7 @@ from postroom.messaging.services import Signal
 from postroom.messaging.staging import StagedBatches
 from postroom.messaging.staging_requests import LoadRows
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.ports import Firing
+from postroom.ranges.ports import Rider
 from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 
@@ -57,12 +57,12 @@ class Messaging:
     Attributes:
         restoring: the restore of the range, if there may be one: it decides under each lease
             whether the range serves.
-        deliver_sent, execute_deferred, firing, hear: see ``Companion``.
+        deliver_sent, execute_deferred, rider, hear: see ``Companion``.
     """
 
     deliver_sent: Callable[[Evaluation], Iterator[None] | None]
     execute_deferred: Callable[[Evaluation], Iterator[None] | None]
-    firing: Firing
+    rider: Rider
     hear: Callable[[WriteSet], None]
 
     def __init__(
@@ -91,7 +91,7 @@ class Messaging:
         self.inboxes.beginnings = self.attempts
         self.queues = RangeQueues(range_id, around)
         self._register(around, check_age)
-        self.firing, self.hear = self.queues, around.answer_credit
+        self.rider, self.hear = self.queues, around.answer_credit
         replica.join(self, self)
 
     def _register(self, around: Surroundings, check_age: Callable[[View, int], None]) -> None:

@@ -5,9 +5,10 @@
     Accounting(a/b/c, {n: 1})      sums of      a, a/b, a/b/c     n + 1 each
                                    posted to            a/b/c     n + 1
 
-Whoever reads sums reads one record. What was *posted* is noted once more, at the key itself: so the
-sum of a prefix is what was posted to it and to all keys below it, and can be recounted (an audit
-does). A tree whose sums were begun by an earlier version, which noted nothing, goes on without
+Reading a sum reads one record. Each amount that is *posted* is noted once more, at the key itself.
+The sum of a prefix is therefore the sum of the notes of it and of all keys below it, and can be
+recounted (an audit does). A tree whose sums were begun by an earlier version, which noted nothing,
+goes on without
 notes: whether there are any is told by those of its first prefix.
 """
 
@@ -30,7 +31,7 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 def accounting(ctx: Evaluation, request: Accounting) -> None:
-    """``Accounting``.
+    """Evaluate ``Accounting``.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -45,7 +46,7 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
 
 
 def prefixes(key: bytes) -> list[bytes]:
-    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
+    """Return ``key`` and its prefixes that end before a separator: ``a``, ``a/b``, ``a/b/c``."""
     found = []
     end = key.find(SEPARATOR)
     while end != -1:
@@ -58,7 +59,7 @@ def prefixes(key: bytes) -> list[bytes]:
 
 
 def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Adds ``deltas`` to the sums of one prefix.
+    """Add ``deltas`` to the sums of one prefix.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -81,7 +82,7 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
 
 def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Notes that ``deltas`` are added to ``prefix`` itself; before :func:`add_metrics` does.
+    """Note that ``deltas`` are added to ``prefix`` itself, before :func:`add_metrics` does.
 
     The notes of a prefix may leave 64 bits where its sum does not: they count modulo 2 ** 64.
     """
@@ -101,12 +102,12 @@ def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
 
 def first_prefix(prefix: bytes) -> bytes:
-    """The shortest of the prefixes that ``prefix``, which is one, falls into."""
+    """Return the shortest prefix of ``prefix``."""
     begins = len(prefix) - len(prefix.lstrip(SEPARATOR))
     end = prefix.find(SEPARATOR, begins)
     return prefix if end == -1 else prefix[:end]
 
 
 def read_metrics(stored: bytes | None) -> dict[str, int]:
-    """The sums in an accounting record."""
+    """Return the sums in an accounting record."""
     return {} if stored is None else _sums.decode(stored)

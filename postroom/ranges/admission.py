@@ -248,7 +248,7 @@ def taken(calls: dict[Call, Any] | FairCalls[Any] | FairQueue) -> list[Call]:
     return all_of_them
 
 
-class Refusal(NamedTuple):
+class RefusedCalls(NamedTuple):
     """The calls that are refused while the device has hardly any room.
 
     Attributes:
@@ -276,7 +276,7 @@ Share: TypeAlias = tuple[FairQueue, int, int]
 """A queue, and its share of a proposal: bytes, and steps."""
 
 
-class Admission:
+class CommandAdmission:
     """The commands that wait for a turn; see the module.
 
     Attributes:
@@ -291,7 +291,7 @@ class Admission:
     def __init__(self) -> None:
         self.clients = FairQueue()
         self.upkeep = FairQueue()
-        self.refusal: Refusal | None = None
+        self.refusal: RefusedCalls | None = None
         self.requests_max = REQUESTS_AT_ONCE
         self._upkeep_leads = False
 

@@ -5,8 +5,8 @@
     applied ─▶ actions ─▶ memory hears ─▶ each call: its locks are free ─▶ answered ─▶ next in line
     failed ──▶ each call: another node serves, or the outcome is unknown
 
-An answer leaves only after the proposal that it speaks of is applied and durable, errors included:
-an error may tell of a write that another request of the same proposal made.
+An answer leaves only after the proposal that it speaks of is applied and durable. This holds for
+errors, too: one may tell of a write that another request of the same proposal made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from postroom.ranges.ports import Companion, Host
 from postroom.ranges.requests import CommitTransaction
 
 
-class Answers:
+class Answering:
     """The answers of one replica; see the module.
 
     Args:

@@ -28,7 +28,7 @@ from postroom import limits
 from postroom.errors import Error
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.ranges.admission import REQUESTS_AT_ONCE, Admission, FairQueue
+from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, FairQueue
 from postroom.ranges.calls import Call, Result
 from postroom.ranges.commit_waits import withdrawn
 from postroom.ranges.evaluation import Evaluation, MustWait
@@ -92,7 +92,7 @@ class BatchEvaluator:
         registry: Registry,
         cache: Cache,
         clock: HybridLogicalClock,
-        admission: Admission,
+        admission: CommandAdmission,
         commit_checks: ChecksFirst,
     ) -> None:
         self._range_id = range_id
@@ -299,6 +299,7 @@ def _is_given_up(call: Call, results: list[Result]) -> bool:
 def _bare(error: Exception) -> Exception:
     """Return an error without the traceback, if a rule has refused the request.
 
-    That tells a caller nothing, but keeps all that was evaluated until the garbage collector comes.
+    A traceback tells a caller nothing, but keeps all that was evaluated until the garbage collector
+    comes.
     """
     return error.with_traceback(None) if isinstance(error, Error | MustWait) else error

@@ -74,7 +74,7 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 def put(ctx: Evaluation, request: Put) -> None:
-    """``Put``."""
+    """Evaluate ``Put``."""
     kind = versions.VALUE_KIND
     if request.integer:
         kind = versions.INTEGER_KIND
@@ -85,7 +85,7 @@ def put(ctx: Evaluation, request: Put) -> None:
 
 
 def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
-    """``ConditionalPut``."""
+    """Evaluate ``ConditionalPut``."""
     head = keys.head_key(request.key)
     stored = ctx.get(head)
     actual, integer = versions.payload(stored), versions.is_integer(stored)
@@ -111,7 +111,7 @@ def _describe(value: bytes | None) -> str:
 
 
 def increment(ctx: Evaluation, request: Increment) -> int:
-    """``Increment``: answers the new value."""
+    """Evaluate ``Increment``; return the new value."""
     head = keys.head_key(request.key)
     stored = ctx.get(head)
     if stored is None:
@@ -124,7 +124,7 @@ def increment(ctx: Evaluation, request: Increment) -> int:
 
 
 def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
-    """The integer in the bytes stored at ``key``.
+    """Return the integer in the bytes stored at ``key``.
 
     Stores of earlier versions hold counters as plain values of 8 bytes, and applications without a
     codec may put such bytes themselves: they are integers too, and stay so once incremented.
@@ -149,7 +149,7 @@ def _no_integer(key: bytes, stored: bytes) -> WrongType:
 
 
 def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: bool) -> int:
-    """The integer stored at ``key`` plus ``by``.
+    """Return the integer stored at ``key`` plus ``by``.
 
     Raises:
         WrongType: what is stored is no integer.
@@ -167,12 +167,12 @@ def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: b
 
 
 def delete(ctx: Evaluation, request: Delete) -> None:
-    """``Delete``."""
+    """Evaluate ``Delete``."""
     ctx.delete_version(request.key)
 
 
 def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, Any]:
-    """``DeleteRange``: answers how many keys were there. Goes on for as many turns as it takes.
+    """Evaluate ``DeleteRange`` over as many turns as it takes; return the number of keys deleted.
 
     Raises:
         TransactionTooLarge: they are more than a transaction may delete.
@@ -206,7 +206,7 @@ def _delete_part(
 def delete_some(
     ctx: Evaluation, request: DeleteRange, position: bytes, began: bytes
 ) -> tuple[int, bytes | None]:
-    """A step of a deferred ``DeleteRange``: from ``position`` on, what was there at ``began``.
+    """Do a step of a deferred ``DeleteRange``: from ``position`` on, delete what was there then.
 
     Returns:
         How many keys went, and where the next step goes on; ``None``: it is done.
@@ -239,10 +239,12 @@ def _delete_one(ctx: Evaluation, key: bytes, size_before: int) -> int:
 
 
 def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[bytes]:
-    """The user keys in a span that have a head, in order, those included that this proposal writes.
+    """Yield the user keys in a span that have a head, in order.
 
-    What is stored is gone through once, and what was written before is sorted once, so that
-    deleting all of them takes time in proportion to their number.
+    Keys that this proposal writes are among them.
+
+    The stored keys are gone through once, and those written before are sorted once. Deleting all of
+    them thus takes time in proportion to their number.
     """
     lower, upper = keys.data_span(start, end)
     written = (raw for raw in ctx.written(lower, upper) if keys.is_head(raw))
@@ -265,7 +267,7 @@ class _Stored:
 # --- reads ----------------------------------------------------------------------------------
 
 
-class Reads:
+class RangeReads:
     """The reads of one replica: they need its locks, who holds them, and its protections."""
 
     def __init__(
@@ -281,7 +283,7 @@ class Reads:
         self._holders = holders
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators of reads."""
         registry.reads |= {
             Get: self.get,
             GetForUpdate: self.get_for_update,
@@ -313,13 +315,13 @@ class Reads:
             self._locks.waits_no_more(request)
 
     def now(self, view: View, _: Now) -> int:
-        """``Now``."""
+        """Evaluate ``Now``."""
         if view.before:
             raise Blocked  # of what is under evaluation, some may have a later timestamp
         return view.now
 
     def get(self, view: View, request: Get) -> Value:
-        """``Get``."""
+        """Evaluate ``Get``."""
         at = request.timestamp
         if not at:
             return _value(view.get(keys.head_key(request.key)), view.now)
@@ -327,7 +329,7 @@ class Reads:
         return _value(versions.as_of(view, request.key, at.to_bytes(8, "big")), at)
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
-        """``GetForUpdate``."""
+        """Evaluate ``GetForUpdate``."""
         self._locks.waits_no_more(request)  # now: it may be told to begin anew
         if view.before:
             raise Blocked  # what is under evaluation may write the key
@@ -346,7 +348,7 @@ class Reads:
         return _value(head, view.now if has_changed else at)
 
     def lock(self, view: View, request: Lock) -> None:
-        """``Lock``, in the order of the keys: so those that lock the same never form a circle."""
+        """Evaluate ``Lock``, in the order of the keys, so that no circle is formed."""
         self._locks.waits_no_more(request)
         if view.before:
             raise Blocked
@@ -374,7 +376,7 @@ class Reads:
                 self._holders.hold(transaction_id, request.seconds_max)
 
     def get_many(self, view: View, request: GetMany) -> Values:
-        """``GetMany``: as many of them as a turn has room for."""
+        """Evaluate ``GetMany``, for as many keys as a turn has room for."""
         at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         values: list[bytes | None] = []
@@ -395,11 +397,11 @@ class Reads:
         return Values(values, at, tuple(integers))
 
     def scan(self, view: View, request: Scan) -> Pairs:
-        """``Scan``."""
+        """Evaluate ``Scan``."""
         return self._page(view, request, reverse=False)
 
     def reverse_scan(self, view: View, request: ReverseScan) -> Pairs:
-        """``ReverseScan``."""
+        """Evaluate ``ReverseScan``."""
         return self._page(view, request, reverse=True)
 
     def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
@@ -419,12 +421,12 @@ class Reads:
         return Pairs(page.pairs, page.resume, at, page.integers)
 
     def read_accounting(self, view: View, request: ReadAccounting) -> dict[str, int]:
-        """``ReadAccounting``."""
+        """Evaluate ``ReadAccounting``."""
         prefix = request.prefix.rstrip(SEPARATOR)
         return read_metrics(view.get(keys.accounting_key(prefix)))
 
     def protect(self, view: View, request: Protect) -> int:
-        """``Protect``: answers the timestamp that is protected."""
+        """Evaluate ``Protect``; return the protected timestamp."""
         at = self._moment(view, request.timestamp)
         if not request.whole:
             self._protections.add(at)
@@ -440,7 +442,7 @@ class Reads:
         return at
 
     def unprotect(self, _: View, request: Unprotect) -> None:
-        """``Unprotect``."""
+        """Evaluate ``Unprotect``."""
         self._protections.remove(request.timestamp)
 
     def _moment(self, view: View, timestamp: int) -> int:
@@ -450,7 +452,7 @@ class Reads:
         return timestamp
 
     def check_age(self, view: View, at: int) -> None:
-        """Refuses what is collected; a moment ahead becomes the past before it is read."""
+        """Refuse a timestamp that is collected, or lies in the future."""
         if at < self._protections.collected:
             raise SnapshotTooOld(
                 f"versions before {self._protections.collected} have been garbage collected, "
@@ -468,7 +470,7 @@ def _value(version: bytes | None, at: int) -> Value:
 
 
 def register(registry: Registry) -> None:
-    """Adds the writes to ``registry``."""
+    """Register the evaluators of writes."""
     registry.writes |= {
         Put: put,
         ConditionalPut: conditional_put,

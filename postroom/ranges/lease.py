@@ -35,8 +35,8 @@ ask. Its states, and the events between them (``TRANSITIONS``)::
        │ └── end: given back · another one's · lead lost ────┘ │
        └── rest: its own, and alone ───────────────────────────┘
 
-A lease that is *held* lapses with its time, and is good again when more of it is granted: the clock
-is asked for that with each request, and it is no state.
+A lease that is *held* lapses with its time, and is good again when more of it is granted. That is
+no state: the clock is asked with each request.
 
 A node that is alone in its group, and holds the stored lease from an earlier life, *rests*: it
 reads under that lease without writing anything. No other node can take the lease: there is none,
@@ -65,7 +65,7 @@ NODE_ID_NOBODY: Final = 0
 LEASE_RECORD: Final = "lease"
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class RangeLease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The right of a holder to serve a range at ``start <= timestamp < expiration``.
 
     Attributes:
@@ -92,34 +92,34 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.seconds * (1 + DRIFT_SHARE)
 
 
-NOBODY: Final = Lease(sequence=0, holder=NODE_ID_NOBODY, start=0, expiration=0)
+NOBODY: Final = RangeLease(sequence=0, holder=NODE_ID_NOBODY, start=0, expiration=0)
 
 
-def extended(lease: Lease, now: int, seconds: float) -> Lease:
+def extended(lease: RangeLease, now: int, seconds: float) -> RangeLease:
     """Return the same lease, for longer."""
     expiration = max(lease.expiration, now + from_seconds(seconds))
-    return Lease(lease.sequence, lease.holder, lease.start, expiration, seconds)
+    return RangeLease(lease.sequence, lease.holder, lease.start, expiration, seconds)
 
 
-def successor(lease: Lease, node_id: int, now: int, seconds: float) -> Lease:
+def successor(lease: RangeLease, node_id: int, now: int, seconds: float) -> RangeLease:
     """Return the next lease, for ``node_id``, whose clock is past ``lease`` and reads ``now``."""
-    return Lease(lease.sequence + 1, node_id, now, now + from_seconds(seconds), seconds)
+    return RangeLease(lease.sequence + 1, node_id, now, now + from_seconds(seconds), seconds)
 
 
-def given_back(lease: Lease, now: int) -> Lease:
+def given_back(lease: RangeLease, now: int) -> RangeLease:
     """Return a lease without a holder: the last one, whose clock reads ``now``, stops serving."""
-    return Lease(lease.sequence + 1, NODE_ID_NOBODY, now, now, 0.0)
+    return RangeLease(lease.sequence + 1, NODE_ID_NOBODY, now, now, 0.0)
 
 
-_decoder = msgspec.msgpack.Decoder(Lease)
+_decoder = msgspec.msgpack.Decoder(RangeLease)
 
 
-def encode(lease: Lease) -> bytes:
+def encode(lease: RangeLease) -> bytes:
     """Return the record of a lease."""
     return msgspec.msgpack.encode(lease)
 
 
-def decode(stored: bytes | None) -> Lease:
+def decode(stored: bytes | None) -> RangeLease:
     """Return the lease in a record; without a record it has no holder."""
     return NOBODY if stored is None else _decoder.decode(stored)
 
@@ -202,7 +202,7 @@ class LeaseHolder:
     def __init__(
         self,
         node_id: int,
-        lease: Lease,
+        lease: RangeLease,
         clock: HybridLogicalClock,
         monotonic: Callable[[], float],
         seconds: float,
@@ -286,16 +286,16 @@ class LeaseHolder:
             return True
         return self._until - self._monotonic() < self._seconds / 2
 
-    def extended(self) -> Lease:
+    def extended(self) -> RangeLease:
         """Return the same lease, for longer."""
         return extended(self.lease, self._clock.now(), self._seconds)
 
-    def successor(self) -> Lease:
+    def successor(self) -> RangeLease:
         """Return the next lease, for this node."""
         if self.lease.holder != self._node_id:  # its own clock is past its own earlier life
             self._clock.pass_over(self.lease.expiration)
         return successor(self.lease, self._node_id, self._clock.now(), self._seconds)
 
-    def given_back(self) -> Lease:
+    def given_back(self) -> RangeLease:
         """Return a lease without a holder."""
         return given_back(self.lease, self._clock.now())

@@ -32,7 +32,7 @@ from postroom.ranges.ports import Host
 
 
 class HandoverState(IntEnum):
-    """Whether the lease is being given away."""
+    """The states of a lease that may be given away."""
 
     KEEPING = auto()
     GIVING_BACK = auto()
@@ -40,7 +40,7 @@ class HandoverState(IntEnum):
 
 
 class HandoverEvent(IntEnum):
-    """What happens to that."""
+    """The events that change them."""
 
     HAND_OVER = auto()
     GIVE_BACK = auto()
@@ -73,29 +73,31 @@ TRANSITIONS: Final = MappingProxyType({
         HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
 })  # fmt: skip
-"""What each event leads to; what is not in it cannot happen."""
+"""The state after each event; an event that is not in it cannot happen."""
 
 
 class LeaseOwner(Protocol):
-    """What this asks of its replica."""
+    """The replica, as this module sees it."""
 
     group: Group
 
-    def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
+    def propose_lease(
+        self, lease: leases.RangeLease, after: Callable[[], None], until: float
+    ) -> None:
         """Have the group agree on ``lease``; call ``after`` when it is applied."""
 
     def begin_with_fresh_memory(self) -> None:
         """Serve, with nothing in memory but what is stored."""
 
     def serve_again(self) -> None:
-        """Those that have waited for the lease have their turn."""
+        """Let those have their turn that have waited for the lease."""
 
     def stop_serving(self) -> None:
-        """The lease is not used any more."""
+        """Stop using the lease."""
 
 
 class LeaseAcquisition:
-    """See the module.
+    """The acquisition of the lease by its replica; see the module.
 
     Args:
         lease_holder: what this node holds.
@@ -122,7 +124,7 @@ class LeaseAcquisition:
         self.hands_over = self.state is HandoverState.GIVING_BACK
 
     def _waiting(self) -> Callable[[], None] | None:
-        """Who waits for the lease to be given back, and does not any more."""
+        """Take the function that waits for the lease to be given back."""
         waiting, self._when_given_back = self._when_given_back, None
         return waiting
 
@@ -132,13 +134,13 @@ class LeaseAcquisition:
         return self.state is not HandoverState.KEEPING or not self._owner.group.has_applied_own_term
 
     def deadline(self) -> float | None:
-        """When this leader may ask; ``None``: it need not, or must not."""
+        """Return when this leader may ask; ``None``: it need not, or must not."""
         if self._lease_holder.has_lease or self._must_not_ask():
             return None
         return self._lease_holder.may_ask_at(self._owner.group.entries_received_at)
 
     def must_wait(self) -> bool:
-        """Whether this is a leader who must not ask for the lease, or not yet."""
+        """Return whether this leader must not ask for the lease, or not yet."""
         group = self._owner.group
         if self._lease_holder.has_lease or not group.is_leader:
             return False
@@ -149,7 +151,7 @@ class LeaseAcquisition:
     # --- asking
 
     def ask(self) -> None:
-        """For the same lease again, if it has lapsed; or for the next one."""
+        """Ask for the same lease again, if it has lapsed, or for the next one."""
         if self._lease_holder.resting:
             lease, after = self._lease_holder.extended(), self._end_rest
         elif self._lease_holder.has_lease:
@@ -159,7 +161,7 @@ class LeaseAcquisition:
         self._owner.propose_lease(lease, after, self._lease_holder.until_if_granted())
 
     def rest(self) -> bool:
-        """Alone, and with the lease of an earlier life: read, until there is something to write."""
+        """Read alone under the lease of an earlier life, until there is something to write."""
         group = self._owner.group
         if self._lease_holder.has_lease:
             return False
@@ -176,7 +178,7 @@ class LeaseAcquisition:
         self._owner.serve_again()
 
     def _begin_to_serve(self) -> None:
-        """The lease is ours: memory starts afresh from what is stored."""
+        """Begin to serve: the lease is ours, and memory starts afresh."""
         if not self._owner.group.is_leader:
             return  # it was another leader that had the entry committed after all
         self._owner.begin_with_fresh_memory()
@@ -197,14 +199,14 @@ class LeaseAcquisition:
         self._host.wake(urgent=True)
 
     def resume(self) -> None:
-        """Nobody took over: serve again."""
+        """Serve again, since no successor took over."""
         self._to(HandoverEvent.RESUME)
         self._waiting()
         self.wanted = self._owner.group.is_leader
         self._host.wake(urgent=True)
 
     def give_back(self) -> None:
-        """It is the turn in which the lease is given back."""
+        """Give the lease back, in its turn."""
         self._to(HandoverEvent.GIVE_BACK)
         done = self._waiting()
         assert done is not None
@@ -216,7 +218,7 @@ class LeaseAcquisition:
         self._owner.propose_lease(self._lease_holder.given_back(), done, 0.0)
 
     def on_leadership(self, leads: bool) -> None:
-        """This member has begun or ceased to lead."""
+        """Hear that this member has begun or ceased to lead."""
         self.wanted = leads
         self._to(HandoverEvent.ELECTED if leads else HandoverEvent.DEPOSED)
         if not leads:

@@ -14,10 +14,10 @@ circle loses its locks and is told so. The oldest one of all is never wounded, a
 waits for end. All therefore make progress if those that begin anew keep their age.
 
 *Memory.* A transaction has a number of locks at most, and a number of bytes of them. All
-transactions of a range share ``LOCKED_BYTES_MAX``. When that is used up, a client with less than
-its share (all of it, divided by the clients that have locks) gets more all the same, and a client
-with its share is told to come back. No client can thus keep others from locking, and no more than
-about twice as much is ever taken.
+transactions of a range share ``LOCKED_BYTES_MAX``. Its share is all of that, divided by the clients
+that have locks. When it is used up, a client with less than its share gets more all the same, and
+one with its share is told to come back. No client can thus keep others from locking, and no more
+than about twice as much is ever taken.
 
 *Order.* Few transactions ask for spans, and all that lock would pay for the order of keys. New keys
 therefore wait in a list, and are sorted in when a span is asked for. A key that is free again stays
@@ -40,7 +40,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
 )
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction
-from postroom.ranges.spans import Span, Spans
+from postroom.ranges.spans import KeySpan, Spans
 from postroom.ranges.waiting import Waiting
 
 Bounds: TypeAlias = tuple[bytes, bytes | None]
@@ -220,6 +220,8 @@ class LockTable:
         """Lock ``token``; return what the transaction must wait for, or ``None`` if it has it.
 
         Args:
+            token: the key or the span.
+            transaction_id: the transaction.
             now: a timestamp, kept with the first lock of the transaction (``locks_since``).
 
         Raises:
@@ -237,7 +239,7 @@ class LockTable:
             self._since.setdefault(transaction_id, now)
             if isinstance(token, tuple):
                 self._spans[token] = transaction_id
-                self._wide.add(Span(*token))
+                self._wide.add(KeySpan(*token))
             else:
                 self._keys.add(token)
         return self._key_within(token, transaction_id) if isinstance(token, tuple) else None
@@ -312,6 +314,8 @@ class LockTable:
         """Note that the transaction of ``request`` waits for ``token``.
 
         Args:
+            request: the request that waits.
+            token: the token.
             age: the timestamp at which it began, or began first if it is tried again.
         """
         transaction_id = request.transaction_id
@@ -368,7 +372,7 @@ class LockTable:
             del self.held[token]
             if isinstance(token, tuple):
                 del self._spans[token]
-                self._wide.remove(Span(*token))
+                self._wide.remove(KeySpan(*token))
         self._keys.shrink()
         self.memory.give_back(transaction_id)
         return list(tokens)

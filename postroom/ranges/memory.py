@@ -30,13 +30,13 @@ from postroom.kv.cache import Cache
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.ranges.deadlines import Deadlines
-from postroom.ranges.ports import Host, Keeper
+from postroom.ranges.ports import Host, MemoryKeeper
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import Waiting
 
 if TYPE_CHECKING:
     from postroom.ranges.commit_waits import CommitWaits
-    from postroom.ranges.evaluators import Reads
+    from postroom.ranges.evaluators import RangeReads
     from postroom.ranges.feed import ChangeFeed
     from postroom.ranges.garbage import GarbageLists
     from postroom.ranges.transactions import Committer
@@ -141,12 +141,12 @@ class LeaseMemory:
         on_begun: called when memory has begun, under a new lease or anew.
     """
 
-    reads: Reads
+    reads: RangeReads
     committer: Committer
     commit_waits: CommitWaits
     feed: ChangeFeed
     garbage: GarbageLists
-    keeper: Keeper
+    keeper: MemoryKeeper
 
     def __init__(
         self,

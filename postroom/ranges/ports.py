@@ -3,7 +3,7 @@
 ::
 
     node ◀── Host ── replica ──┬── Companion ──▶ what goes along with its proposals
-                               └── Keeper ─────▶ what is kept in memory along with its lease
+                               └── MemoryKeeper ─────▶ what is kept in memory along with its lease
 
 A range does not know messaging. Messaging takes part in each proposal as its companion, and keeps
 claims and queues in memory as its keeper.
@@ -45,7 +45,7 @@ class Host(Protocol):
         """Note that data is unreadable; return whether another node is to serve instead."""
 
 
-class Firing(Protocol):
+class Rider(Protocol):
     """The addition to any proposal that is made, whatever its requests are.
 
     Attributes:
@@ -66,10 +66,10 @@ class Companion(Protocol):
     """The part of a proposal that is not the requests' own.
 
     Attributes:
-        firing: the addition to any proposal that is made.
+        rider: the addition to any proposal that is made.
     """
 
-    firing: Firing
+    rider: Rider
 
     def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
         """Deliver the messages that the requests have sent.
@@ -88,7 +88,7 @@ class Companion(Protocol):
         """Hear what is applied, before any call is answered. Calls stand in line."""
 
 
-class Keeper(Protocol):
+class MemoryKeeper(Protocol):
     """The owner of what a leaseholder keeps in memory beside the range's own locks."""
 
     def begin_lease(self, stored: Reader) -> None:
@@ -116,4 +116,4 @@ class Keeper(Protocol):
         """Hear that a request which had to wait is waited for no more."""
 
 
-__all__ = ["Companion", "Firing", "Host", "Keeper"]
+__all__ = ["Companion", "Host", "MemoryKeeper", "Rider"]

@@ -1,8 +1,8 @@
 """Evaluates the requests about positions (:mod:`.positions`), and says how far collection may go.
 
-Each position is a record of its own, so moving one costs as much as writing a key. What collects
+Each position is a record of its own, so moving one costs as much as writing a key. The collection
 looks through all of them (``POSITIONS_MAX`` at most), once for each of its requests, as the
-requests before it have left them. So nothing is in memory that a new leader would have to learn.
+requests before it have left them. Nothing is in memory that a new leader would have to learn.
 
 A record goes when its reader forgets it, or with the collection that finds its time over. There is
 always one: the commit that has written the record is listed as garbage after it.
@@ -30,7 +30,7 @@ _STEPS_PER_RECORD: Final = 4
 
 
 class PositionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is stored of a position.
+    """The record of a position.
 
     Attributes:
         since: when it was kept first.
@@ -47,7 +47,7 @@ _records = msgspec.msgpack.Decoder(PositionRecord)
 
 
 class PositionRecords:
-    """See the module.
+    """The positions of readers; see the module.
 
     Args:
         range_id: whose.
@@ -60,14 +60,14 @@ class PositionRecords:
         self._protections = protections
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators."""
         registry.writes[KeepPosition] = self.keep
         registry.reads[ReadPositions] = self.read
 
     # --- requests
 
     def keep(self, ctx: Evaluation, request: KeepPosition) -> bool:
-        """``KeepPosition``.
+        """Evaluate ``KeepPosition``.
 
         Raises:
             SnapshotTooOld: something after the timestamp is collected already.
@@ -121,7 +121,7 @@ class PositionRecords:
             )
 
     def read(self, view: View, _: ReadPositions) -> list[Position]:
-        """``ReadPositions``."""
+        """Evaluate ``ReadPositions``."""
         found = []
         for key, packed in view.iterate(self._prefix, self._end):
             view.steps += 1
@@ -136,7 +136,7 @@ class PositionRecords:
     def limit(self, ctx: Evaluation, threshold: int) -> int:
         """Return ``threshold``, or the oldest timestamp that somebody reads at, if that is older.
 
-        That is a protected one, or a position.
+        The oldest is a protected timestamp, or a position.
         """
         looked_at, oldest = ctx.scratch.get(PositionRecords, (0, 0))
         if looked_at != ctx.timestamp:
@@ -162,7 +162,7 @@ class PositionRecords:
             yield key, _records.decode(packed)
 
     def _is_over(self, record: PositionRecord, now: int) -> bool:
-        """Whether its time is over, or it is of the store that a restore has replaced."""
+        """Return whether its time is over, or it is of the store that a restore has replaced."""
         return record.until <= now or record.timestamp < self._protections.replaced[1]
 
 

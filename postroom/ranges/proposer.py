@@ -128,7 +128,7 @@ class Proposer:
         """
         staged, large = ctx.staged, limits.COMPLETED_AT_ONCE_MAX
         if ctx.sent or ctx.deferred:
-            # As a rule a request has asked the wall clock in this very turn.
+            # Mostly a request has asked the wall clock in this very turn.
             ctx.go_along(self._clock.now() if ctx.steps_before else self._clock.following())
             if len(staged) > large:
                 return self._deliver_in_parts(ctx)
@@ -141,18 +141,18 @@ class Proposer:
             ctx.accept()
         if len(staged) > large:
             return self._fire_and_finish(ctx)
-        if ctx.notes or self.companion.firing.is_wanted:
+        if ctx.notes or self.companion.rider.is_wanted:
             self._fire(ctx)
         return self._finish(ctx) if staged else None
 
     def _fire(self, ctx: Evaluation) -> None:
         """Let the companion add to the proposal. If it fails, the requests do not suffer."""
-        firing = self.companion.firing
-        if not firing.has_to_fire(ctx):
+        rider = self.companion.rider
+        if not rider.has_to_fire(ctx):
             return
         ctx.begin(self._clock.now())
         try:
-            firing.fire(ctx)
+            rider.fire(ctx)
         except Exception:
             _log.exception("the companion of a proposal could not add to it")
             ctx.reject()
@@ -202,7 +202,7 @@ class Proposer:
         return (yield from self._fire_and_finish(ctx))
 
     def _fire_and_finish(self, ctx: Evaluation) -> _Parts:
-        if ctx.notes or self.companion.firing.is_wanted:
+        if ctx.notes or self.companion.rider.is_wanted:
             self._fire(ctx)
         if not ctx.staged:
             return b""

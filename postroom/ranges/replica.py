@@ -19,8 +19,8 @@ Everything is synchronous and called by the node, one call at a time: ``submit``
 requests, a turn (:mod:`.turn`), the ``state`` by the group. At most one proposal is under way.
 Commands that arrive meanwhile go together into the next one. This is the whole concurrency control
 inside a range: no latches, no threads. A call that must wait for something stands in line for it
-(:mod:`.waiting`). What transactions hold in memory ends with them, with their time, or with their
-client (:mod:`.memory`).
+(:mod:`.waiting`). Transactions hold locks and claims in memory until they end, their time is over,
+or their client has gone (:mod:`.memory`).
 
 Invariants:
 
@@ -45,14 +45,14 @@ from postroom.raft.group import Group
 from postroom.raft.outcome import Outcome
 from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
-from postroom.ranges.admission import REQUESTS_AT_ONCE, Admission, Refusal, taken
-from postroom.ranges.answers import Answers
+from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
+from postroom.ranges.answers import Answering
 from postroom.ranges.batch import Batch, BatchEvaluator, commits
 from postroom.ranges.bulk import BulkReads
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.deadlines import earlier
-from postroom.ranges.evaluators import Reads
+from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedSignal
 from postroom.ranges.freeing import Freeing
 from postroom.ranges.garbage import GarbageLists
@@ -60,7 +60,7 @@ from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.lease_acquisition import LeaseAcquisition
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
-from postroom.ranges.ports import Companion, Host, Keeper
+from postroom.ranges.ports import Companion, Host, MemoryKeeper
 from postroom.ranges.position_records import PositionRecords
 from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import Protections
@@ -147,7 +147,7 @@ class Replica:
     def _begin_memory(self, watched: FeedSignal) -> None:
         """Make the reads, and the parts that keep something in the leaseholder's memory."""
         registry, cache, host = self.registry, self._cache, self._host
-        self._admission = Admission()
+        self._admission = CommandAdmission()
         self._clients, self._upkeep = self._admission.clients, self._admission.upkeep
         self.reads = LocalReads(
             self._stored, cache, self._clock, registry, self._lease_holder, host
@@ -176,7 +176,7 @@ class Replica:
         """Make the evaluators, and the stages that the data of commands passes."""
         registry, clock, memory, waits = self.registry, self._clock, self.memory, self.commit_waits
         evaluators.register(registry)
-        reads = Reads(waits.locks, self.protections, self.holders, waits.wound)
+        reads = RangeReads(waits.locks, self.protections, self.holders, waits.wound)
         self.check_age = reads.check_age
         committer = Committer(registry, clock.reading, waits)
         garbage = GarbageLists(self.range_id, self.protections, self.positions)
@@ -189,7 +189,7 @@ class Replica:
             self.range_id, registry, self._cache, clock, self._admission, committer.checks_first
         )
         self._proposer = Proposer(self.range_id, clock, self._lease_holder, self.feed, garbage)
-        self._answers = Answers(
+        self._answers = Answering(
             self.node_id, lambda: self.group.leader, self._host, memory, waits, self.feed
         )
         self.evaluate, self.complete = self._evaluator.evaluate, self._proposer.complete
@@ -197,7 +197,7 @@ class Replica:
         self.reads.given_up = memory.given_up
         self.reads.translate = self._answers.elsewhere_if_damaged
 
-    def join(self, companion: Companion, keeper: Keeper) -> None:
+    def join(self, companion: Companion, keeper: MemoryKeeper) -> None:
         """Let the rest of the program take part in proposals, and in the leaseholder's memory."""
         self._proposer.companion = self._answers.companion = companion
         self.memory.keeper = keeper
@@ -225,7 +225,7 @@ class Replica:
         call.cancelled = True
         return self.reads.cancel(call)
 
-    def refuse(self, refusal: Refusal | None) -> None:
+    def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
         self._admission.refusal = refusal
 
@@ -265,8 +265,8 @@ class Replica:
         return self._lease_holder.resting
 
     @property
-    def lease(self) -> leases.Lease:
-        """Return the lease that is applied here, whoever holds it."""
+    def lease(self) -> leases.RangeLease:
+        """Return the lease that is applied here, with any holder."""
         return self._lease_holder.lease
 
     # --- when it wants a turn
@@ -378,7 +378,7 @@ class Replica:
             self.reads.before = 0
             self._admission.take_back(batch.results)
         else:
-            # Reads do not see its writes, and not a timestamp at which they may be.
+            # RangeReads do not see its writes, and not a timestamp at which they may be.
             self.reads.before = self.reads.before or batch.ctx.began - 1
         self._host.wake(urgent=True)
 
@@ -464,7 +464,9 @@ class Replica:
 
     # --- the lease
 
-    def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
+    def propose_lease(
+        self, lease: leases.RangeLease, after: Callable[[], None], until: float
+    ) -> None:
         """Have the group agree on ``lease``, and call ``after`` when it is applied."""
         command = LeasedWrites(self.lease.sequence, {self._lease_key: leases.encode(lease)})
         self._start(Proposal(command, [], [after], self.last_commit, until))

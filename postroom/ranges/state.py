@@ -7,8 +7,8 @@ that is applied (Spanner and CockroachDB check the same below Raft).
 *Snapshots.* A member that lags is sent all engine keys of the range, in chunks, from one moment of
 the engine. A chunk is a MessagePack list of pairs, in the order of their keys, about
 ``CHUNK_BYTES`` long, and longer only if a single pair is. The state is read from an engine snapshot
-as it is sent, and put in place in pieces of about ``PIECE_BYTES``, so it is never in memory as a
-whole on either side::
+as it is sent, and put in place in pieces of about ``PIECE_BYTES``. It is never in memory as a whole
+on either side::
 
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
 

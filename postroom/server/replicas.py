@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from postroom.errors import Error
-from postroom.ranges.admission import Refusal
+from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import Value
@@ -121,7 +121,7 @@ class Replicas:
         """Return whether a request waits for the result of upkeep."""
         return bool(self._holder.waiting.lines)
 
-    def refuse(self, refusal: Refusal | None) -> None:
+    def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
         self._holder.refuse(refusal)
 

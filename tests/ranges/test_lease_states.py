@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroom.ranges import lease, lease_acquisition
-from postroom.ranges.lease import Lease, LeaseEvent, LeaseState
+from postroom.ranges.lease import LeaseEvent, LeaseState, RangeLease
 from postroom.ranges.lease_acquisition import HandoverEvent, HandoverState, LeaseAcquisition
 from tests.ranges.test_lease_holder import Side
 
@@ -51,7 +51,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.side = Side(1)
-        self.proposed: list[Lease] = []
+        self.proposed: list[RangeLease] = []
         self.group: Any = SimpleNamespace(
             is_leader=True, has_applied_own_term=True, entries_received_at=0.0
         )
@@ -60,7 +60,7 @@ class Replica:
         self.side.apply(self.side.ask())
         self.side.begin()
 
-    def propose_lease(self, lease: Lease, after: Callable[[], None], until: float) -> None:
+    def propose_lease(self, lease: RangeLease, after: Callable[[], None], until: float) -> None:
         self.proposed.append(lease)
         after()
 

@@ -11,7 +11,7 @@ import pytest
 from postroom import limits
 from postroom.errors import TransactionConflict
 from postroom.ranges.calls import Call
-from postroom.ranges.long_checks import Checking
+from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.requests import CommitTransaction, Delete, DeleteRange, Put
 from tests.client.stores import Store
 
@@ -166,7 +166,7 @@ def test_a_check_hears_of_exactly_what_it_has_seen(seed: int) -> None:
     bounds = sorted({chance.randrange(200) for _ in range(40)})
     seen = list(zip(bounds[::2], bounds[1::2], strict=False))
     for number in range(200):
-        checking = Checking(Store().engine, 0)
+        checking = CheckedReads(Store().engine, 0)
         for start, end in seen:
             checking.sees_span(key(start), key(end))
         checking.sees_key(key(7))

@@ -31,7 +31,7 @@ from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.index import read_mail
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Peek, ReapQueue
 from postroom.ranges.evaluation import MustWait, View
-from postroom.ranges.ports import Keeper
+from postroom.ranges.ports import MemoryKeeper
 from postroom.ranges.requests import (
     Get,
     GetForUpdate,
@@ -59,7 +59,7 @@ class _End(NamedTuple):
 class _WatchedKeeper:
     """The keeper of a leaseholder's memory, which tells the oracle first."""
 
-    def __init__(self, keeper: Keeper, grants: Grants) -> None:
+    def __init__(self, keeper: MemoryKeeper, grants: Grants) -> None:
         self._keeper = keeper
         self._grants = grants
 
@@ -91,7 +91,7 @@ class Grants:
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
         memory, registry = node.replica.memory, node.replica.registry
-        memory.keeper = cast("Keeper", _WatchedKeeper(memory.keeper, self))
+        memory.keeper = cast("MemoryKeeper", _WatchedKeeper(memory.keeper, self))
         self._either: set[tuple[bytes, bytes]] = set()
         self._chosen_before: dict[int, ReapQueue] = {}
         """Requests whose messages are chosen, and not handed out yet."""

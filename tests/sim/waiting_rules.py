@@ -31,7 +31,7 @@ from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ScanChanges
-from postroom.ranges.waiting import Changed
+from postroom.ranges.waiting import ChangeToken
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
@@ -141,7 +141,7 @@ def check_lines(node: Node) -> None:
             require(not _has_free(replica, token.key), f"{token} is waited for, and is there")
         elif isinstance(token, bytes | tuple):
             require(_is_locked(replica, token), f"{token!r} is waited for, and free")
-        elif isinstance(token, Changed):
+        elif isinstance(token, ChangeToken):
             require(not _has_changed(replica, first.request), f"{token} is watched, and changed")
 
 
