@@ -33,7 +33,7 @@ class Answering:
         node_id: the id of this node.
         leader: a function that returns the leader, as far as this node knows.
         host: the node, which may have damaged data.
-        memory: what is held for transactions.
+        memory: the memory, with what transactions hold.
         commit_waits: the commits that wait for locks.
         feed: the change feed.
 

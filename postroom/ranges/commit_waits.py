@@ -45,15 +45,15 @@ class CommitWaits:
     """The commits that wait for locks; see the module.
 
     Args:
-        registry: knows what each write touches.
-        reads: of the replica, which have the lines.
-        holders: told which transactions hold locks.
-        host: the node, which has a clock, and is woken.
-        queue: of what is evaluated next.
-        release: frees what a transaction holds.
+        registry: the tables of what each write touches.
+        reads: the replica's reads, which have the lines.
+        holders: the transactions that hold something.
+        host: the node.
+        queue: the commands that are evaluated next.
+        release: a function that frees what a transaction holds.
 
     Attributes:
-        locks: for which commits wait.
+        locks: the locks for which commits wait.
         calls: the commits that wait, by the identity of their requests: a client may send one
             twice. Only to look at; while there are none nothing of this costs anything.
     """

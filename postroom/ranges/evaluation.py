@@ -70,9 +70,9 @@ class View:
         now: the timestamp at which the request under evaluation arrived; reads newest at it.
         before: while an evaluation goes over several turns: the timestamp before it. Later writes
             are not known yet; 0: nothing is under evaluation.
-        steps: how many this turn's reads have taken.
-        reserved: how many of a turn's are for later.
-        gaps: where nothing but deleted keys is.
+        steps: the number of steps that this turn's reads have taken.
+        reserved: the number of a turn's steps that are for later.
+        gaps: the spans in which there are only deleted keys.
     """
 
     __slots__ = (
@@ -125,21 +125,23 @@ class Evaluation:
     """One proposal in the making.
 
     Attributes:
-        range_id: whose.
-        timestamp: the commit timestamp of the request under evaluation; ``stamp``: as stored.
-        transaction_id: of the transaction under evaluation.
+        range_id: the id of the range.
+        timestamp: the commit timestamp of the request under evaluation; ``stamp``: its stored form.
+        transaction_id: the id of the transaction under evaluation.
         source: its anchor key.
-        writes: raw writes of the request under evaluation; evaluators write here.
-        tally: named numbers that the finishers turn into records (counters).
-        staged: raw writes of the requests accepted so far.
+        writes: the raw writes of the request under evaluation; evaluators write here.
+        tally: named numbers, which the companion turns into records (counters).
+        staged: the raw writes of the requests accepted so far.
         sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
-            accepted so far, for the companions to take up.
-        notes: what evaluators of the requests accepted so far leave for riders and finishers.
-        bytes: what the requests write; ``moved``: what they overwrite, and keep as history.
-        steps: how many were taken in this turn; ``steps_before``: in earlier ones.
+            accepted so far, which the companion takes up.
+        notes: the notes that evaluators leave for the companion.
+        garbage: the engine keys that are obsolete once the proposal is applied.
+        bytes: the size of the requests' writes; ``moved``: that of what they overwrite and keep.
+        steps: the number of steps in this turn; ``steps_before``: in earlier ones.
         began: the timestamp of the first request.
-        after: what to do on the leaseholder once the proposal is applied.
-        scratch: what evaluators remember for as long as the proposal is in the making.
+        last_commit: the timestamp of the last request that wrote.
+        after: the actions to take on the leaseholder once the proposal is applied.
+        scratch: the memory of evaluators while the proposal is in the making.
     """
 
     __slots__ = (
@@ -432,9 +434,9 @@ class Evaluation:
         """Make ``value`` (or a tombstone) the newest version of a user key.
 
         Args:
-            head: where the newest version of the key is.
-            old: what is there (``get``): an evaluator has looked already, as a rule.
-            kind: of the value.
+            head: the engine key of the newest version.
+            old: the value there (``get``): an evaluator has looked already, as a rule.
+            kind: the kind of the value.
             value: the new one.
         """
         stamp, writes = self.stamp, self.writes

@@ -72,7 +72,7 @@ class ChangeFeed:
 
     Args:
         applied: the timestamp of the last commit that is applied.
-        protections: how far back versions are there.
+        protections: the protected timestamps, and how far collection has come.
         waiting: the lines in which watches stand.
         watched: set when changes begin to be kept.
     """

@@ -35,8 +35,8 @@ ask. Its states, and the events between them (``TRANSITIONS``)::
        │ └── end: given back · another one's · lead lost ────┘ │
        └── rest: its own, and alone ───────────────────────────┘
 
-A lease that is *held* lapses with its time, and is good again when more of it is granted. That is
-no state: the clock is asked with each request.
+A lease that is *held* lapses with its time, and is good again when more of it is granted. Having
+lapsed is no state: the clock is asked with each request.
 
 A node that is alone in its group, and holds the stored lease from an earlier life, *rests*: it
 reads under that lease without writing anything. No other node can take the lease: there is none,

@@ -100,13 +100,13 @@ class LeaseAcquisition:
     """The acquisition of the lease by its replica; see the module.
 
     Args:
-        lease_holder: what this node holds.
+        lease_holder: the lease of this node.
         host: the node.
         owner: the replica.
 
     Attributes:
-        wanted: it is to be asked for, whether or not anybody waits for something.
-        state: see above.
+        wanted: whether it is to be asked for, even if no call waits.
+        state: the state of the drawing.
         hands_over: whether the lease is to be given back; each turn looks several times.
     """
 

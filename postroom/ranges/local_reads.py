@@ -45,23 +45,23 @@ class LocalReads:
 
     Args:
         stored: the node's engine.
-        cache: of the applied state.
+        cache: the cache of the applied state.
         clock: the node's clock.
         registry: the evaluators.
-        lease_holder: tells whether this replica serves.
+        lease_holder: the lease, which tells whether this replica serves.
         host: the node.
 
     Attributes:
         last_commit: the timestamp of the last commit that is applied.
         before: while an evaluation goes over several turns: a timestamp before it; else 0.
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
-        long: those that have been begun.
-        waiting: those in line.
+        long: the reads that have been begun, with their generators.
+        waiting: the calls in line.
         offers: the values read beside the evaluation, for the cache.
-        is_stopped: nothing is read any more.
-        look_at_commit: looks at a commit that is first in line for what may be free.
-        given_up: told of a request that had to wait, and is waited for no more.
-        translate: turns what a read has raised into what its caller is told.
+        is_stopped: whether reading has stopped for good.
+        look_at_commit: a function that looks at a commit which is first in line.
+        given_up: a function that hears of a request which had to wait, and is waited for no more.
+        translate: a function that turns a read's error into the one for its caller.
     """
 
     def __init__(

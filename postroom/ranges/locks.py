@@ -62,7 +62,7 @@ class LockMemory:
     """The memory that locks take, and its limits; see the module.
 
     Attributes:
-        bytes: what all locks take.
+        bytes: the memory that all locks take.
     """
 
     __slots__ = ("_by_client", "_by_transaction", "bytes")

@@ -35,7 +35,7 @@ class CheckedReads:
     """The view of one check: what it reads, and has seen.
 
     Attributes:
-        steps: how many it has taken in all.
+        steps: the number of steps it has taken in all.
         changed: the first key of those seen that was written since.
     """
 
@@ -79,8 +79,8 @@ class LongCheck:
     """The check of one call.
 
     Attributes:
-        call: whose request it is.
-        error: why it fails, when it is done; ``None``: nothing has changed.
+        call: the call of the commit.
+        error: the error when it is done; ``None``: nothing has changed.
     """
 
     __slots__ = ("_checking", "_checks", "_is_over", "_parts", "call", "error")
@@ -129,7 +129,7 @@ class LongChecks:
     """All of them.
 
     Args:
-        commit_checks: begins them.
+        commit_checks: the checks of commits.
         reader: the applied state.
 
     Attributes:

@@ -56,7 +56,7 @@ class Holders:
 
     Attributes:
         clients: the deadlines of the transactions, by client; only to look at.
-        rings_at: when ``take_expired`` is to be called; there may be nothing to take then.
+        rings_at: the moment at which ``take_expired`` is to be called, perhaps in vain.
     """
 
     __slots__ = ("_expiries", "_monotonic", "_ring_at", "clients", "rings_at")

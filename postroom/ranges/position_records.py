@@ -33,8 +33,8 @@ class PositionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The record of a position.
 
     Attributes:
-        since: when it was kept first.
-        until: when its time is over.
+        since: the timestamp at which it was kept first.
+        until: the timestamp at which its time is over.
     """
 
     timestamp: int
@@ -50,8 +50,8 @@ class PositionRecords:
     """The positions of readers; see the module.
 
     Args:
-        range_id: whose.
-        protections: of the range.
+        range_id: the id of the range.
+        protections: the protections of the range.
     """
 
     def __init__(self, range_id: int, protections: Protections) -> None:

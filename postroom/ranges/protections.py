@@ -5,10 +5,10 @@ taken between two proposals. It is for what has no versions: outboxes, dead lett
 protections it is in the leaseholder's memory and gone with the lease; unlike them it cannot be
 asked for again.
 
-Such snapshots are few, and shared out so that whoever comes next finds one: a client has no more of
+The snapshots are few, and shared out so that the next client finds one. A client has no more of
 them than are free (Choudhury and Hahne's dynamic thresholds, IEEE/ACM Transactions on Networking 6,
-1998), so 8 of 16 if it is alone, and the next one 4. A program that calls itself many clients is
-still one host. A snapshot counts for who has taken it until nobody protects its timestamp any more.
+1998): 8 of 16 if it is alone, and the next one 4. A program that calls itself many clients is still
+one host. A snapshot counts for who has taken it until nobody protects its timestamp any more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Protections:
     """Timestamps in use, counted, and how far collection has come.
 
     Args:
-        snapshot: takes one of the engine; ``None``: nothing is protected as a whole.
+        snapshot: a function that takes an engine snapshot; ``None``: there are none.
 
     Attributes:
         collected: versions overwritten before this timestamp may be gone.

@@ -91,7 +91,7 @@ class Replica:
         protections: the protected timestamps.
         positions: the positions of readers.
         feed: the change feed.
-        memory: what is kept in memory as leaseholder; ``holders``: the transactions that hold
+        memory: the memory of a leaseholder; ``holders``: the transactions that hold
             something in it.
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.

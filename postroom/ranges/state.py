@@ -66,7 +66,7 @@ class RangeState:
     Args:
         range_id: the id of the range.
         stored: the node's engine.
-        cache: of the applied state; emptied when that changes without its knowledge.
+        cache: the cache of the applied state, emptied when that changes without its knowledge.
         registry: the observers of what is applied.
         lease_holder: the lease that is applied.
         owner: the replica.

@@ -62,9 +62,9 @@ class Committer:
     memory, with a number above all that it remembers of its client, is certainly new.
 
     Args:
-        registry: has the evaluators.
-        now: about now, by the node's clock.
-        waits: knows for which locks of others a commit must wait.
+        registry: the evaluators.
+        now: a function that returns about now, by the node's clock.
+        waits: the commits that wait for locks of others.
     """
 
     def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
