@@ -65,6 +65,7 @@ from postroom.messaging.requests import (
     Mail,
 )
 from postroom.messaging.staging_requests import Winner
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
 QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"
@@ -108,16 +109,27 @@ _OF_RANGE: Final = {
 }
 
 
+_COUNTERS: Final = b"messages"
+COUNTERS_NAME: Final = keys.RANGE + keys.RECORD + _COUNTERS
+"""The name of the counters of messages. A range has them in its applied record."""
+_APPLIED_NAME: Final = keys.RANGE + keys.RECORD + APPLIED_RECORD.encode()
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 
 def name_of(raw: bytes) -> bytes:
     """Return the name of the entry at an engine key."""
-    return keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
+    if raw[:1] != keys.RANGE:
+        return raw
+    name = keys.RANGE + raw[9:]
+    return COUNTERS_NAME if name == _APPLIED_NAME else name
 
 
 def place_of(name: bytes, range_id: int) -> bytes:
     """Return the engine key of an entry in the range ``range_id``."""
+    if name == COUNTERS_NAME:
+        name = _APPLIED_NAME
     if name[:1] == keys.RANGE:
         return keys.range_prefix(range_id) + name[_KIND:]
     return name
@@ -142,16 +154,22 @@ def table_of(name: bytes) -> str | None:
 
 
 def _is_counters(record: bytes) -> bool:
-    if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
+    if record in {_COUNTERS, NUMBER_RECORD.encode()}:
         return True
     number = record.removeprefix(b"queue ")
     return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
 
 
-def is_shown(name: bytes, stored: bytes) -> bool:
-    """Return whether a stored entry is a part of an image: a deleted key is not."""
+def value_of(name: bytes, stored: bytes) -> bytes | None:
+    """Return the value of a stored entry, or `None` if it is no part of an image.
+
+    A deleted key is none, and neither are counters of a range that has seen no message.
+    """
+    if name == COUNTERS_NAME:
+        return decode_applied(stored).sums or None
     table = table_of(name)
-    return table is not None and (table != DATA or stored[0] != versions.TOMBSTONE)
+    is_part = table is not None and (table != DATA or stored[0] != versions.TOMBSTONE)
+    return stored if is_part else None
 
 
 def said(name: bytes, stored: bytes) -> bytes:
@@ -293,7 +311,7 @@ def _counters(rest: bytes, stored: bytes, until: bytes) -> None:
     if rest == NUMBER_RECORD.encode():
         _has_bytes(stored, 4)
         return
-    is_queue = rest != counters.COUNTERS_RECORD.encode()
+    is_queue = rest != _COUNTERS
     counted = (_queue_counted if is_queue else _counted).decode(stored)
     if not counted.conserved():
         raise ValueError(f"messages are lost or made up: {counted}")

@@ -19,7 +19,7 @@ import msgspec
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import Counters
 from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
@@ -54,9 +54,10 @@ def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes 
         lower, bound, passed = bound, None, 0
         for raw, stored in reader.iterate(lower, span.upper):
             name = entries.name_of(raw)
-            if entries.is_shown(name, stored):
+            value = entries.value_of(name, stored)
+            if value is not None:
                 passed = 0
-                yield raw, name, stored
+                yield raw, name, value
                 continue
             yield raw, name, None
             passed += 1
@@ -199,7 +200,7 @@ class _Counting:
         if kind != keys.RECORD:
             return
         record = rest[1:].decode()
-        if record == COUNTERS_RECORD:
+        if rest == entries.COUNTERS_NAME[1:]:
             self._counters = _counters.decode(stored)
         elif record.startswith("queue "):
             self._queues[int(record[6:])] = queue_counters.read(stored)

@@ -25,7 +25,7 @@ import msgspec
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import read_counters
 from postroom.messaging.index import mail_entries
 from postroom.messaging.queues import counters as of_queues
 from postroom.messaging.queues import groups, records
@@ -53,7 +53,6 @@ from postroom.ranges.registry import Registry
 
 QUEUES_PER_PAGE: Final = 1000
 _LAST: Final = keys.after_prefix(keys.POSTED)
-_counters = msgspec.msgpack.Decoder(Counters)
 
 _IN_LISTS: Final = {
     records.DONE: "done",
@@ -102,8 +101,7 @@ class Recount:
             SnapshotTooOld: the timestamp is not protected as a whole.
         """
         reader = self._reader(view, request.timestamp)
-        stored = reader.get(keys.record_key(self._range_id, COUNTERS_RECORD))
-        counted = Counters() if stored is None else _counters.decode(stored)
+        counted = read_counters(reader, self._range_id)
         found = self._definitions.read_some(reader, request.after, QUEUES_PER_PAGE)
         view.steps += 2 * len(found)
         queues = []

@@ -66,6 +66,7 @@ from postroom.messaging.requests import (
     NoteAttempts,
     ReadCounters,
 )
+from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.nodes import ReadNodes
@@ -251,16 +252,28 @@ class Restoring:
         check_size(size, "restore it in smaller chunks")
         ctx.grow(size)
         places = [entries.place_of(name, self._range_id) for name in names]
+        sums: bytes | None = None
         between = ctx.iterate(places[0], places[-1] + b"\x00")
         is_new = next(between, None) is None
         for name, place, stored in zip(names, places, values, strict=True):
             entries.check(name, stored, until)
             value = entries.meant(name, stored, self._range_id)
-            if is_new or not _is_there(ctx, name, place, value):
+            if name == entries.COUNTERS_NAME:
+                sums = value
+            elif is_new or not _is_there(ctx, name, place, value):
                 ctx.writes[place] = value
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
+        if sums is not None:
+            self._restore_counters(ctx, sums)
+
+    def _restore_counters(self, ctx: Evaluation, sums: bytes) -> None:
+        """Restore the counters of messages, which stand in the applied record of the range."""
+        there = read_applied(ctx, self._range_id).sums
+        if there and there != sums:
+            raise _other_value(entries.COUNTERS_NAME, there)
+        ctx.sums = sums
 
     def end_part(self, ctx: Evaluation, request: EndPart) -> None:
         """Evaluate ``EndPart``.
@@ -333,7 +346,9 @@ class Restoring:
             for place, _ in ctx.iterate(lower, span.upper):
                 if removed >= limits.RESTORE_REMOVED_AT_ONCE_MAX:
                     return removed, last
-                if self._is_restored(place):
+                if entries.name_of(place) == entries.COUNTERS_NAME:
+                    ctx.sums = b""
+                elif self._is_restored(place):
                     ctx.writes[place] = None
                     ctx.grow(len(place))
                     removed, last = removed + 1, place
@@ -378,12 +393,16 @@ def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
     if there is None:
         return False
     if there != value:
-        raise ConditionFailed(
-            f"the entry {shorten(name)} is there already, with another value; nothing of this "
-            "chunk was stored: the files of two exports are mixed up, or it is in them twice",
-            actual=there,
-        )
+        raise _other_value(name, there)
     return True
+
+
+def _other_value(name: bytes, there: bytes) -> ConditionFailed:
+    return ConditionFailed(
+        f"the entry {shorten(name)} is there already, with another value; nothing of this "
+        "chunk was stored: the files of two exports are mixed up, or it is in them twice",
+        actual=there,
+    )
 
 
 def _is_closed(record: Record) -> Unavailable:

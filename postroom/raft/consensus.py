@@ -140,7 +140,7 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
-        applied = Applied(state_machine.applied_index())
+        applied = Applied(state_machine.applied_index(), state_machine.applied_term())
         if (arrived := spool.complete) is not None:
             # The applied state is a mixture of the old and the new one. The log is that of the new
             # one.
@@ -155,18 +155,6 @@ class Consensus:
         self._members_changed()
         self._wake(group)
         return group
-
-    def settle(self) -> WriteSet:
-        """Return the records that some states lack, to be made durable before ``replay``.
-
-        States of an earlier format, and states that this node was given whole, do not tell the term
-        of their last entry.
-        """
-        writes: WriteSet = {}
-        for group in self._groups.values():
-            if group.core.journal.settles:
-                writes.update(group.core.journal.settle(group.core.applied_index))
-        return writes
 
     def replay(self) -> Iterator[WriteSet]:
         """Yield the writes that the states of all groups lack, in pieces.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 import msgspec
@@ -75,23 +75,31 @@ class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         lease_sequence: the sequence number of that lease.
         writes: the raw writes.
+        last_commit: a timestamp that no commit up to this command is above; 0: as before.
+        sums: the sums of the companion after this command, packed; ``None``: as before.
     """
 
     lease_sequence: int
     writes: dict[bytes, bytes | None]
+    last_commit: int = 0
+    sums: bytes | None = None
 
 
 encode = msgspec.msgpack.Encoder().encode
 
+_COMMAND_HEADER: Final = bytes([0x90 | len(LeasedWrites.__struct_fields__)])
+"""The byte with which the list of a command begins in MessagePack."""
+
 
 def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
     """Encode ``command`` over several turns, into the same bytes as ``encode`` does."""
-    parts = [encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
-    items = iter(command.writes.items())
+    sequence, writes, *rest = msgspec.structs.astuple(command)
+    parts = [_COMMAND_HEADER, encode(sequence), _map_header(len(writes))]
+    items = iter(writes.items())
     while part := dict(islice(items, limits.COMPLETED_AT_ONCE_MAX)):
         parts.append(encode(part)[len(_map_header(len(part))) :])
         yield
-    packed = b"".join(parts)
+    packed = b"".join((*parts, *map(encode, rest)))
     yield
     return packed
 
@@ -112,7 +120,7 @@ def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
             raise ValueError(f"{left} writes of a command are missing")
         left = length - len(writes)
         yield
-    return LeasedWrites(lease_sequence, writes)
+    return LeasedWrites(lease_sequence, writes, unpacker.unpack(), unpacker.unpack())
 
 
 def _map_header(length: int) -> bytes:

@@ -141,6 +141,7 @@ class Evaluation:
         began: the timestamp of the first request.
         last_commit: the timestamp of the last request that wrote.
         after: the actions to take on the leaseholder once the proposal is applied.
+        sums: the sums of the companion after the proposal, packed; ``None``: as before.
         scratch: the memory of evaluators while the proposal is in the making.
     """
 
@@ -173,6 +174,7 @@ class Evaluation:
         "stamp",
         "steps",
         "steps_before",
+        "sums",
         "tally",
         "timestamp",
         "transaction_id",
@@ -191,6 +193,7 @@ class Evaluation:
         self.deferred: list[Any] = []
         self.notes: list[Any] = []
         self.after: list[Callable[[], None]] = []
+        self.sums: bytes | None = None
         self.scratch: dict[object, Any] = {}
         self.bytes = 0
         # Empty as a rule, and never changed in place while they are: one for all saves making them.

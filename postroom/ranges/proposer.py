@@ -98,8 +98,9 @@ class Proposer:
         packed = batch.packed
         if packed is None:
             return None
-        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
-        if ctx.staged:
+        sequence = self._lease_holder.lease.sequence
+        command = LeasedWrites(sequence, ctx.staged, ctx.last_commit, ctx.sums)
+        if ctx.staged or ctx.sums is not None:
             # Here, once: how large it is must be known, and it is replicated as it is.
             packed = packed or encode(command)
             if len(packed) >= COMMAND_BYTES_MAX:
@@ -143,7 +144,7 @@ class Proposer:
             return self._fire_and_finish(ctx)
         if ctx.notes or self.companion.rider.is_wanted:
             self._fire(ctx)
-        return self._finish(ctx) if staged else None
+        return self._finish(ctx) if staged or ctx.sums is not None else None
 
     def _fire(self, ctx: Evaluation) -> None:
         """Let the companion add to the proposal. If it fails, the requests do not suffer."""
@@ -204,7 +205,7 @@ class Proposer:
     def _fire_and_finish(self, ctx: Evaluation) -> _Parts:
         if ctx.notes or self.companion.rider.is_wanted:
             self._fire(ctx)
-        if not ctx.staged:
+        if not ctx.staged and ctx.sums is None:
             return b""
         if _is_large(ctx):
             yield
@@ -219,7 +220,8 @@ class Proposer:
 
     def _pack(self, ctx: Evaluation) -> _Parts:
         """Pack the command of a large proposal; an extension of the lease must still be one."""
-        command = LeasedWrites(self._lease_holder.lease.sequence, ctx.staged)
+        sequence = self._lease_holder.lease.sequence
+        command = LeasedWrites(sequence, ctx.staged, ctx.last_commit, ctx.sums)
         packed = yield from encode_in_parts(command)
         while self._shortens_lease(ctx):
             del ctx.staged[self._lease_key]

@@ -363,7 +363,7 @@ class Replica:
         if batch.failure is None:
             self._admission.requests_max = REQUESTS_AT_ONCE
         writes = proposal.command.writes
-        if not writes:
+        if not writes and proposal.command.sums is None:
             self._unwritten = proposal
             return True
         if self._evaluator.checks.current:

@@ -17,7 +17,11 @@ from the start (:mod:`postroom.raft.snapshot_receiver`). Only its records are th
 the old one or the new one: they tell a node that is started meanwhile with whom it shares the
 range.
 
-Invariant: the applied index is written with the state that it describes.
+*The applied record* (index and term of the last entry, the last commit, the sums of the companion)
+is made here, because index and term are known only when an entry is applied. The other two come
+with the command. A command that is void under its lease changes neither.
+
+Invariant: the applied record is written with the state that it describes.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
 from postroom.raft.snapshot import Snapshot
+from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied, read_applied
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.registry import Registry
@@ -41,8 +46,6 @@ PIECE_BYTES: Final = 1024 * 1024
 
 _encode = msgspec.msgpack.encode
 _pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
-
-APPLIED_RECORD: Final = "applied"
 
 LARGE_BYTES_A_KEY: Final = 16
 """Commands with fewer bytes, for each of the keys that have room in a turn, are decoded at once."""
@@ -88,18 +91,26 @@ class RangeState:
         self._lease_holder = lease_holder
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
-        self._applied = self._stored_index()
+        self._take(read_applied(stored, range_id))
         self._decoding: _CommandDecoding | None = None
+
+    def _take(self, record: AppliedRecord) -> None:
+        self._index, self._term = record.index, record.term
+        self._last_commit, self._sums = record.last_commit, record.sums
 
     def applied_index(self) -> int:
         """Return the index of the last entry whose effects are stored."""
-        return self._applied
+        return self._index
+
+    def applied_term(self) -> int:
+        """Return the term of that entry."""
+        return self._term
 
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
         """Apply an entry of the group's own."""
-        del term
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
+        self._index, self._term = index, term
+        record = (index, term, self._last_commit, self._sums)
+        staged[self._applied_key] = encode_applied(record)
         self._owner.noop_applied()
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
@@ -132,10 +143,15 @@ class RangeState:
                 staged.update(writes)
             else:
                 join(staged, writes)
+            if decided.last_commit:
+                self._last_commit = decided.last_commit
+            if decided.sums is not None:
+                self._sums = decided.sums
         elif mine is not None:
             mine.rejected = True
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
+        self._index, self._term = index, term
+        record = (index, term, self._last_commit, self._sums)
+        staged[self._applied_key] = encode_applied(record)
 
     def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
         decoding, self._decoding = self._decoding, None
@@ -145,7 +161,7 @@ class RangeState:
 
     def open_snapshot(self) -> Snapshot:
         """Return the range as it is applied, for a member that lags."""
-        return open_snapshot(self._stored, self._range_id, self._applied_key)
+        return open_snapshot(self._stored, self._range_id)
 
     def is_chunk(self, data: bytes) -> bool:
         """Return whether ``data``, from the network, can be a part of this range."""
@@ -161,7 +177,7 @@ class RangeState:
     def snapshot_installed(self) -> None:
         """Let memory follow what is stored: the range is another one."""
         self._cache.clear()
-        self._applied = self._stored_index()
+        self._take(read_applied(self._stored, self._range_id))
         for key, observer in self._observers.items():
             observer(self._stored.get(key))
         self._owner.stop_serving()
@@ -170,10 +186,6 @@ class RangeState:
         for key, observer in self._observers.items():
             if key in writes:
                 observer(writes[key])
-
-    def _stored_index(self) -> int:
-        stored = self._stored.get(self._applied_key)
-        return 0 if stored is None else int.from_bytes(stored, "big")
 
 
 class _CommandDecoding:
@@ -211,11 +223,10 @@ def spans(range_id: int) -> list[keys.Span]:
     ]
 
 
-def open_snapshot(engine: Engine, range_id: int, applied_key: bytes) -> Snapshot:
+def open_snapshot(engine: Engine, range_id: int) -> Snapshot:
     """Return the range as the engine holds it, with the index that it says is applied."""
     frozen = engine.snapshot()
-    applied_index = int.from_bytes(frozen.get(applied_key) or b"", "big")
-    return Snapshot(applied_index, _SnapshotChunks(frozen, range_id))
+    return Snapshot(read_applied(frozen, range_id).index, _SnapshotChunks(frozen, range_id))
 
 
 class _SnapshotChunks:

@@ -66,9 +66,10 @@ def restore(
 def shown(store: Store) -> dict[bytes, bytes]:
     """All that is stored, of what belongs to an image."""
     return {
-        place: stored
+        place: value
         for place, stored in store.dump().items()
-        if place[:1] >= keys.RANGE and entries.is_shown(entries.name_of(place), stored)
+        if place[:1] >= keys.RANGE
+        and (value := entries.value_of(entries.name_of(place), stored)) is not None
     }
 
 

@@ -6,12 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from postroom import limits
 from postroom.kv import keys
-from postroom.messaging.counters import COUNTERS_RECORD, Counters
+from postroom.messaging.counters import read_counters
 from postroom.ranges import proposer
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Increment, Put
@@ -99,8 +98,7 @@ def test_what_is_due_is_done_under_a_flood(store: Store) -> None:
 
 
 def _pending(store: Store) -> int:
-    record = store.engine.inner.get(keys.record_key(1, COUNTERS_RECORD))
-    return msgspec.msgpack.decode(record, type=Counters).pending if record else 0
+    return read_counters(store.engine.inner, 1).pending
 
 
 def test_garbage_is_collected_under_a_flood(store: Store) -> None:

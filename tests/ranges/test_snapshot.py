@@ -11,15 +11,20 @@ from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CHUNK_BYTES_MAX
 from postroom.ranges import state as range_state
+from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied
 
-APPLIED_KEY = keys.record_key(1, "applied")
+APPLIED_KEY = keys.record_key(1, APPLIED_RECORD)
 OUTSIDE = {keys.store_key("store"): b"me", keys.raft_log_prefix(1) + b"h": b"hard state"}
+
+
+def _applied(index: int) -> bytes:
+    return encode_applied(AppliedRecord(index, 1))
 
 
 def engine(count: int, value: bytes = b"v" * 1000, *, applied: int = 7) -> MemoryEngine:
     """A node whose range holds ``count`` keys."""
     made = MemoryEngine()
-    made.write({**OUTSIDE, APPLIED_KEY: keys.u64(applied)}, sync=True)
+    made.write({**OUTSIDE, APPLIED_KEY: _applied(applied)}, sync=True)
     made.write({keys.head_key(b"%06d" % n): value for n in range(count)}, sync=True)
     made.write({keys.mail_key(b"a"): b"m", keys.transaction_key(b"a", b"t"): b"c"}, sync=True)
     return made
@@ -30,7 +35,7 @@ def content(made: MemoryEngine) -> dict[bytes, bytes]:
 
 
 def chunks_of(made: MemoryEngine) -> list[bytes]:
-    return list(range_state.open_snapshot(made, 1, APPLIED_KEY).chunks)
+    return list(range_state.open_snapshot(made, 1).chunks)
 
 
 def test_a_range_moves_whole_and_nothing_else_does() -> None:
@@ -49,8 +54,8 @@ OTHER_RANGE = keys.record_key(2, "applied")
 def test_a_snapshot_is_of_one_moment_and_knows_its_index() -> None:
     source = engine(1000)
     before = content(source)
-    taken = range_state.open_snapshot(source, 1, APPLIED_KEY)
-    source.write({APPLIED_KEY: keys.u64(8), keys.head_key(b"000001"): None}, sync=True)
+    taken = range_state.open_snapshot(source, 1)
+    source.write({APPLIED_KEY: _applied(8), keys.head_key(b"000001"): None}, sync=True)
     assert taken.index == 7
     pairs = [pair for chunk in taken.chunks for pair in msgspec.msgpack.decode(chunk)]
     assert dict(pairs) == before
@@ -99,7 +104,7 @@ def test_records_are_there_all_the_time() -> None:
     for piece in range_state.install(target, 1, chunks_of(source)):
         target.write(piece, sync=False)
         assert target.get(nodes) in (b"old", b"new")
-        assert target.get(APPLIED_KEY) in (keys.u64(7), keys.u64(9))
+        assert target.get(APPLIED_KEY) in (_applied(7), _applied(9))
     assert (target.get(nodes), target.get(extra)) == (b"new", None)
     assert content(target) == content(source)
 
@@ -122,7 +127,7 @@ def test_chunks_are_read_only_when_they_are_wanted() -> None:
 
 def test_an_empty_range_is_a_range() -> None:
     source, target = MemoryEngine(), engine(10)
-    chunks = [*range_state.open_snapshot(source, 1, APPLIED_KEY).chunks, b""]
+    chunks = [*range_state.open_snapshot(source, 1).chunks, b""]
     for piece in range_state.install(target, 1, chunks):
         target.write(piece, sync=False)
     assert content(target) == {}
@@ -134,7 +139,7 @@ def test_closing_lets_go_of_the_engine_snapshot_begun_or_not() -> None:
         frozen = source.snapshot()
         frozen.close = lambda closed=closed: closed.append(1)  # type: ignore[method-assign, misc]
         source.snapshot = lambda frozen=frozen: frozen  # type: ignore[method-assign, misc]
-        taken = range_state.open_snapshot(source, 1, APPLIED_KEY)
+        taken = range_state.open_snapshot(source, 1)
         if begun:
             next(taken.chunks)
         taken.close()

@@ -37,7 +37,7 @@ from postroom.raft.messages import (
     decode_frame,
 )
 from postroom.raft.spool import Arriving
-from postroom.ranges.state import APPLIED_RECORD
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
@@ -67,7 +67,8 @@ class Log:
         hard: list[Any] = msgspec.msgpack.decode(stored) if stored else [0, 0, None, 0]
         self.term: int = hard[1]
         self.vote: int | None = hard[2]
-        applied = int.from_bytes(state.get(_APPLIED) or b"", "big")
+        record = state.get(_APPLIED)
+        applied = 0 if record is None else decode_applied(record).index
         spool = state.get(_LOG + b"s")
         arrived = None if spool is None else msgspec.msgpack.decode(spool, type=Arriving)
         installs = arrived is not None and arrived.chunks > 0

@@ -10,7 +10,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.sorted_map import SortedMap
 from postroom.raft.spool import Arriving
-from postroom.ranges.state import APPLIED_RECORD
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require
@@ -27,7 +27,8 @@ CHECKERS: Final = tuple(each for each in checkers.CHECKERS if each is not checke
 
 def applied_index(disk: SortedMap) -> int:
     """The last entry whose effects a disk holds."""
-    return int.from_bytes(disk.get(_APPLIED) or b"", "big")
+    stored = disk.get(_APPLIED)
+    return 0 if stored is None else decode_applied(stored).index
 
 
 def is_installing(disk: SortedMap) -> bool:
