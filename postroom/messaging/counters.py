@@ -103,8 +103,6 @@ class Conservation:
             StoreCorrupted: messages would be lost or made up.
         """
         tally = ctx.tally
-        if not tally:
-            return
         counted = list(_astuple(self.applied))
         for name in tally:
             counted[_PLACES[name]] += tally[name]

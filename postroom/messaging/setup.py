@@ -123,7 +123,8 @@ class Messaging:
 
     def sum_up(self, ctx: Evaluation) -> None:
         """Stage the counters, and wake the services if the proposal leaves entries for them."""
-        self.conservation.finish(ctx)
+        if ctx.tally:
+            self.conservation.finish(ctx)
         if ctx.notes:
             sum_up(ctx)
         deliverable, executable = self.outboxes.deliverable, self.outboxes.executable

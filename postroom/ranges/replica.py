@@ -235,6 +235,10 @@ class Replica:
             return commits([call for call, _, _ in self._proposal.results])
         return commits(self._evaluator.under_evaluation())
 
+    def hurries(self) -> bool:
+        """Return whether a request waits for the result of upkeep."""
+        return bool(self.waiting.lines)
+
     # --- its state, for others
 
     @property
@@ -411,6 +415,11 @@ class Replica:
         """End the rest: there is something to do."""
         self._acquisition.wanted = True
         self._host.wake(urgent=False)
+
+    def rouse(self) -> None:
+        """End the rest, if it rests: a service has something to do."""
+        if self._lease_holder.resting:
+            self.wake_up()
 
     # --- a proposal: from its start to its end
 

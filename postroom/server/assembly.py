@@ -87,7 +87,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
         reader=protections.reader, may_purge=replica.positions.limit,
         kept=from_seconds(options.gc_ttl_seconds), signal=advances,
         forgets_strangers=options.rests_alone,
-        rouse=lambda: replica.wake_up() if replica.rests else None,
+        rouse=replica.rouse,
     )  # fmt: skip
     messaging = Messaging(replica, deliveries, executions, notes, around)
     Images(range_id, protections.reader).register(registry)

@@ -31,6 +31,7 @@ class Replicas:
         try_get: returns the newest value of a key, from any thread; ``None``: submit a ``Get``.
         wants_turn: whether ``evaluate`` would have something to do.
         evaluate: takes the turns of replicas: waiting requests become proposals.
+        hurries: returns whether a request waits for the result of upkeep.
         next_deadline: returns when a turn has something to do without being woken.
     """
 
@@ -38,6 +39,7 @@ class Replicas:
     try_get: Callable[[bytes], Value | None]
     wants_turn: Callable[[], bool]
     evaluate: Callable[[], None]
+    hurries: Callable[[], bool]
     next_deadline: Callable[[], float | None]
 
     def __init__(self) -> None:
@@ -50,6 +52,7 @@ class Replicas:
         self._by_id[replica.range_id] = self._holder = replica
         self.submit, self.try_get = replica.submit, replica.try_get
         self.wants_turn, self.next_deadline = replica.wants_turn, replica.next_deadline
+        self.hurries = replica.hurries
         self.evaluate = partial(take_turn, (replica,))
 
     def by_id(self, range_id: int) -> Replica:
@@ -116,10 +119,6 @@ class Replicas:
         return self._holder.sizes()
 
     # --- a turn
-
-    def hurries(self) -> bool:
-        """Return whether a request waits for the result of upkeep."""
-        return bool(self._holder.waiting.lines)
 
     def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
