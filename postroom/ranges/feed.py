@@ -40,7 +40,7 @@ from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Change, Changes, ScanChanges
-from postroom.ranges.spans import KeySpan
+from postroom.ranges.spans import UserSpan
 from postroom.ranges.waiting import ChangeToken, Waiting
 
 IDLE_SECONDS: Final = 10.0
@@ -92,8 +92,8 @@ class ChangeFeed:
         self._recent: list[Change] = []
         self._bytes = 0
         self.floor: int | None = None
-        self._hit: dict[KeySpan, list[Change]] = {}
-        self._news: dict[KeySpan, list[Change]] = {}
+        self._hit: dict[UserSpan, list[Change]] = {}
+        self._news: dict[UserSpan, list[Change]] = {}
         self._before = 0
 
     @property
@@ -140,7 +140,7 @@ class ChangeFeed:
 
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[Change]:
         start, end, after = request.start, request.end, request.after
-        news = self._news.get(KeySpan(start, end)) if after >= self._before else None
+        news = self._news.get(UserSpan(start, end)) if after >= self._before else None
         if news is not None:
             return [change for change in news if change.timestamp > after]
         first = bisect_right(self._recent, after, key=lambda change: change.timestamp)
@@ -284,7 +284,7 @@ class ChangeFeed:
 
 
 def _token(request: ScanChanges) -> ChangeToken:
-    return ChangeToken(KeySpan(request.start, request.end))
+    return ChangeToken(UserSpan(request.start, request.end))
 
 
 def _bounded(changes: list[Change], until: int) -> Changes:

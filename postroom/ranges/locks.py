@@ -40,7 +40,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
 )
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction
-from postroom.ranges.spans import KeySpan, Spans
+from postroom.ranges.spans import Spans, UserSpan
 from postroom.ranges.waiting import Waiting
 
 Bounds: TypeAlias = tuple[bytes, bytes | None]
@@ -239,7 +239,7 @@ class LockTable:
             self._since.setdefault(transaction_id, now)
             if isinstance(token, tuple):
                 self._spans[token] = transaction_id
-                self._wide.add(KeySpan(*token))
+                self._wide.add(UserSpan(*token))
             else:
                 self._keys.add(token)
         return self._key_within(token, transaction_id) if isinstance(token, tuple) else None
@@ -372,7 +372,7 @@ class LockTable:
             del self.held[token]
             if isinstance(token, tuple):
                 del self._spans[token]
-                self._wide.remove(KeySpan(*token))
+                self._wide.remove(UserSpan(*token))
         self._keys.shrink()
         self.memory.give_back(transaction_id)
         return list(tokens)

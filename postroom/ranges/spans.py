@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 
-class KeySpan(NamedTuple):
+class UserSpan(NamedTuple):
     """The keys with ``start <= key < end``; ``end`` is ``None``: to the last one."""
 
     start: bytes
@@ -30,7 +30,7 @@ _NOWHERE: Final[_End] = (False, b"")
 class _TreapNode:
     __slots__ = ("end", "last", "left", "priority", "right", "span")
 
-    def __init__(self, span: KeySpan, priority: int) -> None:
+    def __init__(self, span: UserSpan, priority: int) -> None:
         self.span = span
         self.priority = priority
         self.end: _End = (span.end is None, span.end or b"")
@@ -52,7 +52,7 @@ class Spans:
 
     __slots__ = ("_points", "_priority", "_root", "_wide")
 
-    def __init__(self, priority: Callable[[KeySpan], int] = hash) -> None:
+    def __init__(self, priority: Callable[[UserSpan], int] = hash) -> None:
         self._priority = priority
         self.clear()
 
@@ -65,7 +65,7 @@ class Spans:
         self._wide = 0
         self._root: _Tree = None
 
-    def add(self, span: KeySpan) -> None:
+    def add(self, span: UserSpan) -> None:
         """Add a span that is not among them."""
         if span.end == span.start + b"\x00":
             self._points.add(span.start)
@@ -75,7 +75,7 @@ class Spans:
         self._root = _merge(_merge(less, node), rest)
         self._wide += 1
 
-    def remove(self, span: KeySpan) -> None:
+    def remove(self, span: UserSpan) -> None:
         """Remove a span that is among them."""
         if span.end == span.start + b"\x00":
             self._points.remove(span.start)
@@ -84,9 +84,9 @@ class Spans:
         self._root = _merge(less, _without_first(rest))
         self._wide -= 1
 
-    def holding(self, key: bytes) -> list[KeySpan]:
+    def holding(self, key: bytes) -> list[UserSpan]:
         """Return the spans that hold ``key``."""
-        found = [KeySpan(key, key + b"\x00")] if key in self._points else []
+        found = [UserSpan(key, key + b"\x00")] if key in self._points else []
         if self._root is None:
             return found
         at, ahead = (False, key), [self._root]
@@ -103,9 +103,9 @@ class Spans:
                     ahead.append(node.right)
         return found
 
-    def all(self) -> list[KeySpan]:
+    def all(self) -> list[UserSpan]:
         """Return all spans."""
-        found = [KeySpan(start, start + b"\x00") for start in self._points]
+        found = [UserSpan(start, start + b"\x00") for start in self._points]
         ahead = [self._root]
         while ahead:
             node = ahead.pop()
@@ -115,11 +115,11 @@ class Spans:
         return found
 
 
-def _order(span: KeySpan) -> tuple[bytes, _End]:
+def _order(span: UserSpan) -> tuple[bytes, _End]:
     return span.start, (span.end is None, span.end or b"")
 
 
-def _split(tree: _Tree, span: KeySpan) -> tuple[_Tree, _Tree]:
+def _split(tree: _Tree, span: UserSpan) -> tuple[_Tree, _Tree]:
     """Return what lies before ``span``, and the rest."""
     if tree is None:
         return None, None

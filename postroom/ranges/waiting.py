@@ -35,7 +35,7 @@ from typing import TypeAlias
 import msgspec
 
 from postroom.ranges.calls import Call
-from postroom.ranges.spans import KeySpan, Spans
+from postroom.ranges.spans import Spans, UserSpan
 
 Line: TypeAlias = dict[Call, None]
 
@@ -43,7 +43,7 @@ Line: TypeAlias = dict[Call, None]
 class ChangeToken(msgspec.Struct, frozen=True, gc=False):
     """The token of a change in a span. It is no span itself: locked spans have other lines."""
 
-    span: KeySpan
+    span: UserSpan
 
 
 class Waiting:

@@ -16,7 +16,7 @@ from postroom.ranges.long_checks import LongChecks
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import Changes
-from postroom.ranges.spans import KeySpan, Spans
+from postroom.ranges.spans import Spans, UserSpan
 from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
 
@@ -81,7 +81,7 @@ def watches_are_not_found() -> Patch:
     """A commit wakes none of those that watch spans."""
     holding = Spans.holding
 
-    def points(self: Spans, key: bytes) -> list[KeySpan]:
+    def points(self: Spans, key: bytes) -> list[UserSpan]:
         return [span for span in holding(self, key) if span.end == span.start + b"\x00"]
 
     return Spans, "holding", points
