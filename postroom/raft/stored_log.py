@@ -64,8 +64,6 @@ LogEntry: TypeAlias = tuple[bytes, int, int]
 """The payload, the index and the term of an entry, in the order that pysyncobj uses."""
 
 pack_u64 = struct.Struct(">Q").pack
-pack_place = struct.Struct(">QQ").pack
-"""The index and the term of an entry."""
 unpack_u64 = struct.Struct(">Q").unpack_from
 
 
