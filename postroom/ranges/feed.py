@@ -12,8 +12,8 @@ all that it lacks goes into one answer.
          ▲                                    (IDLE_SECONDS), or the lease is over           │
          └───────────────────────────────────────────────────────────────────────────────────┘
 
-An answer ends with the commit that makes it large, and says how far it is complete: who asks on
-from there misses nothing.
+An answer ends with the commit that makes it large, and says how far it is complete. A watch that
+asks on from there misses nothing.
 
 A watch that waits stands in line for its span (:mod:`.spans`). A proposal that is applied wakes the
 spans that hold one of its changes, and no others. A watch in line has therefore seen all that is
@@ -223,7 +223,7 @@ class ChangeFeed:
 
     def _remember(self, changes: list[Change], last: int) -> None:
         if len(changes) > CHANGES_MAX:
-            # Most of them would be dropped at once: who has not seen it scans.
+            # Most of them would be dropped at once: a watch that has not seen them scans.
             self._forget()
             self.floor = last
             return

@@ -8,7 +8,8 @@ asked for again.
 The snapshots are few, and shared out so that the next client finds one. A client has no more of
 them than are free (Choudhury and Hahne's dynamic thresholds, IEEE/ACM Transactions on Networking 6,
 1998): 8 of 16 if it is alone, and the next one 4. A program that calls itself many clients is still
-one host. A snapshot counts for who has taken it until nobody protects its timestamp any more.
+one host. A snapshot counts for the client that has taken it until its timestamp is protected no
+more.
 """
 
 from __future__ import annotations

@@ -435,7 +435,8 @@ class Replica:
         writes = proposal.command.writes
         applied = outcome is Outcome.APPLIED and not proposal.rejected
         if applied:
-            # First of all: who reads beside us takes cached values once nothing is in flight.
+            # First of all: a thread that reads beside us takes cached values once nothing is in
+            # flight.
             self._cache.wrote(writes)
             for hear in self.registry.on_written:
                 hear(writes)

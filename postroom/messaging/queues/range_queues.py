@@ -3,12 +3,12 @@
 ::
 
     writes (enqueue, settle) ─▶ raw writes + notes ┐
-    AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ finisher counts ─▶ applied:
+    AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ sum_up counts ──▶ applied:
     claims (reads that wait) ─▶ waiting claims ────┘                              notes, answers
 
 An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* joins every
 proposal for which there is something to fire. Thus a message that a consumer waits for is fired in
-the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`). When the
+the very write that enqueues it. ``sum_up`` adds up the notes (:mod:`.summing_up`). When the
 proposal is applied, the notes take effect in memory, and the claims that were given something are
 answered (:mod:`.claiming`).
 """
