@@ -71,7 +71,7 @@ if TYPE_CHECKING:
     from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
     from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "TLS",

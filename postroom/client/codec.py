@@ -126,17 +126,9 @@ class _Checked:
         except Exception as error:
             raise WrongType(
                 f"the codec cannot unpack what is stored at {shorten(key)}, {shorten(data)} "
-                f"({error}): {_advice(data)}"
+                f"({error}): it was written with another codec, or without one; read it as it was "
+                "written"
             ) from error
-
-
-def _advice(data: bytes) -> str:
-    if len(data) != INTEGER.size:
-        return "it was written with another codec, or without one; read it as it was written"
-    return (
-        "it was written with another codec, or it is a counter of Postroom before integers were a "
-        "kind of their own (increment(key, 0) makes it one)"
-    )
 
 
 def resolve(codec: str | Codec | None) -> Packing:

@@ -50,7 +50,7 @@ class Cache:
         self._bytes = 0
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``. Only for who drives the node: others ``peek``."""
+        """Return the value of ``key``. Only the driver of the node calls it; others ``peek``."""
         young = self._young
         if key in young:
             return young[key]
@@ -61,12 +61,12 @@ class Cache:
         return value  # type: ignore[no-any-return]
 
     def get_once(self, key: bytes) -> bytes | None:
-        """The same of a key that will hardly be asked for again: it is not kept."""
+        """Return the value of a key that will hardly be asked for again: it is not kept."""
         is_known, value = self.peek(key)
         return value if is_known else self._stored.get(key)
 
     def peek(self, key: bytes) -> tuple[bool, bytes | None]:
-        """Whether the value of ``key`` is known here, and what it is. Changes nothing."""
+        """Return whether the value of ``key`` is known here, and what it is. Changes nothing."""
         value = self._young.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._old.get(key, _UNKNOWN)
@@ -75,11 +75,11 @@ class Cache:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span; not cached."""
+        """Iterate over the pairs in a span; not cached."""
         return self._stored.iterate(lower, upper, reverse=reverse)
 
     def wrote(self, writes: WriteSet) -> None:
-        """The engine holds ``writes`` now."""
+        """Note that the engine holds ``writes`` now."""
         if self.gaps.begins:
             self.gaps.wrote(writes)
         young, old = self._young, self._old
@@ -115,7 +115,7 @@ class Cache:
         self._bytes = 0
 
     def offer(self, key: bytes, value: bytes | None) -> None:
-        """The engine holds ``value`` at ``key``, as somebody has found out."""
+        """Note that the engine holds ``value`` at ``key``, as a reader has found out."""
         if value is not None and len(value) > ENTRY_BYTES:
             return
         self._young[key] = value

@@ -5,8 +5,9 @@ A timestamp is a 64-bit number: 48 bits of milliseconds since 1970, 16 bits of a
 account, and refuses one from a clock too far ahead.
 
 The wall clock can be set, so this clock keeps a *lead*: what it is ahead of the trusted wall clock
-(:mod:`.wall`). A wall clock that is set back by a day adds a day to it; one that is set forward
-takes it up. So timestamps go on with the monotonic clock, whatever happens to the wall clock::
+(:mod:`.wall_clock`). A wall clock that is set back by a day adds a day to it; one that is set
+forward takes it up. Timestamps thus go on with the monotonic clock, whatever happens to the wall
+clock::
 
                         wrong
                      ┌─────────┬──── timestamps: wall + lead, or the last one + 1
@@ -16,17 +17,17 @@ There are two kinds of due times. A *length of time* ("in 5 s", a back-off, a le
 timestamps, which never step back. A *moment* ("at noon") is compared with ``by_wall``, which obeys
 a correction at once.
 
-The lead shrinks by a thousandth of the time that passes. So what a crash, a fast client or a new
-lease have added vanishes, and no clock that runs a little too fast drives all others.
+The lead shrinks by a thousandth of the time that passes. Additions by a crash, a fast client or a
+new lease thus vanish, and no clock that runs a little too fast drives all others.
 
-A restart must not hand out a timestamp twice, even if the wall clock was set back meanwhile. So
-the node stores a *ceiling* above every timestamp that it hands out, and starts from it after a
-crash; closing cleanly stores the exact last timestamp instead.
+A restart must not hand out a timestamp twice, even if the wall clock was set back meanwhile. The
+node therefore stores a *ceiling* above every timestamp that it hands out, and starts from it after
+a crash. Closing cleanly stores the exact last timestamp instead.
 
 A clock *rests* until it hands out its first timestamp. Until then the stored ceiling itself serves
-those who only read: it is above everything that an earlier run has handed out, and below everything
-that will be, in this run or in any other one. So reading a store needs no write, not even of a
-ceiling, and still every later commit gets a timestamp above that of every read.
+those who only read: it is above everything that an earlier run has handed out. It is below
+everything that will be handed out, in this run or in any other one. Reading a store needs no write,
+not even of a ceiling, and still every later commit gets a timestamp above that of every read.
 
 Invariants: ``now`` is strictly increasing; every answer is below the stored ceiling.
 """
@@ -38,7 +39,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from postroom.kv.wall import TrustedWall
+from postroom.kv.wall_clock import TrustedWall
 
 LOGICAL_BITS: Final = 16
 CEILING_MILLISECONDS: Final = 1000
@@ -72,22 +73,22 @@ class Timestamp(int):
 
 
 def from_milliseconds(milliseconds: int) -> int:
-    """The first timestamp of a millisecond."""
+    """Return the first timestamp of a millisecond."""
     return milliseconds << LOGICAL_BITS
 
 
 def from_seconds(seconds: float) -> int:
-    """A length of time in timestamp units."""
+    """Return a length of time in timestamp units."""
     return int(seconds * 1000) << LOGICAL_BITS
 
 
 def from_datetime(moment: datetime.datetime) -> int:
-    """The first timestamp at or after an aware ``datetime`` (microseconds round up)."""
+    """Return the first timestamp at or after an aware ``datetime`` (microseconds round up)."""
     elapsed = moment - _EPOCH
     return from_milliseconds(-(elapsed // datetime.timedelta(milliseconds=-1)))
 
 
-class Clock(Protocol):
+class TimeSource(Protocol):
     """The node's source of time; a simulation passes its own."""
 
     def wall_milliseconds(self) -> int:
@@ -142,13 +143,13 @@ class HybridLogicalClock(TrustedWall):
         self._lead = 0
         self._lead_exactly = 0.0
         self.rests = ceiling > 0
-        """Whether nothing has been handed out yet."""
+        """True if nothing has been handed out yet."""
         super().__init__(wall, monotonic)
         self._began_at = self._looked_at
         self._lead_to(ceiling)
 
     def now(self) -> int:
-        """A timestamp above every earlier one."""
+        """Return a timestamp above every earlier one."""
         self.rests = False
         wall = self._wall()
         if not self._known_from <= wall < self._known_until:
@@ -169,8 +170,9 @@ class HybridLogicalClock(TrustedWall):
         return timestamp
 
     def following(self) -> int:
-        """The next timestamp after one that ``now`` has answered a moment ago: cheaper, since the
-        wall clock is not asked.
+        """Return the next timestamp after one that ``now`` has answered a moment ago.
+
+        It is cheaper than ``now``, since the wall clock is not asked.
         """
         timestamp = self._last + 1
         if timestamp >= self._ceiling:
@@ -179,14 +181,17 @@ class HybridLogicalClock(TrustedWall):
         return timestamp
 
     def read(self) -> int:
-        """A timestamp to read at: above all commits so far, and below all later ones.
+        """Return a timestamp to read at: above all commits so far, and below all later ones.
 
         While the clock rests it is always the same one, and nothing is stored for it.
         """
         return self._last if self.rests else self.now()
 
     def reading(self) -> int:
-        """About now: not below any timestamp handed out, and possibly handed out itself later."""
+        """Return about now, not below any timestamp handed out.
+
+        It may itself be handed out later.
+        """
         wall = self._wall()
         if not self._known_from <= wall < self._known_until:
             wall = self._look(wall)
@@ -202,18 +207,19 @@ class HybridLogicalClock(TrustedWall):
         return self.milliseconds() << LOGICAL_BITS
 
     def lasting(self) -> int:
-        """``reading``, if whatever this clock answers after a restart will be above it, or it has
-        handed out nothing yet; else 0.
+        """Return ``reading`` if all answers after a restart will be above it, else 0.
+
+        It is returned, too, while nothing has been handed out yet.
         """
         reading = self.reading()
         return reading if reading < self._ceiling or self.rests else 0
 
     def last(self) -> int:
-        """The greatest timestamp handed out or seen."""
+        """Return the greatest timestamp handed out or seen."""
         return self._last
 
     def update(self, remote: int, offset_seconds_max: float) -> None:
-        """Answers will be above ``remote``.
+        """Let all further answers be above ``remote``.
 
         Raises:
             ClockOffset: ``remote`` is further ahead of this clock than allowed.
@@ -223,20 +229,26 @@ class HybridLogicalClock(TrustedWall):
         self.pass_over(remote)
 
     def pass_over(self, timestamp: int) -> None:
-        """Answers will be above ``timestamp``, which is committed, whatever the wall clock says."""
+        """Let all further answers be above ``timestamp``, which is committed.
+
+        The wall clock does not matter.
+        """
         if timestamp > self._last:
             self._last = timestamp
             self.rests = False
             self._lead_to(timestamp)
 
     def wanted_ceiling(self) -> int | None:
-        """A higher ceiling, if storing one with the next write saves a write of its own soon."""
+        """Return a higher ceiling, if it should be stored with the next write; else ``None``.
+
+        Storing one in time saves a write of its own.
+        """
         if self._last + _AHEAD // 2 < self._ceiling:
             return None
         return self._last + _AHEAD
 
     def ceiling_stored(self, ceiling: int) -> None:
-        """``ceiling`` is durable."""
+        """Note that ``ceiling`` is durable."""
         self._ceiling = max(self._ceiling, ceiling)
 
     # --- the lead

@@ -1,12 +1,12 @@
 """Many versions at a time, for whoever reads everything: columns rather than pairs.
 
 A page of a scan as columns is a few lists, one a column, filled in one pass without an object for
-each row. Whoever sends them joins each list into one byte string (:func:`packed`), and whoever gets
-that hands it to a library of columns as it is.
+each row. The sender joins each list into one byte string (:func:`packed`), and the receiver
+hands that to a library of columns as it is.
 
 Two ways to walk, over the same stored bytes (:mod:`.versions`):
 
-* *as of* a timestamp: of each key the version that was the newest then, no deletions;
+* *as of* a timestamp: of each key the version that was the newest then, no deletions.
 * *changes*: all versions after one timestamp and up to another, deletions too: key by key, the
   oldest of each key first. A key may have any number of them, so a page may end within a key.
 
@@ -41,14 +41,14 @@ _NEVER: Final = b"\x00" * 8
 
 Pair: TypeAlias = tuple[bytes, bytes]
 """An engine key, and what is stored there."""
-Found: TypeAlias = tuple[bytes, int, bytes | None]
+SuffixEntry: TypeAlias = tuple[bytes, int, bytes | None]
 """An engine key, where its user key ends in it (the suffix is two bytes further), and the value, if
 it is one of those that were looked for.
 """
 
 
 class Bounds(NamedTuple):
-    """What is read.
+    """The bounds of a reading.
 
     Attributes:
         start, end: user keys; ``end=None`` is unbounded.
@@ -64,7 +64,7 @@ class Bounds(NamedTuple):
     first_after: bytes = _NEVER
 
 
-class Room(NamedTuple):
+class PageLimits(NamedTuple):
     """How much goes into a page, and how many engine keys are visited for it."""
 
     bytes_max: int
@@ -99,15 +99,15 @@ class Rows:
         self.resume_after = _NEVER
 
     def add(self, key: bytes, version: bytes) -> None:
-        """A row."""
+        """Add a row."""
         self.keys.append(key)
         self.payloads.append(version[PAYLOAD:])
         self.stamps.append(version[1:PAYLOAD])
         self.kinds.append(version[0])
 
 
-def as_of(reader: Reader, bounds: Bounds, room: Room) -> Rows:
-    """The versions that were the newest at ``bounds.at``, as far as there is room."""
+def as_of(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
+    """Return the versions that were the newest at ``bounds.at``, as far as there is room."""
     rows = Rows()
     lower, upper = keys.data_span(bounds.start, bounds.end)
     bound: bytes | None = lower
@@ -117,9 +117,9 @@ def as_of(reader: Reader, bounds: Bounds, room: Room) -> Rows:
 
 
 def _as_of_from(
-    reader: Reader, lower: bytes, upper: bytes, bounds: Bounds, room: Room, rows: Rows
+    reader: Reader, lower: bytes, upper: bytes, bounds: Bounds, room: PageLimits, rows: Rows
 ) -> bytes | None:
-    """Goes on from an engine key; answers where to seek to, or ``None`` at the end of the page."""
+    """Go on from an engine key; return where to seek to, or ``None`` at the end of the page."""
     pairs = reader.iterate(lower, upper)
     most, last = _BLOCK_FIRST, b""
     while True:
@@ -140,8 +140,9 @@ def _as_of_from(
 
 
 def _resume(last: bytes, following: Pair | None) -> bytes | None:
-    """Where the next page begins: with the next engine key, or behind its user key if that has been
-    looked at.
+    """Return where the next page begins.
+
+    It begins with the next engine key, or behind its user key if that has been looked at.
     """
     if following is None:
         return None
@@ -153,7 +154,7 @@ def _resume(last: bytes, following: Pair | None) -> bytes | None:
 def _block(
     pairs: Iterator[Pair], rows: Rows, most: int, bytes_max: int
 ) -> tuple[list[bytes], list[bytes]]:
-    """The next engine keys and what is stored there, up to the first beyond ``bytes_max``."""
+    """Return the next engine keys and their values, up to the first beyond ``bytes_max``."""
     raws: list[bytes] = []
     stored: list[bytes] = []
     size = rows.size
@@ -169,8 +170,9 @@ def _block(
 
 
 def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bounds) -> bool:
-    """Adds a block as it is, column by column; false, and nothing is added, if one of its rows
-    wants to be looked at.
+    """Add a block column by column; return false if one of its rows wants to be looked at.
+
+    Nothing is added then.
 
     None does if all are heads, of values, as old as is wanted, of keys without zeros. (What lies
     beside a key has zeros before its last three bytes.)
@@ -194,7 +196,7 @@ def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bound
 def _add_one_by_one(
     reader: Reader, raws: list[bytes], stored: list[bytes], bounds: Bounds, rows: Rows
 ) -> bytes | None:
-    """Adds what of a block is wanted; answers where to seek to, if much is skipped."""
+    """Add the wanted rows of a block; return where to seek to, if much is skipped."""
     at, after, end_of_key = bounds.at, bounds.after, keys.END_OF_KEY
     skipped = 0
     for raw, latest in zip(raws, stored, strict=True):
@@ -218,8 +220,8 @@ def _add_one_by_one(
     return None
 
 
-def changes(reader: Reader, bounds: Bounds, room: Room) -> Rows:
-    """All versions after ``bounds.after``, up to ``bounds.at``, as far as there is room."""
+def changes(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
+    """Return all versions after ``bounds.after``, up to ``bounds.at``, as far as there is room."""
     rows = Rows()
     span = keys.data_span(bounds.start, bounds.end)
     for raw, end, latest in beside(reader, span, keys.HEAD, keys.HISTORY):
@@ -241,9 +243,9 @@ def changes(reader: Reader, bounds: Bounds, room: Room) -> Rows:
 
 
 def _changes_of(
-    reader: Reader, head: bytes, latest: bytes, bounds: Bounds, room: Room, rows: Rows
+    reader: Reader, head: bytes, latest: bytes, bounds: Bounds, room: PageLimits, rows: Rows
 ) -> bool:
-    """The changes of one key, the oldest first; false if there was no room for all of them."""
+    """Add the changes of one key, the oldest first; return whether there was room for all."""
     key, known, newest = rows.resume, rows.resume_after, latest[1:PAYLOAD]
     assert key is not None
     older = reader.iterate(
@@ -269,8 +271,8 @@ def _add(rows: Rows, key: bytes, version: bytes) -> None:
     rows.resume_after = version[1:PAYLOAD]
 
 
-def _is_full(rows: Rows, room: Room) -> bool:
-    """A page that has a row may end: the next one begins further on."""
+def _is_full(rows: Rows, room: PageLimits) -> bool:
+    """Return whether the page is full. A page has one row at least."""
     if not rows.keys:
         return False
     return rows.steps > room.steps_max or rows.size >= room.bytes_max
@@ -279,20 +281,24 @@ def _is_full(rows: Rows, room: Room) -> bool:
 # --- what lies beside keys ------------------------------------------------------------------------
 
 
-def beside(reader: Reader, span: keys.Span, suffix: bytes, beyond: bytes) -> Iterator[Found]:
-    """Goes through a span of engine keys (``06``): yields each, with its value if it lies under one
-    of the suffixes from ``suffix`` up to ``beyond``, which is left out.
+def beside(
+    reader: Reader, span: keys.KeySpan, suffix: bytes, beyond: bytes
+) -> Iterator[SuffixEntry]:
+    """Iterate over a span of engine keys (``06``), with the values under some suffixes.
+
+    These are the suffixes from ``suffix`` up to ``beyond``, which is left out. The iteration seeks
+    past keys under other suffixes if there are many.
 
     Seeks past whatever else a key has much of.
     """
     bound: bytes | None = span.lower
     while bound is not None:
-        bound = yield from _beside_from(reader, keys.Span(bound, span.upper), suffix, beyond)
+        bound = yield from _beside_from(reader, keys.KeySpan(bound, span.upper), suffix, beyond)
 
 
 def _beside_from(
-    reader: Reader, span: keys.Span, suffix: bytes, beyond: bytes
-) -> Generator[Found, None, bytes | None]:
+    reader: Reader, span: keys.KeySpan, suffix: bytes, beyond: bytes
+) -> Generator[SuffixEntry, None, bytes | None]:
     steps, end_of_key = 0, keys.END_OF_KEY
     for raw, stored in reader.iterate(*span):
         end = raw.index(end_of_key, 1)
@@ -312,8 +318,9 @@ def _beside_from(
 
 
 def packed(column: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """A column in one piece, and where each of its values ends in it: 4 bytes each, the least
-    significant first, which is how columns are laid out elsewhere.
+    """Return a column in one piece, and the end of each of its values in it.
+
+    An end has 4 bytes, the least significant first.
     """
     values = list(column)
     ends = array("I", accumulate(map(len, values)))

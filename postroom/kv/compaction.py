@@ -1,9 +1,9 @@
 """Compacting, in the background, where much was deleted.
 
 LevelDB and RocksDB write down what is deleted, and step over it (*tombstones*) until compaction has
-taken it to the last level. By themselves they compact where much is written. Where much was deleted
-once, they may never come by again, and whoever scans there steps over all of it each time. So
-deletions are sampled, and a span of many tombstones and little else is compacted::
+taken it to the last level. By themselves they compact where much is written. They may never come by
+again where much was deleted once, and each scan there steps over all of it. Deletions are therefore
+sampled, and a span of many tombstones and little else is compacted::
 
     batch ─▶ every 64th deletion ─▶ enough of them, 5 s old ─▶ thread: spans ─▶ compact, in parts
 
@@ -11,11 +11,11 @@ The collector's deletions count as all others do; so do those of replicas that o
 newest state of the sample is in memory only: what was deleted just before a process ends waits for
 further deletions.
 
-What bounds the work:
+The work has bounds:
 
-* A span is compacted only if it has at most ``BYTES_A_DELETION`` for each deletion in it. So
-  rewriting costs no more than that for each key that was deleted, whatever a client deletes, and
-  however it alternates. Spans of few deletions are left alone.
+* A span is compacted only if it has at most ``BYTES_A_DELETION`` for each deletion in it. Rewriting
+  thus costs no more than that for each key that was deleted, whatever a client deletes. Spans of
+  few deletions are left alone.
 * Each deletion counts once. The same span is compacted again only if as much was deleted again.
 * At most a fifth of the time is spent on it. One part is under way at a time, of ``PART_BYTES``;
   closing waits for no further part.
@@ -31,8 +31,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from postroom.kv import keys
-from postroom.kv.beside import Beside
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
+from postroom.kv.state_writer import StateWriter
 
 STRIDE: Final = 64
 """One deletion of so many is noted."""
@@ -45,14 +45,14 @@ SPAN_SAMPLES_MIN: Final = 32
 BYTES_A_DELETION: Final = 512
 PART_BYTES: Final = 32 * 1024 * 1024
 SETTLE_SECONDS: Final = 5.0
-"""What deletes much goes on doing so for a while."""
+"""The time after which a span of deletions is compacted: they often go on for a while."""
 PAUSE_FACTOR: Final = 4.0
 """After a compaction, so many times as long as it took."""
 
 _log = logging.getLogger(__name__)
 
 
-class Span(NamedTuple):
+class DeletedSpan(NamedTuple):
     """A span of engine keys, and about how much was deleted in it."""
 
     lower: bytes
@@ -70,12 +70,12 @@ class Tombstones:
         self._skip = 0
 
     def __len__(self) -> int:
-        """How many deletions the sample stands for."""
+        """Return how many deletions the sample stands for."""
         return len(self._samples) * self._stride
 
     @property
     def is_ripe(self) -> bool:
-        """Whether there are enough of them to be looked at."""
+        """Return whether there are enough of them to be looked at."""
         return len(self._samples) >= SAMPLES_MIN
 
     def wrote(self, writes: WriteSet) -> None:
@@ -91,7 +91,7 @@ class Tombstones:
                 del self._samples[::2]
                 self._stride *= 2
 
-    def take(self, bytes_of: Callable[[bytes, bytes], int]) -> list[Span]:
+    def take(self, bytes_of: Callable[[bytes, bytes], int]) -> list[DeletedSpan]:
         """Take the sample away; return the spans in it that are worth being compacted.
 
         Args:
@@ -110,7 +110,7 @@ class Compaction:
     Args:
         engine: what is compacted.
         tombstones: what is deleted in it.
-        beside: has a thread for it.
+        writer: has a thread for it.
         monotonic: seconds that never go back.
     """
 
@@ -118,12 +118,12 @@ class Compaction:
         self,
         engine: Engine,
         tombstones: Tombstones,
-        beside: Beside,
+        writer: StateWriter,
         monotonic: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._tombstones = tombstones
-        self._beside = beside
+        self._writer = writer
         self._monotonic = monotonic
         self._ripe_since: float | None = None
         self._not_before = 0.0
@@ -140,7 +140,7 @@ class Compaction:
         if now >= max(self._ripe_since + SETTLE_SECONDS, self._not_before):
             self._ripe_since = None
             self._is_under_way = True
-            self._beside.later(self._run)
+            self._writer.later(self._run)
 
     def stop(self) -> None:
         """Begin nothing more; what is under way ends with its part."""
@@ -155,7 +155,7 @@ class Compaction:
                 _log.debug("compacting about %d deletions", span.deletions)
                 self._engine.compact(span.lower, span.upper)
         except (EngineFailed, BlockDamaged, RuntimeError) as error:
-            # Whoever writes or reads there next finds out as well, and is told.
+            # The next reader or writer there finds out as well, and is told.
             _log.info("compacting was given up: %s", error)
         finally:
             ended = self._monotonic()
@@ -165,14 +165,14 @@ class Compaction:
 
 def _dense(
     samples: list[bytes], stride: int, bytes_of: Callable[[bytes, bytes], int]
-) -> list[Span]:
-    """The parts of a sorted sample that have little but deletions between them."""
+) -> list[DeletedSpan]:
+    """Return the parts of a sorted sample that have little but deletions between them."""
     if len(samples) < SPAN_SAMPLES_MIN:
         return []
     deletions = len(samples) * stride
     size = bytes_of(samples[0], samples[-1])
     if size <= min(deletions * BYTES_A_DELETION, PART_BYTES):
-        return [Span(samples[0], samples[-1], deletions)]
+        return [DeletedSpan(samples[0], samples[-1], deletions)]
     half = len(samples) // 2
     # The key in the middle is in both: what lies before it belongs to the first one.
     return [

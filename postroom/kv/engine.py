@@ -16,8 +16,8 @@ Invariants:
 * After a loss of power the engine holds a *prefix* of the write sets, in order, that includes
   every one written with ``sync=True`` and every one before such a one.
 * After a ``write`` that raised, the outcome of that write set is unknown until the engine is opened
-  again (it is there whole, or not at all), and every further write raises ``EngineFailed``.
-* What cannot be read raises ``BlockDamaged``: never is something else returned, or left out.
+  again: it is there whole, or not at all. Until then every further write raises ``EngineFailed``.
+* Unreadable data raises ``BlockDamaged``: never is something else returned, or left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ WriteSet: TypeAlias = dict[bytes, bytes | None]
 
 
 def join(staged: WriteSet, writes: WriteSet) -> None:
-    """``staged.update(writes)``, which costs about ten times less where ``writes`` is much larger:
+    """Update ``staged`` with ``writes``.
+
+    This is about ten times faster than ``staged.update(writes)`` if ``writes`` is much larger:
     Python copies the table of a dictionary into an empty one as it is.
     """
     if len(writes) < MANY or len(staged) * 8 > len(writes):
@@ -54,7 +56,7 @@ class EngineFailed(Exception):
 
 
 class EngineFull(EngineFailed):
-    """A write found no room on the device. What was written before can still be read."""
+    """A write found no room on the device. Earlier writes can still be read."""
 
 
 class BlockDamaged(StoreCorrupted):
@@ -76,15 +78,15 @@ class TableFiles(NamedTuple):
 
 
 class Reader(Protocol):
-    """What can be read: the engine as it is now, or a snapshot of it."""
+    """A reader of the engine as it is now, or of a snapshot of it."""
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``, or ``None``."""
+        """Return the value of ``key``, or ``None``."""
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs with ``lower <= key < upper`` in key order, or backwards.
+        """Iterate over the pairs with ``lower <= key < upper`` in key order, or backwards.
 
         Lazy, and consistent: the iterator sees the reader as it was when this was called.
         """
@@ -115,13 +117,13 @@ class Engine(Reader, Protocol):
         """
 
     def snapshot(self) -> EngineSnapshot:
-        """The engine as it is now."""
+        """Return the engine as it is now."""
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """About how many bytes the keys in ``[lower, upper)`` take on the device."""
+        """Return about how many bytes the keys in ``[lower, upper)`` take on the device."""
 
     def disk_bytes(self) -> int:
-        """About how many bytes all of it takes on the device, what was written last included."""
+        """Return about how many bytes the engine takes on the device, the last writes included."""
 
     def table_files(self) -> TableFiles:
         """Return how many files there are, and how many of them may be open."""
@@ -130,7 +132,7 @@ class Engine(Reader, Protocol):
         """Drop the remains of what was deleted in ``[lower, upper)``. May take long."""
 
     def free_bytes(self) -> int:
-        """Room left on the device."""
+        """Return room left on the device."""
 
     def working_bytes(self) -> int:
         """Return at most how much room is needed to go on with what has been written so far."""
@@ -145,7 +147,7 @@ class StateEngine(Engine, Protocol):
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
         """Copy ``writes`` to where the engine takes them from; what is returned writes them.
 
-        That is ``write`` without ``sync`` in two halves. The first one needs the interpreter for
+        Both together are ``write`` without ``sync``. The first one needs the interpreter for
         each key, and the second one hardly at all: in a thread it costs others nothing. To be
         called once, before anything else is prepared or written.
 

@@ -1,11 +1,12 @@
-"""Which engine wrote a folder: the file ``engine``, one line with its name.
+"""The engine of a folder: the file ``engine``, one line with its name.
 
 It is durable before the engine makes its first file, and never changes. LevelDB would read the
-files of RocksDB, its descendant, as far as it understands them, and the other way round, and each
-deletes what it does not know. So a folder is opened by the engine that wrote it, or not at all.
+files of RocksDB, its descendant, as far as it understands them, and RocksDB those of LevelDB. Each
+deletes the files that it does not know. A folder is therefore opened by the engine that wrote it,
+or not at all.
 
-A folder from before there was this file is told by its files: RocksDB writes ``OPTIONS-*`` and
-``IDENTITY``, LevelDB neither.
+A database without this file is not opened. If the other files contradict it, the folder is damaged:
+RocksDB writes ``OPTIONS-*`` and ``IDENTITY``, LevelDB neither.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ _HOW_TO_INSTALL: Final[dict[EngineName, str]] = {
 
 
 def is_installed(engine: EngineName) -> bool:
-    """Whether the package that ``engine`` needs can be imported."""
+    """Return whether the package that ``engine`` needs can be imported."""
     return find_spec(PACKAGES[engine]) is not None
 
 
 def engine_of(folder: Path) -> EngineName | None:
-    """The engine that wrote ``folder``; ``None``: there is no store in it.
+    """Return the engine that wrote ``folder``; ``None``: there is no store in it.
 
     Raises:
-        VersionMismatch: one that this version does not know.
+        VersionMismatch: this version does not know that engine, or nothing tells it.
         StoreCorrupted: the file is damaged, or the others are those of another engine.
         OSError: it cannot be read.
     """
@@ -56,7 +57,12 @@ def engine_of(folder: Path) -> EngineName | None:
         if engine == name:
             return _not_contradicted(folder, engine)
     if name is None:
-        return _told_by_files(folder) or "leveldb"
+        raise VersionMismatch(
+            f"The folder {folder} holds a database without the file {ENGINE_FILE!r}, which tells "
+            "its engine: a version of Postroom before 0.2 wrote it, or another program, or the "
+            "file was lost. Nothing was changed: open it with the version that wrote it, or give "
+            f"another folder. A lost file is one line, {' or '.join(ENGINES)}."
+        )
     raise VersionMismatch(
         f"The store in {folder} was written by the engine {name!r}, and this version of Postroom "
         f"knows {' and '.join(ENGINES)}. Nothing was changed: open it with a version that knows it."
@@ -75,12 +81,12 @@ def claim(folder: Path, engine: EngineName) -> None:
     if written not in {None, engine}:
         assert written is not None
         raise mismatch(folder, written, engine)
-    if written is None or _read(folder) is None:
+    if written is None:
         _write(folder, engine)
 
 
 def mismatch(folder: Path, written: EngineName, asked: EngineName) -> VersionMismatch:
-    """The error for a folder of another engine than the one that was asked for."""
+    """Return the error for a folder of another engine than the one that was asked for."""
     return VersionMismatch(
         f"The store in {folder} was written by the engine {written}, and cannot be opened by "
         f"{asked}. Nothing was changed: ask for the engine {written}, or for none in particular, "
@@ -89,7 +95,10 @@ def mismatch(folder: Path, written: EngineName, asked: EngineName) -> VersionMis
 
 
 def not_installed(folder: Path, engine: EngineName, *, written: bool) -> Error:
-    """The error for want of a package: the folder was written by ``engine``, or shall be."""
+    """Return the error for an engine whose package is not installed.
+
+    The folder was written by ``engine``, or is to be written by it.
+    """
     if written:
         return VersionMismatch(
             f"The store in {folder} was written by the engine {engine}. Nothing was changed."
@@ -133,7 +142,7 @@ def _read(folder: Path) -> str | None:
 
 
 def _write(folder: Path, engine: EngineName) -> None:
-    """A loss of power leaves no file, or a whole one."""
+    """Write the file. A loss of power leaves no file, or a whole one."""
     new = folder / _NEW_ENGINE_FILE
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)

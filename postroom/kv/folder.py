@@ -1,16 +1,16 @@
 """A data folder from outside: who has it open, what is in it, and what its errors mean.
 
-:class:`FolderLock` is one process's hold on a folder; :func:`prepare` makes the folder or refuses
-it; :func:`explain` turns what an engine and the operating system say into errors that tell a user
-what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
+:class:`FolderLock` is one process's hold on a folder. :func:`prepare` makes the folder or refuses
+it. :func:`explain` turns messages of an engine and of the operating system into errors that tell a
+user what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
 ``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
 
-A folder is a store if it holds ``CURRENT`` and ``owner``, may become one if it is missing, empty or
-what a first start that was cut short has left, and is left alone otherwise: nothing in it is
-touched. It belongs to its owner alone: a new folder has the mode 0700. Its files have
-0600, by its default access control list (``acl(5)``): LevelDB makes them with 0644, less the mask
-that is the whole process's, not ours.
+A folder is a store if it holds ``CURRENT`` and ``owner``. It may become one if it is missing,
+empty, or has only the files of a first start that was cut short. Any other folder is left alone:
+nothing in it is touched. A store belongs to its owner alone: a new folder has the mode 0700. Its
+files have 0600, by its default access control list (``acl(5)``). LevelDB itself makes them with
+0644, less the mask that is the whole process's, not ours.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from postroom.kv.engine import BlockDamaged
 OWNER_FILE: Final = "owner"
 
 _DATA_FILE: Final = re.compile(r"[0-9]+\.(ldb|sst|log)")
-"""As LevelDB names them; any other ``*.log`` is somebody else's."""
+"""The names that LevelDB gives; any other ``*.log`` is not ours."""
 
 _BEGUN: Final = re.compile(
     r"owner|engine(\.new)?|LOCK|LOG(\.old.*)?|MANIFEST-[0-9]+|[0-9]+\.dbtmp|IDENTITY|OPTIONS-[0-9]+(\.dbtmp)?|rocksdict-config\.json"
 )
-"""What a first start leaves that is cut short before there is a ``CURRENT``; ``owner`` is first."""
+"""The files that a first start leaves that is cut short before ``CURRENT``; ``owner`` is first."""
 
 _OWNER: Final = re.compile(rb"([0-9]+ [^\n]*\n)?")
 _OWNER_BYTES: Final = 300
 
 _NO_PATH: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP})
-"""What the operating system says of a path at which nothing can be, and so nothing is damaged."""
+"""The errors for a path at which nothing can be, and so nothing is damaged."""
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
@@ -110,14 +110,16 @@ class FolderLock:
         forks.mind(self)
 
     def forked(self) -> None:
-        """This is the child of a fork: the lock is the parent's, and ends with the parent."""
+        """Close the descriptor in the child of a fork: the lock is the parent's."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
 
     def release(self) -> None:
-        """Let go. Idempotent: somebody else may have the number of the descriptor by now, also in
-        the child of a later fork.
+        """Release the lock. Idempotent.
+
+        Another file may have the number of the descriptor by now, also in the child of a later
+        fork.
         """
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor < 0:
@@ -128,7 +130,7 @@ class FolderLock:
         os.close(descriptor)
 
     def _check(self, folder: Path) -> None:
-        """What is written to the file must not be written over somebody else's data."""
+        """Check that the file has nothing in it that must not be overwritten."""
         is_file = stat.S_ISREG(os.fstat(self._descriptor).st_mode)
         if not is_file or not _is_owner(os.pread(self._descriptor, _OWNER_BYTES + 1, 0)):
             raise _foreign_owner(folder)
@@ -185,7 +187,7 @@ def prepare(folder: Path, *, create: bool) -> None:
 
 
 def _is_store(folder: Path, names: list[str]) -> bool:
-    """Whether the folder with these ``names`` in it is a store; if not, whether it may become one.
+    """Return whether the folder with these ``names`` in it is a store, or may become one.
 
     Raises:
         Invalid, StoreCorrupted: neither.
@@ -211,8 +213,9 @@ def _is_store(folder: Path, names: list[str]) -> bool:
 
 
 def _keep_others_out(folder: Path) -> None:
-    """Of a folder that becomes a store, as far as its device and its owner let us. Either of both
-    is enough.
+    """Keep other users out of a folder that becomes a store, by its mode and its list.
+
+    Either of both is enough. The device, or the owner of the folder, may not allow it.
     """
     with contextlib.suppress(OSError):  # it was made by somebody else, who decides
         folder.chmod(FOLDER_MODE)
@@ -239,7 +242,7 @@ def logs(folder: Path) -> list[Path]:
 
 
 def newest_log(folder: Path) -> Path | None:
-    """The log that LevelDB wrote last, or is writing."""
+    """Return the log that LevelDB wrote last, or is writing."""
     return next(reversed(logs(folder)), None)
 
 
@@ -267,7 +270,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def explain(error: Exception, folder: Path) -> errors.Error:
-    """The error to raise instead of ``error``, which came up on opening ``folder``."""
+    """Return the error to raise instead of ``error``, which came up on opening ``folder``."""
     what = reason(error)
     if any(part in what for part in _LOCKED):
         return locked(folder, "")
@@ -292,7 +295,7 @@ def is_full(error: Exception) -> bool:
 
 
 def locked(folder: Path, owner: str) -> errors.StoreLocked:
-    """The error that names the ``owner``, as it is written in the file of that name."""
+    """Return the error that names the ``owner``, as it is written in the file of that name."""
     process, _, host = owner.strip().partition(" ")
     if process == str(os.getpid()) and host == socket.gethostname():
         return errors.StoreLocked(
@@ -309,7 +312,7 @@ def locked(folder: Path, owner: str) -> errors.StoreLocked:
 
 
 def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
-    """The error for a folder whose content is not what it must be."""
+    """Return the error for a folder whose content is not what it must be."""
     return errors.StoreCorrupted(
         f"The store in {folder} is damaged: {what}. Nothing was changed. Restore the folder from "
         "a backup, or copy it aside and repair the copy by its library (plyvel.repair_db "
@@ -318,12 +321,15 @@ def damaged(folder: Path, what: str) -> errors.StoreCorrupted:
 
 
 def unreadable(folder: Path, what: str) -> BlockDamaged:
-    """The error for a part of the data that cannot be read while the store is open."""
+    """Return the error for a part of the data that cannot be read while the store is open."""
     return BlockDamaged(str(damaged(folder, what)))
 
 
 def reason(error: Exception) -> str:
-    """What the engine (LevelDB's messages are bytes) or the operating system says, in one line."""
+    """Return the message of the engine, or of the operating system, in one line.
+
+    LevelDB's messages are bytes.
+    """
     first = error.args[0] if error.args else ""
     text = first.decode(errors="replace") if isinstance(first, bytes) else str(error)
     return " ".join(text.split())

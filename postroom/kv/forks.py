@@ -1,8 +1,8 @@
-"""What a fork leaves to the child: nothing that it could use.
+"""The end of databases in a child process: a fork leaves it nothing that it could use.
 
-A child has the memory of its parent, but not its threads, and both have the same files open. What
-the child wrote would be acknowledged and lost, or would spoil what the parent writes. So whatever
-owns threads or files says here that it must not go on in a child, and is told when it is in one.
+A child has the memory of its parent, but not its threads, and both have the same files open. Writes
+of the child would be acknowledged and lost, or would spoil those of the parent. An owner of threads
+or files therefore says here that it must not go on in a child, and is told when it is in one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Forkable(Protocol):
     """Something that ends where the process is forked."""
 
     def forked(self) -> None:
-        """This is the child: refuse everything from now on. No other thread runs."""
+        """Refuse everything from now on: this is the child. No other thread runs."""
 
 
 def refusal(how: str, instead: str) -> str:
-    """What a database says in the child: ``how`` it came to be, and what to do ``instead``."""
+    """Return the error message for the child: ``how`` the database came to be, and what to do."""
     return (
         f"this database was {how} before the process was forked; nothing was changed: {instead} "
         "after forking, or start processes with multiprocessing's spawn"
@@ -34,8 +34,9 @@ def mind(each: Forkable) -> None:
 
 
 def keep_for_ever(each: object) -> None:
-    """Have ``each`` never destroyed in this process: its destructor would wait for threads that
-    only the parent has.
+    """Let ``each`` never be destroyed in this process.
+
+    Its destructor would wait for threads that only the parent has.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 

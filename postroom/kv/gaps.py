@@ -1,8 +1,8 @@
-"""Where keys were deleted: spans of many tombstones, one after the other, over which scans jump.
+"""The gaps: spans of many tombstones, one after the other, over which scans jump.
 
 A deletion is a version until it is collected (:mod:`.versions`). A scan steps over it, as it may
 have to find what was there before. Stepping over 400,000 of them takes most of a second, and each
-further scan would take as long. So the leaseholder remembers the gaps that scans have met::
+further scan would take as long. The leaseholder therefore remembers the gaps that scans have met::
 
     a  b  †  †  †  …  †  †  c            keys, † deleted
           └──── gap ─────┘  stamp: the newest deletion in it
@@ -108,8 +108,8 @@ class Gaps:
         self._stamps[first:last] = [stamp for _, _, stamp in gaps]
 
 
-class Walk:
-    """What a scan has to do with gaps: it jumps over those that are known, and finds new ones.
+class GapCursor:
+    """The cursor of a scan, which jumps over known gaps, and finds new ones.
 
     Args:
         gaps: the known ones; ``None``: there are none, and none are noted.
@@ -167,7 +167,7 @@ class Walk:
             self._look(head)
 
     def ends(self, bound: bytes) -> None:
-        """The run of deleted keys ends at ``bound``: at a value, or with the page."""
+        """End the run of deleted keys at ``bound``: at a value, or with the page."""
         if self.is_open and self._gaps is not None:
             if self._count >= GAP_KEYS_MIN or (self._jumped and self._count):
                 begin, end = (bound + b"\x00", self._from) if self._reverse else (self._from, bound)
@@ -185,4 +185,4 @@ def _is_head(key: bytes) -> bool:
     return key.endswith(_END_OF_HEAD) and key.index(keys.END_OF_KEY, 1) + 3 == len(key)
 
 
-NO_WALK: Final = Walk(None, b"", b"", b"", reverse=False)
+NO_CURSOR: Final = GapCursor(None, b"", b"", b"", reverse=False)

@@ -6,29 +6,31 @@
                       │                          (a thread)      │
     get ──────────────┴── or ────────────────────────┴── or ─────┘
 
-What a turn writes into the state is in the log by then, so the state need not have it at once:
-after a crash it is had again from the log (:mod:`.storage`). A batch costs the engine about as much
-as ten keys do, whatever it holds; records that each turn writes anew (the applied index, counters,
-the index of a busy inbox) are written once a batch. So small turns gather, and large ones go to the
-engine as they come. Nor has a large turn to wait for the engine: a batch is handed over, and the
-next turns gather while it is written (:mod:`.beside`). With the next batch the one before has to be
-done, so no more than two are held in memory. A batch of many small turns is written at once: there
-a thread would cost more than it does.
+The log has the writes of a turn by then, so the state need not have them at once: after a crash
+they come from the log (:mod:`.storage`). A batch costs the engine about as much as ten keys do,
+whatever it holds. Records that each turn writes anew (the applied index, counters, the index of a
+busy inbox) are written once a batch. Small turns therefore gather, and large ones go to the engine
+as they come.
+
+A large turn does not wait for the engine either: a batch is handed over, and the next turns gather
+while it is written (:mod:`.state_writer`). The next batch waits for the one before, so no more than
+two are held in memory. A batch of many small turns is written at once: a thread would cost more
+than it gains.
 
 Invariants:
 
-* Whoever reads finds what was added. A span that holds any of it is written before it is gone
+* A reader finds what was added. A span that holds any of it is written before it is gone
   through; only if the engine refuses that is it put together in memory.
 * The engine holds whole turns, in order: what is gathered is written as one batch, and batches one
   after the other.
-* Of a batch that failed nothing is forgotten; nothing more is written, and the next turn is told.
-* Where a batch finds no room on the device, all stays in memory until there is room again. Turns go
+* Nothing of a batch that failed is forgotten; nothing more is written, and the next turn is told.
+* If a batch finds no room on the device, all stays in memory until there is room again. Turns go
   on meanwhile; who adds them sees to it that they do not become too many.
 * A batch is under way until it is written. One that an interrupt has left there, at whatever line,
   goes along with the next one.
 
-Left out: a limit of time. What is gathered when nothing happens any more stays where it is, since
-the log has it; closing writes it.
+Left out: a limit of time. If no more turns come, the gathered writes stay where they are, since the
+log has them; closing writes them.
 """
 
 from __future__ import annotations
@@ -43,7 +45,6 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from postroom.kv.beside import Beside, Work
 from postroom.kv.compaction import Compaction, Tombstones
 from postroom.kv.engine import (
     Engine,
@@ -55,7 +56,8 @@ from postroom.kv.engine import (
     WriteSet,
 )
 from postroom.kv.marker import MARKER_KEY
-from postroom.kv.unflushed import Unflushed
+from postroom.kv.memtable_sample import MemtableSample
+from postroom.kv.state_writer import StateWriter, Work
 from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
@@ -75,7 +77,7 @@ class Gathering:
         engine: where it is written.
         keys_max: with more keys than that, it is time to write; 0: always.
         mark: told of each batch before it is written; puts into it what has to go along.
-        beside: who writes a batch that is handed over.
+        writer: who writes a batch that is handed over.
 
     Attributes:
         tombstones: a sample of what was deleted.
@@ -87,14 +89,14 @@ class Gathering:
         engine: StateEngine,
         keys_max: int,
         mark: Callable[[WriteSet], None],
-        beside: Beside,
+        writer: StateWriter,
     ) -> None:
         self._engine = engine
         self._keys_max = keys_max
         self._mark = mark
-        self._beside = beside
+        self._writer = writer
         self.tombstones = Tombstones()
-        self._unflushed = Unflushed()
+        self._unflushed = MemtableSample()
         self._writing = threading.Lock()
         """Held by who begins a batch: whoever only looks must not wait for that."""
         self._changing = threading.Lock()
@@ -102,8 +104,8 @@ class Gathering:
         self._under_way: WriteSet = {}
         self._bytes = 0
         self._turns = 0
-        self._index = _Index()
-        self._index_under_way = _Index()
+        self._index = _KeyIndex()
+        self._index_under_way = _KeyIndex()
         self._failure: EngineFailed | None = None
         self.full = EngineFull(engine.full) if engine.full else None
         self._written: bytes | None = None
@@ -112,16 +114,16 @@ class Gathering:
     # --- writing
 
     def __len__(self) -> int:
-        """How many keys are gathered."""
+        """Return how many keys are gathered."""
         return len(self._gathered)
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to write."""
+        """Return whether it is time to write."""
         return len(self._gathered) > self._keys_max or self._bytes > GATHERED_BYTES_MAX
 
     def add(self, writes: WriteSet) -> None:
-        """What a turn writes; ``writes`` is used up. To be called by one thread at a time.
+        """Add the writes of a turn; ``writes`` is used up. One thread at a time may call it.
 
         Raises:
             EngineFailed: somebody who read has found that the engine takes nothing any more.
@@ -132,7 +134,7 @@ class Gathering:
             # everybody from the interpreter for as long.
             with contextlib.suppress(EngineFull):
                 self.flush()
-            index = _Index()
+            index = _KeyIndex()
             index.add(writes)
             index.sort()
         with self._changing:
@@ -166,7 +168,7 @@ class Gathering:
             if is_of_small_turns:
                 self._carry_out(write)
             else:
-                self._beside.start(partial(self._carry_out, write))
+                self._writer.start(partial(self._carry_out, write))
 
     def flush(self) -> None:
         """Write what is gathered. Any thread may call it.
@@ -187,17 +189,19 @@ class Gathering:
 
     def _finish_before(self) -> None:
         """Wait for the batch that is under way. Raise ``EngineFull`` where there is no room."""
-        self._beside.finish()
+        self._writer.finish()
         if self.full is not None:
             raise EngineFull(str(self.full))
 
     def settle(self) -> None:
         """Wait for the batch that is under way, whatever becomes of it."""
         with self._writing, contextlib.suppress(EngineFull):
-            self._beside.finish()
+            self._writer.finish()
 
     def go_on(self) -> None:
-        """The engine was opened again: write what stayed in memory with the next batch.
+        """Go on writing after the engine was opened again.
+
+        The next batch writes what stayed in memory.
 
         Raises:
             EngineFailed: the engine has lost a batch that it had taken.
@@ -239,16 +243,16 @@ class Gathering:
             return self._engine.prepare(batch)
 
     def _begin(self) -> WriteSet:
-        # Who reads beside us looks at what is gathered first: it must find a key here or there.
+        # A concurrent reader looks at what is gathered first: it must find a key here or there.
         with self._changing:
             if self._under_way:  # it was refused, or somebody was interrupted: it goes along
                 self._gathered = {**self._under_way, **self._gathered}
-                self._index = _Index()
+                self._index = _KeyIndex()
                 self._index.add(self._gathered)
             self._mark(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes, self._turns = {}, 0, 0
-            self._index, self._index_under_way = _Index(), self._index
+            self._index, self._index_under_way = _KeyIndex(), self._index
         self.tombstones.wrote(writes)
         self._unflushed.wrote(writes)
         return writes
@@ -258,11 +262,11 @@ class Gathering:
             write()
         with self._changing:
             self._written = self._under_way.get(MARKER_KEY)
-            self._under_way, self._index_under_way = {}, _Index()
+            self._under_way, self._index_under_way = {}, _KeyIndex()
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """What the engine refuses, or an interrupt ends, stays under way."""
+        """Note a refusal of the engine. The batch stays under way, also after an interrupt."""
         try:
             yield
         except EngineFull as error:
@@ -275,7 +279,7 @@ class Gathering:
     # --- reading
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``."""
+        """Return the value of ``key``."""
         value = self._gathered.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._under_way.get(key, _UNKNOWN)
@@ -284,19 +288,19 @@ class Gathering:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span."""
+        """Iterate over the pairs in a span."""
         is_gathered, is_under_way = self._where(lower, upper)
         if is_gathered or is_under_way:
             try:
                 self.flush() if is_gathered else self._finish()
             except EngineFailed:  # the next turn is told
-                return Overlaid(self._engine, self._unwritten()).iterate(
+                return OverlaidReader(self._engine, self._unwritten()).iterate(
                     lower, upper, reverse=reverse
                 )
         return self._engine.iterate(lower, upper, reverse=reverse)
 
     def _where(self, lower: bytes, upper: bytes) -> tuple[bool, bool]:
-        """Whether any of a span is gathered, and whether any of it is under way."""
+        """Return whether any of a span is gathered, and whether any of it is under way."""
         if not self._gathered and not self._under_way:
             return False, False
         with self._changing:
@@ -306,11 +310,11 @@ class Gathering:
             )
 
     def snapshot(self) -> EngineSnapshot:
-        """The state as it is now."""
+        """Return the state as it is now."""
         try:
             self.flush()
         except EngineFailed:  # the next turn is told
-            return Overlaid(self._engine.snapshot(), self._unwritten())
+            return OverlaidReader(self._engine.snapshot(), self._unwritten())
         return self._engine.snapshot()
 
     def _unwritten(self) -> WriteSet:
@@ -323,42 +327,42 @@ class Gathering:
         self._engine.sync()
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the engine says of its tables, and about how much of the span it has in no table."""
+        """Return about how many bytes a span takes, in tables and in memory."""
         of_tables = self._engine.approximate_bytes(lower, upper)
         return of_tables + self._unflushed.bytes_in(lower, upper, self._engine.unflushed_bytes())
 
     def disk_bytes(self) -> int:
-        """As the engine says."""
+        """Return how many bytes the files take."""
         with contextlib.suppress(EngineFailed):  # the next turn is told
             self.flush()
         return self._engine.disk_bytes()
 
     def table_files(self) -> TableFiles:
-        """As the engine says."""
+        """Return the number of table files, and how many may be open."""
         return self._engine.table_files()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """As the engine does."""
+        """Compact a span."""
         self.flush()
         self._engine.compact(lower, upper)
 
     def compaction(self, monotonic: Callable[[], float]) -> Compaction:
         """Return what compacts this in the background where much was deleted."""
-        return Compaction(self, self.tombstones, self._beside, monotonic)
+        return Compaction(self, self.tombstones, self._writer, monotonic)
 
     def free_bytes(self) -> int:
-        """As the engine says."""
+        """Return how many bytes the device has left."""
         return self._engine.free_bytes()
 
     def working_bytes(self) -> int:
-        """As the engine says."""
+        """Return at most how many bytes a flush and a compaction need."""
         return self._engine.working_bytes()
 
     def close(self) -> None:
-        """Nothing: who opened the engine closes it."""
+        """Do nothing: the engine is closed by its opener."""
 
 
-class _Index:
+class _KeyIndex:
     """Which keys were added, in order once somebody asks: most turns are asked nothing."""
 
     def __init__(self) -> None:
@@ -382,7 +386,7 @@ class _Index:
         self._added = []  # last: whom an interrupt keeps from that notes them twice
 
     def holds_any(self, lower: bytes, upper: bytes) -> bool:
-        """Whether a key in ``[lower, upper)`` was added."""
+        """Return whether a key in ``[lower, upper)`` was added."""
         if self._added:
             self.sort()
         return any(_any_in(part, lower, upper) for part in self._parts)
@@ -393,22 +397,22 @@ def _any_in(sorted_keys: list[bytes], lower: bytes, upper: bytes) -> bool:
     return first < len(sorted_keys) and sorted_keys[first] < upper
 
 
-class Overlaid:
-    """What an engine holds, or a snapshot of it, with what it could not take."""
+class OverlaidReader:
+    """The content of an engine, or of a snapshot, with the writes that it could not take."""
 
     def __init__(self, stored: Engine | EngineSnapshot, gathered: WriteSet) -> None:
         self._stored = stored
         self._gathered = gathered
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``."""
+        """Return the value of ``key``."""
         value = self._gathered.get(key, _UNKNOWN)
         return self._stored.get(key) if value is _UNKNOWN else value
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span."""
+        """Iterate over the pairs in a span."""
         gathered = self._gathered
         here = [(k, v) for k, v in gathered.items() if lower <= k < upper and v is not None]
         here.sort(key=itemgetter(0), reverse=reverse)

@@ -1,5 +1,6 @@
-r"""The keyspace of one node, whole, in sort order. Nothing else in the project composes engine
-keys.
+r"""The keyspace of one node, whole, in sort order.
+
+Nothing else in the project composes engine keys.
 
 ::
 
@@ -25,7 +26,7 @@ keys.
                    03 range 08 queue 03 until seq           what one claim holds: list of messages
                    03 range 08 queue 03 until seq timestamp ... those that a proposal ended
                    03 range 08 queue 04 timestamp           done in one proposal: list of messages
-                   03 range 08 queue 05 timestamp           archived in one proposal, likewise
+                   03 range 08 queue 05 timestamp           archived in one proposal, too
                    03 range 08 queue 06 died seq            dead ones
                    03 range 08 queue 07 <group>             how many of a group are not done
                    03 range 08 queue 08 name                periodic schedule
@@ -52,14 +53,15 @@ keys.
                    06 <key> 0A                              accounting: of 05, what was added here
 
 ``<key>`` is a user key, escaped and terminated: ``00`` becomes ``00 FF`` and the end is ``00 01``.
-So keys sort as the user's bytes do, no key is a prefix of another one, and the first ``00 01`` is
-the end of the key, whatever follows; ``<group>``, ``<kind>`` and ``<id>`` likewise. Numbers are
-big-endian and of fixed width: ``range``, ``sender``, ``index`` and timestamps (``due``, ``rank``,
-``until``, ``died``) 8 bytes, ``ordinal`` and ``queue`` 4; ``seq`` is a timestamp and an ordinal;
-``~`` marks a complement, which sorts the newest first.
+Keys therefore sort as the user's bytes do, and no key is a prefix of another one. The first ``00
+01`` is the end of the key, whatever follows. ``<group>``, ``<kind>`` and ``<id>`` are escaped, too.
 
-A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``: a
-split carries COMMIT records, the index of inboxes and the inboxes along with their keys and moves
+Numbers are big-endian and of fixed width: ``range``, ``sender``, ``index`` and timestamps (``due``,
+``rank``, ``until``, ``died``) have 8 bytes, ``ordinal`` and ``queue`` 4. ``seq`` is a timestamp and
+an ordinal. ``~`` marks a complement, which sorts the newest first.
+
+A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``. A
+split carries COMMIT records, the index of inboxes and the inboxes along with their keys, and moves
 nothing. (ARCHITECTURE.md says why inboxes have an index, ``05``.)
 """
 
@@ -87,7 +89,7 @@ HOLD: Final = b"\x09"
 POSTED: Final = b"\x0a"
 SUFFIX_END: Final = b"\xff"
 NOT_CONSUMED: Final = b"\x01"
-"""What the key of a record of messages that left an inbox, and were not consumed, ends with."""
+"""The end of the key of a record of messages that left an inbox without being consumed."""
 
 DELIVERABLE: Final = b"\x01"
 EXECUTABLE: Final = b"\x02"
@@ -119,7 +121,7 @@ END_OF_KEY: Final = b"\x00\x01"
 _COMPLEMENT: Final = bytes(255 - byte for byte in range(256))
 
 
-class Span(NamedTuple):
+class KeySpan(NamedTuple):
     """Engine keys with ``lower <= key < upper``."""
 
     lower: bytes
@@ -132,12 +134,12 @@ def escape(key: bytes) -> bytes:
 
 
 def unescape(escaped: bytes) -> bytes:
-    """The user key of an escaped one without its terminator."""
+    """Return the user key of an escaped one without its terminator."""
     return escaped.replace(b"\x00\xff", b"\x00")
 
 
 def user_key(raw: bytes) -> bytes:
-    """The user key in a key of the spaces ``04``, ``05`` or ``06``."""
+    """Return the user key in a key of the spaces ``04``, ``05`` or ``06``."""
     return unescape(raw[1 : raw.index(END_OF_KEY, 1)])
 
 
@@ -152,12 +154,15 @@ def u64(number: int) -> bytes:
 
 
 def complement(ordered: bytes) -> bytes:
-    """Bytes that sort the other way round. Its own inverse."""
+    """Return bytes that sort in reverse order. The function is its own inverse."""
     return ordered.translate(_COMPLEMENT)
 
 
 def after_prefix(prefix: bytes) -> bytes:
-    """The least bytes above everything that starts with ``prefix`` (which is not all ``FF``)."""
+    """Return the least bytes above everything that starts with ``prefix``.
+
+    ``prefix`` is not all ``FF``.
+    """
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
@@ -166,7 +171,7 @@ def after_prefix(prefix: bytes) -> bytes:
 
 
 def store_key(name: str) -> bytes:
-    """A record of the node itself."""
+    """Return the key of a record of the node itself."""
     return STORE + name.encode()
 
 
@@ -174,7 +179,7 @@ def store_key(name: str) -> bytes:
 
 
 def raft_log_prefix(range_id: int) -> bytes:
-    """What the log of a range starts with."""
+    """Return the key prefix of the log of a range."""
     return RAFT_LOG + u64(range_id)
 
 
@@ -187,12 +192,12 @@ def outbox_prefix(range_id: int, kind: bytes) -> bytes:
 
 
 def dead_letter_prefix(range_id: int) -> bytes:
-    """The dead letters of a range."""
+    """Return the key prefix of the dead letters of a range."""
     return RANGE + u64(range_id) + DEAD_LETTER
 
 
 def garbage_prefix(range_id: int) -> bytes:
-    """The garbage lists of a range, by timestamp."""
+    """Return the key prefix of the garbage lists of a range, which are ordered by timestamp."""
     return RANGE + u64(range_id) + GARBAGE
 
 
@@ -202,12 +207,12 @@ def record_key(range_id: int, name: str) -> bytes:
 
 
 def queue_definitions_prefix(range_id: int) -> bytes:
-    """The definitions of the queues of a range; the name follows."""
+    """Return the key prefix of the definitions of the queues of a range; the name follows."""
     return RANGE + u64(range_id) + QUEUES + u32(0)
 
 
 def dropped_queues_prefix(range_id: int) -> bytes:
-    """The queues that were dropped and are not empty yet; the number follows.
+    """Return the key prefix of the dropped queues that are not empty; the number follows.
 
     No name of a queue begins so: this byte is in no text in UTF-8.
     """
@@ -215,17 +220,17 @@ def dropped_queues_prefix(range_id: int) -> bytes:
 
 
 def queue_prefix(range_id: int, queue: int, part: bytes = b"") -> bytes:
-    """A part of a queue (``SCHEDULED``, ``READY``, ...), or all of them."""
+    """Return the key prefix of a part of a queue (``SCHEDULED``, ``READY``, ...), or of it all."""
     return RANGE + u64(range_id) + QUEUES + u32(queue) + part
 
 
 def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
-    """A part of what is staged (``STAGED_QUERY``, ...), or all of it."""
+    """Return the key prefix of a part of staging (``STAGED_QUERY``, ...), or of all of it."""
     return RANGE + u64(range_id) + STAGING + part
 
 
 def range_prefix(range_id: int) -> bytes:
-    """What the metadata of a range begins with."""
+    """Return the key prefix of the metadata of a range."""
     return RANGE + u64(range_id)
 
 
@@ -233,25 +238,25 @@ def range_prefix(range_id: int) -> bytes:
 
 
 def transaction_key(anchor: bytes, transaction_id: bytes) -> bytes:
-    """The COMMIT record of a transaction, beside its anchor."""
+    """Return the key of the COMMIT record of a transaction, beside its anchor."""
     return TRANSACTION + anchor.replace(b"\x00", b"\x00\xff") + END_OF_KEY + transaction_id
 
 
 def mail_key(key: bytes) -> bytes:
-    """The entry of a non-empty inbox in the index of inboxes."""
+    """Return the key of a non-empty inbox in the index of inboxes."""
     return MAIL + escape(key)
 
 
-def mail_span(start: bytes, end: bytes | None) -> Span:
-    """The index of the inboxes of the user keys in ``[start, end)``."""
-    return Span(MAIL + escape(start), DATA if end is None else MAIL + escape(end))
+def mail_span(start: bytes, end: bytes | None) -> KeySpan:
+    """Return the span of the index of inboxes for the user keys in ``[start, end)``."""
+    return KeySpan(MAIL + escape(start), DATA if end is None else MAIL + escape(end))
 
 
 # --- 06 data ------------------------------------------------------------------------------
 
 
 def head_key(key: bytes) -> bytes:
-    """Where the newest version of a user key is."""
+    """Return the engine key of the newest version of a user key."""
     return DATA + key.replace(b"\x00", b"\x00\xff") + b"\x00\x01\x01"
 
 
@@ -260,67 +265,73 @@ def is_head(raw: bytes) -> bool:
     return raw[:1] == DATA and raw[raw.index(END_OF_KEY, 1) + 2 :] == HEAD
 
 
-def data_span(start: bytes, end: bytes | None) -> Span:
+def data_span(start: bytes, end: bytes | None) -> KeySpan:
     """Everything of the user keys in ``[start, end)``; ``end=None`` is unbounded."""
-    return Span(DATA + escape(start), DATA_END if end is None else DATA + escape(end))
+    return KeySpan(DATA + escape(start), DATA_END if end is None else DATA + escape(end))
 
 
-def suffix_span(key: bytes, suffix: bytes) -> Span:
-    """All engine keys of one user key under one suffix."""
+def suffix_span(key: bytes, suffix: bytes) -> KeySpan:
+    """Return all engine keys of one user key under one suffix."""
     prefix = DATA + escape(key) + suffix
-    return Span(prefix, DATA + escape(key) + bytes((suffix[0] + 1,)))
+    return KeySpan(prefix, DATA + escape(key) + bytes((suffix[0] + 1,)))
 
 
 def history_key(head: bytes, timestamp: bytes) -> bytes:
-    """Where the version of ``timestamp`` (8 bytes) goes, beside the head at key ``head``."""
+    """Return the engine key of the version of ``timestamp`` (8 bytes) beside a head."""
     return head[:-1] + HISTORY + timestamp.translate(_COMPLEMENT)
 
 
 def inbox_prefix(key: bytes) -> bytes:
-    """What the inbox entries of a user key start with; the message's id follows."""
+    """Return the key prefix of the inbox entries of a user key; the id of the message follows."""
     return DATA + key.replace(b"\x00", b"\x00\xff") + b"\x00\x01\x03"
 
 
 def reaped_key(key: bytes, timestamp: bytes) -> bytes:
-    """Where what was reaped from ``key`` at ``timestamp`` (8 bytes) stays readable for a while."""
+    """Return the key of the record of messages that left an inbox at ``timestamp`` (8 bytes)."""
     return DATA + escape(key) + REAPED + complement(timestamp)
 
 
 def reaped_in(raw: bytes, end: int) -> tuple[bytes, bool]:
-    """When messages left an inbox (8 bytes), and whether they were consumed, by the engine key of
-    the record, in which the user key ends at ``end``.
+    """Return when messages left an inbox (8 bytes), and whether they were consumed.
+
+    Both are in the engine key of the record, in which the user key ends at ``end``.
     """
     start = end + len(END_OF_KEY) + len(REAPED)
     return complement(raw[start : start + 8]), len(raw) % 2 == (start + 8) % 2
 
 
-def hold_span(key: bytes) -> Span:
-    """The messages that were postponed, and hold up the inbox of a user key; ids follow."""
+def hold_span(key: bytes) -> KeySpan:
+    """Return the span of the postponed messages that hold up an inbox; ids follow."""
     return suffix_span(key, HOLD)
 
 
 def accounting_key(key: bytes) -> bytes:
-    """The metric sums of one prefix."""
+    """Return the key of the metric sums of one prefix."""
     return DATA + escape(key) + ACCOUNTING
 
 
 def posted_key(key: bytes) -> bytes:
-    """What was added to the metrics of ``key`` itself, and not to one that it is a prefix of."""
+    """Return the key of the sums that were posted to ``key`` itself."""
     return DATA + escape(key) + POSTED
 
 
 def queue_message_infix(suffix: bytes, queue: bytes, kind: bytes) -> bytes:
-    """What is between key and id of the body or the state (``suffix``) of a message of the queue
-    with the number ``queue`` (4 bytes).
+    """Return the infix between key and id in the engine key of a queue's message.
+
+    ``suffix`` tells whether it is that of the body or of the state; ``queue`` is the number of the
+    queue (4 bytes).
     """
     return END_OF_KEY + suffix + queue + escape(kind)
 
 
 def queue_message_key(key: bytes, infix: bytes, id_: bytes) -> bytes:
-    """The body or the state of a message."""
+    """Return the engine key of the body or the state of a message."""
     return DATA + key.replace(b"\x00", b"\x00\xff") + infix + id_
 
 
 def queue_pointer_prefix(id_: bytes, queue: bytes) -> bytes:
-    """Where it is told which keys messages with the id ``id_`` have; the kind follows, escaped."""
+    """Return the key prefix of the pointers to messages with the id ``id_``.
+
+    The kind follows, escaped.
+    """
     return DATA + escape(id_) + QUEUE_POINTER + queue

@@ -3,31 +3,30 @@
 A write set becomes one LevelDB batch: it is appended to the log (and the log is synced, if asked
 for), then put into the memtable. A full memtable becomes a table file, and the log starts anew.
 
-What LevelDB 1.22 and plyvel 1.5 do by themselves was tried, and is not all that the port promises:
+LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promises of the port:
 
 * **Damage.** Without ``paranoid_checks`` a flipped bit in the log silently drops up to 32 KiB of
-  write sets from its middle. With it, opening fails, and so it is on. A log that ends in the
-  middle of a record (a crash) opens either way and loses that record only; if it ends in pages
-  that were never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table
-  files are verified as they are read: the first read that touches damage raises. plyvel's
-  ``Iterator`` ends early, without an error, where a damaged block is the last one, and backwards
-  it omits a lone key that equals the lower bound; ``RawIterator`` does neither, so it is used.
+  write sets from its middle. With it, opening fails, and so it is on. A log that ends in the middle
+  of a record (a crash) opens either way and loses that record only. If it ends in pages that were
+  never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table files are
+  verified as they are read: the first read that touches damage raises. plyvel's ``Iterator`` ends
+  early, without an error, where a damaged block is the last one. Backwards it omits a lone key that
+  equals the lower bound. ``RawIterator`` does neither, so it is used.
 * **A new log is started without syncing the old one.** After a loss of power the unsynced tail of
-  the old log may be gone while the new one survives: a hole, where a prefix was promised. See
-  :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost; we do
-  that.
+  the old log may be gone while the new one survives. This hole breaks the promise of a prefix.
+  See :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost;
+  we do that.
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
-  nothing were missing: :mod:`postroom.kv.manifest` looks whether the logs fit together.
+  nothing were missing. :mod:`postroom.kv.manifest` checks that the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
-  (``close`` of any descriptor drops a POSIX lock). So there is a second lock, on the file
-  ``owner``, which is taken first, and also says who has it.
+  (``close`` of any descriptor drops a POSIX lock). A second lock, on the file ``owner``, is
+  therefore taken first, and also says who has it.
 * **Compaction** leaves tombstones in a file that went from the memtable straight to level 2.
   ``compact`` writes both ends of the span anew, so that there is something to merge it with.
 * **A failed write** may leave half a record in the log, behind which nothing must be written.
 * **Blocks** of a mapped file that are not compressed are read where they are, without a copy or a
   place in the cache. Measured with a million pairs, that makes a read at a random key an eighth
-  faster, and filling by a third. So tables are not compressed; those of earlier versions are read
-  as ever.
+  faster, and filling by a third. Tables are therefore not compressed.
 
 Left out: repair.
 """
@@ -54,19 +53,19 @@ from postroom.kv.folder import (
     sync_newest_log,
     unreadable,
 )
-from postroom.kv.held_folder import (
+from postroom.kv.manifest import check_logs
+from postroom.kv.open_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
-    HeldFolder,
+    OpenFolder,
     closed_if_it_fails,
 )
-from postroom.kv.manifest import check_logs
 from postroom.kv.shadow import Shadow
 from postroom.kv.table_files import descriptors_for_tables, fitting_write_buffer, table_bytes
 from postroom.kv.torn_log import cut_torn_end
 
 MAPPED_TABLES: Final = 1000
-"""So many table files LevelDB maps into the memory of a process; they take no descriptor."""
+"""The number of table files that LevelDB maps into memory; they take no descriptor."""
 
 OTHER_FILES: Final = 10
 """LevelDB takes these off the files that it may have open, for itself."""
@@ -106,7 +105,7 @@ class LogRotation:
         return self.memtable_bytes >= self.danger_bytes
 
     def rotated(self, write_bytes: int) -> None:
-        """The write of ``write_bytes`` was the first one in a new log."""
+        """Note that the write of ``write_bytes`` was the first one in a new log."""
         self.memtable_bytes = write_bytes
 
 
@@ -126,12 +125,12 @@ class CurrentLog:
         return self._path != before
 
     def grew(self) -> bool:
-        """Whether it has grown since the last look; each write makes it grow, until rotation."""
+        """Return whether the log has grown since the last look; each write makes it grow."""
         before, self._bytes = self._bytes, self._size()
         return self._bytes > before
 
     def size_bytes(self) -> int:
-        """How large it is now."""
+        """Return how large it is now."""
         return max(self._size(), 0)
 
     def _size(self) -> int:
@@ -182,7 +181,7 @@ class LevelDBEngine(_LevelDBReader):
     """
 
     def __init__(
-        self, db: Any, held: HeldFolder, write_buffer_bytes: int, tables_open_max: int
+        self, db: Any, held: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
         super().__init__(db, held.path)
@@ -226,7 +225,7 @@ class LevelDBEngine(_LevelDBReader):
             Unavailable: the device is full.
         """
         tables_open_max = MAPPED_TABLES + descriptors_for_tables()
-        held = HeldFolder(path, "leveldb", create=create)
+        held = OpenFolder(path, "leveldb", create=create)
         with held.opening():
             write_buffer_bytes = write_buffer_bytes or fitting_write_buffer(
                 budget.write_buffer_bytes, held.device_bytes()
@@ -247,14 +246,14 @@ class LevelDBEngine(_LevelDBReader):
     def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> LevelDBEngine:
         """Open the folder ``path``, whose device is full: every write raises ``EngineFull``.
 
-        LevelDB writes when it opens a folder. So it opens a shadow of it (:mod:`.shadow`).
+        LevelDB writes when it opens a folder. The engine opens a shadow of it (:mod:`.shadow`).
 
         Raises:
             StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied: as :meth:`open`.
             Unavailable: there is no room for a shadow, either.
         """
         tables_open_max = MAPPED_TABLES + descriptors_for_tables()
-        held = HeldFolder(path, "leveldb", create=False)
+        held = OpenFolder(path, "leveldb", create=False)
         with held.opening(), contextlib.ExitStack() as failing:
             shadow = Shadow(held.path)
             failing.callback(shadow.remove)
@@ -270,12 +269,12 @@ class LevelDBEngine(_LevelDBReader):
         return engine
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """As the port says; near a rotation of the log it syncs without being asked."""
+        """Write ``writes``; near a rotation of the log it is synced without being asked."""
         with self._one_at_a_time:
             self._write(writes, sync=sync)
 
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
-        """As the port says."""
+        """Prepare a write, and return the function that carries it out."""
         return partial(self._write_prepared, *self._prepare(writes, sync=False))
 
     def _write_prepared(self, batch: Any, size: int) -> None:
@@ -285,36 +284,36 @@ class LevelDBEngine(_LevelDBReader):
                 self._write_batch(batch, size, sync=False)
 
     def sync(self) -> None:
-        """As the port says: older logs were synced before the newest one was begun."""
+        """Make durable what was written; older logs were synced before the newest was begun."""
         self._held.check_writable()
         with self._failing():
             sync_newest_log(self._held.path)
 
     def snapshot(self) -> LevelDBSnapshot:
-        """The engine as it is now."""
+        """Return the engine as it is now."""
         return LevelDBSnapshot(self._db.snapshot(), self._folder)
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the port says; what is still in the memtable does not count."""
+        """Return about how many bytes a span takes in tables; the memtable does not count."""
         size: int = self._db.approximate_size(lower, upper) if lower < upper else 0
         return size
 
     def unflushed_bytes(self) -> int:
-        """As the port says: so much is in the newest log."""
+        """Return how many bytes are in the newest log."""
         return self._log.size_bytes()
 
     def disk_bytes(self) -> int:
-        """As the port says: the tables, and the log, which has what is still in the memtable."""
+        """Return how many bytes tables and log take; the log has what is in the memtable."""
         return self.approximate_bytes(_NOTHING, _BEYOND_ALL) + self._log.size_bytes()
 
     def table_files(self) -> TableFiles:
-        """As the port says."""
+        """Return the number of table files, and how many may be open."""
         files = [b"leveldb.num-files-at-level%d" % level for level in range(LEVELS)]
         count = sum(int(self._db.get_property(name) or 0) for name in files)
         return TableFiles("leveldb", count, self._tables_open_max)
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """As the port says. May run in a thread of its own, beside reads and writes."""
+        """Compact a span. May run in a thread of its own, beside reads and writes."""
         if lower >= upper:
             return
         with self._compacting():
@@ -324,20 +323,20 @@ class LevelDBEngine(_LevelDBReader):
             self._db.compact_range(start=lower, stop=upper)
 
     def free_bytes(self) -> int:
-        """Room that the device has for this process."""
+        """Return room that the device has for this process."""
         return self._held.free_bytes()
 
     def working_bytes(self) -> int:
-        """As the port says."""
+        """Return at most how many bytes a flush and a compaction need."""
         return self._held.working_bytes(self._write_buffer_bytes)
 
     @property
     def full(self) -> str:
-        """As the port says."""
+        """Return why nothing is written; empty: writes are taken."""
         return self._held.full
 
     def open_again(self) -> bool:
-        """Who opened it opens it again: :mod:`postroom.kv.reopening`."""
+        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
         return not self._held.failed
 
     def close(self) -> None:
@@ -359,7 +358,7 @@ class LevelDBEngine(_LevelDBReader):
             self._write_batch(batch, size, sync=sync)
 
     def _prepare(self, writes: WriteSet, *, sync: bool) -> tuple[Any, int]:
-        """A batch, and about how much it adds to the log."""
+        """Return a batch, and about how much it adds to the log."""
         self._held.check_writable()
         batch = self._db.write_batch(sync=sync)
         put, delete = batch.put, batch.delete
@@ -396,7 +395,7 @@ class LevelDBEngine(_LevelDBReader):
 
     @contextlib.contextmanager
     def _compacting(self) -> Iterator[None]:
-        """Compaction rotates the log: all before it is synced, and so is each write beside it."""
+        """Sync all writes before a compaction, which rotates the log, and each write beside it."""
         with self._one_at_a_time:
             self._write({}, sync=True)
             self._compactions += 1
@@ -410,7 +409,7 @@ class LevelDBEngine(_LevelDBReader):
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Whatever the device refuses in here is the last thing that was written."""
+        """Note that the device has refused something: nothing is written after that."""
         try:
             yield
         except (plyvel.Error, OSError) as error:

@@ -1,10 +1,10 @@
-"""Whether LevelDB's logs fit together, and fit its manifest: it does not look itself.
+"""The check that LevelDB's logs fit together, and fit its manifest. LevelDB does not make it.
 
-The manifest is a log of edits; one of them tells, whenever a memtable has become a table file,
-from which log on what is not in tables is to be read. LevelDB removes the logs before that one. It
-opens a manifest that was cut, takes the edits that are left, and reads the logs that are left. So
-what was in a table file whose edit is missing, and in a log that is gone, is missing without a
-word, while what was written later is there.
+The manifest is a log of edits. Whenever a memtable has become a table file, an edit tells from
+which log on there is data that is not in tables. LevelDB removes the logs before that one. It opens
+a manifest that was cut, takes the edits that are left, and reads the logs that are left. A table
+file whose edit is missing, and whose log is gone, is then missing without a word, while later
+writes are there.
 
 ::
 
@@ -13,10 +13,10 @@ word, while what was written later is there.
 
 Two things hold of a folder that nothing is missing from, and are checked here:
 
-* The log that the manifest names is there. (LevelDB syncs the folder along with the manifest, and
-  makes the log before it names it.)
+* The log that the manifest names is there: LevelDB syncs the folder along with the manifest, and
+  makes the log before it names it.
 * Write sets are numbered, and each log begins with the number after the last one of the log before.
-  (Each log is synced before the next one is begun: see ``LogRotation``.)
+  Each log is synced before the next one is begun: see ``LogRotation``.
 
 The formats are LevelDB's (``doc/impl.md``, ``db/version_edit.cc``, ``db/write_batch.cc``).
 """
@@ -38,7 +38,7 @@ _FIELDS: Final = {
     _COMPARATOR: "s", _LOG_NUMBER: "n", _NEXT_FILE: "n", _LAST_SEQUENCE: "n",
     _COMPACT_POINTER: "ns", _DELETED_FILE: "nn", _NEW_FILE: "nnnss", _PREVIOUS_LOG: "n",
 }  # fmt: skip
-"""What follows each tag of an edit: numbers and strings."""
+"""The fields that follow each tag of an edit: numbers and strings."""
 
 _BATCH_HEADER_BYTES: Final = 12
 
@@ -81,7 +81,7 @@ def _log_number(folder: Path) -> int | None:
 
 
 def _numbers(edit: bytes) -> Iterator[tuple[int, int]]:
-    """The tags of an edit, with the first number after each."""
+    """Iterate over the tags of an edit, with the first number after each."""
     at = 0
     while at < len(edit):
         tag, at = _varint(edit, at)
@@ -107,13 +107,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _first_sequence(log: Path) -> int | None:
-    """The number of the first write of ``log``; ``None``: there is none."""
+    """Return the number of the first write of ``log``; ``None``: there is none."""
     batch = next(records(log.read_bytes()), None)
     return None if batch is None or len(batch) < _BATCH_HEADER_BYTES else _sequence(batch)[0]
 
 
 def _sequence_after(log: Path) -> int | None:
-    """The number after the last write of ``log``; ``None``: there is none."""
+    """Return the number after the last write of ``log``; ``None``: there is none."""
     last = None
     for batch in records(log.read_bytes()):
         if len(batch) >= _BATCH_HEADER_BYTES:

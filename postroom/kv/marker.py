@@ -1,17 +1,19 @@
-"""The marker of the state, and how a store gets its log: a new one, and one of format 1.
+"""The marker of the state, the format of a folder, and the log of a new store.
 
 ::
 
-    01 store     version · id of the log · a record of it that was durable
+    01 store     "postroom" · format · id of the log · number of a record of it that was durable
 
-The marker is where format 1 had its record of the store, and begins with the version, as that did:
-so an earlier version of Postroom, which reads that first, leaves the folder alone.
+A folder has one format number, which covers every record in it. Opening checks it before anything
+else. The name in front tells it from the marker of Postroom 0.1, which begins with a number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+
+import msgspec
 
 from postroom.errors import StoreCorrupted, VersionMismatch
 from postroom.kv import keys
@@ -21,14 +23,17 @@ from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.log.reader import NEW_SUFFIX
 from postroom.kv.log.writer import create_log
 
-FORMAT_VERSION: Final = 2
-"""Version 1 had the raft log and the records of the store in the engine, and no other log."""
+FORMAT_VERSION: Final = 1
+"""The format of the folders that are written."""
+OLDEST_FORMAT_READ: Final = 1
+"""The oldest format of folders that are read. An opened folder gets ``FORMAT_VERSION``."""
+FORMAT_NAME: Final = "postroom"
+"""The first field of the records that tell a format."""
 
 MARKER_KEY: Final = keys.store_key("store")
-_MARKER: Final = b"\x93\x02\xc4\x10%b\xcf%b"
-"""MessagePack: a list of the version (which every version of Postroom reads first), 16 bytes, and a
-number of 8 bytes."""
-_MARKER_BYTES: Final = 4 + LOG_ID_BYTES + 9
+_MARKER: Final = b"\x94\xa8postroom%c\xc4\x10%b\xcf%b"
+"""MessagePack: a list of the name, the format, 16 bytes, and a number of 8 bytes."""
+_MARKER_BYTES: Final = 13 + LOG_ID_BYTES + 9
 
 _RAFT_LOG: Final = keys.RAFT_LOG[0]
 _SPOOL: Final = b"s"
@@ -38,11 +43,17 @@ _WITH_STATE: Final = (_SPOOL, b"m")
 def create(
     state: Engine, device: Device, new_id: Callable[[], bytes], segment_bytes: int
 ) -> tuple[bytes, int]:
-    """Give an empty state, or one of format 1, its log; the id of that, and its last record.
+    """Give an empty state its log.
 
-    The log is made under another name; the state then lets go of what the log has, and gets its
-    marker, in one synced write; then the log gets its name. If that is cut short before the
-    write it is done again, after it only the renaming is left.
+    The log is made under a temporary name. Then the state gets its marker, in a synced write, and
+    after that the log gets its name. If the power fails before the write, all of it is done again.
+    If it fails afterwards, only the renaming is left to do.
+
+    Returns:
+        The id of the log, and the number of its last record.
+
+    Raises:
+        StoreCorrupted: there is a log already, or the state is not empty.
     """
     if any(not name.endswith(NEW_SUFFIX) for name in device.names()):
         raise StoreCorrupted(
@@ -50,73 +61,102 @@ def create(
             "Nothing was changed. Restore the whole folder from a backup; a node of a cluster is "
             "replaced as if its disk were lost."
         )
-    notes: WriteSet = {
-        key: value for key, value in state.iterate(b"", keys.RANGE) if is_logged(key)
-    }
-    if not any(key.startswith(keys.STORE) for key in notes):
-        for key, _ in state.iterate(b"", b"\xff" * 8):
-            raise StoreCorrupted(
-                f"the folder holds a database (its first key is {key!r}) that is not a Postroom "
-                "store; nothing was changed: give another folder"
-            )
+    for key, _ in state.iterate(b"", b"\xff" * 8):
+        raise StoreCorrupted(
+            f"the folder holds a database (its first key is {key!r}) that is not a Postroom "
+            "store; nothing was changed: give another folder"
+        )
     log_id = new_id()
-    create_log(device, log_id, segment_bytes, notes)
-    removed: WriteSet = dict.fromkeys(notes)
-    state.write({**removed, MARKER_KEY: encode_marker(log_id, 1)}, sync=True)
+    create_log(device, log_id, segment_bytes)
+    state.write({MARKER_KEY: encode_marker(log_id, 1)}, sync=True)
     return log_id, 1
 
 
 def encode_marker(log_id: bytes, durable: int) -> bytes:
-    """As it is stored."""
-    return _MARKER % (log_id, keys.u64(durable))
-
-
-def version_of(stored: bytes) -> int | None:
-    """Of a marker, or of the record that was in its place in format 1."""
-    if len(stored) > 1 and 0x90 < stored[0] <= 0x9F and stored[1] < 0x80:
-        return stored[1]
-    return None
+    """Return the marker as it is stored."""
+    return _MARKER % (FORMAT_VERSION, log_id, keys.u64(durable))
 
 
 def decode_marker(stored: bytes) -> tuple[bytes, int]:
-    """The id of the log, and the record.
+    """Return the id of the log, and the number of the record.
 
     Raises:
-        VersionMismatch: a later version wrote it.
-        StoreCorrupted: it cannot be read.
+        VersionMismatch: the folder has a format that this version does not read.
+        StoreCorrupted: the marker cannot be read.
     """
-    version = version_of(stored)
-    if version is not None and version != FORMAT_VERSION:
-        raise VersionMismatch(
-            f"the store is written in format {version}, this version of Postroom knows "
-            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
-        )
-    log_id, durable = stored[4 : 4 + LOG_ID_BYTES], stored[-8:]
-    if len(stored) != _MARKER_BYTES or stored != _MARKER % (log_id, durable):
-        raise StoreCorrupted(
-            "the record that says what this store is cannot be read; nothing was changed: restore "
-            "a backup"
-        )
+    version = check_format(stored)
+    log_id, durable = stored[13 : 13 + LOG_ID_BYTES], stored[-8:]
+    if len(stored) != _MARKER_BYTES or stored != _MARKER % (version, log_id, durable):
+        raise unreadable("")
     return log_id, int.from_bytes(durable, "big")
 
 
+def is_outdated(stored: bytes) -> bool:
+    """Return whether a marker tells an older format than the one that is written."""
+    return check_format(stored) < FORMAT_VERSION
+
+
+def check_format(stored: bytes) -> int:
+    """Return the format that a marker, or the record of a store, tells.
+
+    Raises:
+        VersionMismatch: this version does not read that format.
+        StoreCorrupted: ``stored`` is neither a marker nor such a record.
+    """
+    try:
+        fields = msgspec.msgpack.decode(stored, type=list)
+    except (ValueError, msgspec.DecodeError) as error:
+        raise unreadable(f" ({error})") from error
+    match fields:
+        case [str(name), int(version), *_] if name == FORMAT_NAME:
+            if OLDEST_FORMAT_READ <= version <= FORMAT_VERSION:
+                return version
+            raise VersionMismatch(
+                f"the store is written in format {version}, this version of Postroom reads "
+                f"{_formats_read()}; nothing was changed: open it with a version that knows its "
+                "format"
+            )
+        case [int(version), *_]:
+            raise VersionMismatch(
+                f"the store was written by Postroom 0.1 (its format {version}), which this version "
+                "does not read; nothing was changed: open it with Postroom 0.1, or give another "
+                "folder for a new store"
+            )
+    raise unreadable("")
+
+
+def unreadable(why: str) -> StoreCorrupted:
+    """Return the error for a marker, or a record of a store, that cannot be read."""
+    return StoreCorrupted(
+        f"the record that says what this store is cannot be read{why}; nothing was changed: "
+        "restore a backup"
+    )
+
+
+def _formats_read() -> str:
+    if OLDEST_FORMAT_READ == FORMAT_VERSION:
+        return f"format {FORMAT_VERSION}"
+    return f"formats {OLDEST_FORMAT_READ} to {FORMAT_VERSION}"
+
+
 def is_of_state(key: bytes) -> bool:
-    """Whether a key of consensus lies with the state: what that includes, and a snapshot that has
-    yet to be put in place.
+    """Return whether a key of consensus lies with the state.
+
+    These keys tell which entry the state includes, and hold a snapshot that has arrived.
     """
     return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
 
 
 def is_logged(key: bytes) -> bool:
-    """Whether a key lies in the log."""
+    """Return whether a key lies in the log."""
     return key < keys.RANGE and not is_of_state(key)
 
 
 def split(writes: WriteSet) -> tuple[WriteSet, bool]:
-    """Take out of ``writes`` what goes into the log; what is left goes into the state.
+    """Take the writes that go into the log out of ``writes``; the others go into the state.
 
     Returns:
-        That, and whether what is left tells of a snapshot that arrives.
+        The writes for the log, and whether the others tell of a snapshot that arrives.
     """
     logged: WriteSet = {}
     tells_of_snapshot = False

@@ -1,8 +1,8 @@
 """The engine in memory, for simulation and for ``open(":memory:")``.
 
-:class:`MemoryDisk` is what survives; :class:`MemoryEngine` is one opening of it. As maps are
-immutable (:mod:`postroom.kv.sorted_map`), the disk keeps its content after each write set that was
-not synced yet, and a loss of power merely chooses how far back to fall::
+:class:`MemoryDisk` has the content that survives; :class:`MemoryEngine` is one opening of it. Maps
+are immutable (:mod:`postroom.kv.sorted_map`). The disk therefore keeps its content after each write
+set that was not synced yet, and a loss of power merely chooses how far back to fall::
 
     durable ── write ── write ── write          crash: any of these four states
        ▲                          ▲
@@ -16,8 +16,8 @@ Faults, all decided by the test that owns the disk:
 * ``capacity_bytes`` is the room there is; a write set that needs more fails.
 * :meth:`MemoryDisk.crash` ends whichever engine has the disk open, with or without loss.
 
-As with LevelDB, a failed write is not visible to the engine that made it, even if it took place.
-Left out: damage, and the time that a device takes.
+A failed write is not visible to the engine that made it, even if it took place. LevelDB does so,
+too. Left out: damage, and the time that a device takes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ UNLIMITED_FREE_BYTES: Final = 1 << 40
 
 
 class MemoryDisk:
-    """What survives closing and crashing. One engine at a time has it open.
+    """The content that survives closing and crashing. One engine at a time has it open.
 
     Attributes:
         capacity_bytes: room for keys and values; ``None`` is without limit.
@@ -65,12 +65,12 @@ class MemoryDisk:
 
     @property
     def content(self) -> SortedMap:
-        """What an engine finds that is opened now."""
+        """Return what an engine finds that is opened now."""
         return self._unsynced[-1] if self._unsynced else self._durable
 
     @property
     def durable(self) -> SortedMap:
-        """What is left of the content if the power fails now and everything unsynced is lost."""
+        """Return the content that is left if the power fails now and all unsynced is lost."""
         return self._durable
 
     def crash(self, lose_unsynced: Random | None = None) -> None:
@@ -188,7 +188,7 @@ class MemoryEngine(_MemoryReader):
         super().__init__(self.disk.content, self)
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """As the port says, but for the faults that the disk was given."""
+        """Write ``writes``, but for the faults that the disk was given."""
         self._require_writable()
         fault = self.disk.begin_write()
         self._require_writable()
@@ -202,12 +202,12 @@ class MemoryEngine(_MemoryReader):
         self._content = content
 
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
-        """As the port says."""
+        """Prepare a write, and return the function that carries it out."""
         self._require_writable()
         return partial(self.write, dict(writes), sync=False)
 
     def sync(self) -> None:
-        """As the port says."""
+        """Make durable what was written."""
         self._require_writable()
         fault = self.disk.begin_write()
         self._require_writable()
@@ -216,49 +216,49 @@ class MemoryEngine(_MemoryReader):
         self.disk.append(self._content, sync=True)
 
     def snapshot(self) -> MemorySnapshot:
-        """The engine as it is now; it costs a reference."""
+        """Return the engine as it is now; it costs a reference."""
         self._require_open()
         return MemorySnapshot(self._content, self)
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """The length of the keys and values in the span, estimated at its ends."""
+        """Return the length of the keys and values in the span, estimated at its ends."""
         self._require_open()
         return self._content.approximate_bytes(lower, upper)
 
     def unflushed_bytes(self) -> int:
-        """As the port says: none."""
+        """Return 0: nothing waits to be written to a table."""
         return 0
 
     def disk_bytes(self) -> int:
-        """The length of all keys and values."""
+        """Return the length of all keys and values."""
         self._require_open()
         return self._content.bytes_held
 
     def table_files(self) -> TableFiles:
-        """As the port says: none."""
+        """Return no tables."""
         return TableFiles()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """Nothing remains of what was deleted, so there is nothing to do."""
+        """Do nothing: nothing remains of what was deleted."""
         self._require_open()
 
     def free_bytes(self) -> int:
-        """What is left of the disk's ``capacity_bytes``."""
+        """Return how much of ``capacity_bytes`` of the disk is left."""
         if self.disk.capacity_bytes is None:
             return UNLIMITED_FREE_BYTES
         return max(0, self.disk.capacity_bytes - self._content.bytes_held)
 
     def working_bytes(self) -> int:
-        """Nothing is written but what was asked for."""
+        """Return 0: nothing is written but what was asked for."""
         return 0
 
     @property
     def full(self) -> str:
-        """As the port says."""
+        """Return why nothing is written; empty: writes are taken."""
         return self._failure or "" if self._is_full else ""
 
     def open_again(self) -> bool:
-        """As the port says."""
+        """Open the folder again if the device has room; return whether it is open for writing."""
         self._require_open()
         if self._is_full:
             self._failure, self._is_full = None, False
@@ -271,7 +271,7 @@ class MemoryEngine(_MemoryReader):
             self.disk.detach(sync=self._failure is None)
 
     def _is_over_capacity(self, content: SortedMap) -> bool:
-        """Whether it has grown past the limit; what makes room is always possible."""
+        """Return whether it has grown past the limit; what makes room is always possible."""
         limit = self.disk.capacity_bytes
         return limit is not None and content.bytes_held > max(limit, self._content.bytes_held)
 

@@ -85,7 +85,7 @@ def open_to_read(path: Path, budget: Budget = DEFAULT) -> StateEngine:
 
 
 def check_engine_name(engine: str | None) -> None:
-    """Raises ``ValueError`` unless ``engine`` is the name of one, or ``None``."""
+    """Check that ``engine`` is the name of one, or ``None``."""
     if engine is not None and engine not in ENGINES:
         names = " or ".join(f'"{name}"' for name in ENGINES)
         raise ValueError(f"engine is {names}, or None for what the folder has, not {engine!r}")

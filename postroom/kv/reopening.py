@@ -8,7 +8,7 @@
 
 A write that has found no room may have left half a record in the engine's log, and an engine whose
 compaction has failed takes no more writes. Both can be read as before. To be written again the
-folder is closed and opened: :meth:`Reopening.open_again`.
+folder is closed and opened: :meth:`ReopeningEngine.open_again`.
 
 Invariant: nobody reads while the folder is closed. Most reads come from who has the turn, who also
 opens again. Single keys are read by other threads, too; they take a lock once a write has failed.
@@ -24,7 +24,7 @@ from postroom.kv.engine import EngineFull, EngineSnapshot, StateEngine, TableFil
 from postroom.kv.folder import DeviceFull
 
 
-class Reopening:
+class ReopeningEngine:
     """See the module. A :class:`postroom.kv.engine.StateEngine`.
 
     Args:
@@ -50,7 +50,7 @@ class Reopening:
 
     @property
     def full(self) -> str:
-        """As the port says."""
+        """Return why nothing is written; empty: writes are taken."""
         return self._engine.full
 
     def _opened(self) -> StateEngine:
@@ -69,7 +69,7 @@ class Reopening:
             return self._engine.get(key)
 
     def open_again(self) -> bool:
-        """As the port says."""
+        """Open the folder again if the device has room; return whether it is open for writing."""
         if not self.full:
             return True
         with self._closing:
@@ -84,11 +84,11 @@ class Reopening:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As the port says."""
+        """Iterate over the pairs in a span."""
         return self._engine.iterate(lower, upper, reverse=reverse)
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """As the port says."""
+        """Write ``writes``; with ``sync``, durably."""
         try:
             self._engine.write(writes, sync=sync)
         except EngineFull:
@@ -96,7 +96,7 @@ class Reopening:
             raise
 
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
-        """As the port says."""
+        """Prepare a write, and return the function that carries it out."""
         write = self._engine.prepare(writes)
 
         def carry_out() -> None:
@@ -109,32 +109,32 @@ class Reopening:
         return carry_out
 
     def sync(self) -> None:
-        """As the port says."""
+        """Make durable what was written."""
         self._engine.sync()
 
     def snapshot(self) -> EngineSnapshot:
-        """As the port says."""
+        """Return a snapshot."""
         return self._engine.snapshot()
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the port says; other threads may ask."""
+        """Return about how many bytes a span takes. Other threads may ask."""
         with self._closing:
             return self._engine.approximate_bytes(lower, upper)
 
     def unflushed_bytes(self) -> int:
-        """As the port says."""
+        """Return how many bytes are in no table yet."""
         return self._engine.unflushed_bytes()
 
     def disk_bytes(self) -> int:
-        """As the port says."""
+        """Return how many bytes the files take."""
         return self._engine.disk_bytes()
 
     def table_files(self) -> TableFiles:
-        """As the port says."""
+        """Return the number of table files, and how many may be open."""
         return self._engine.table_files()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """As the port says. The folder is not opened again meanwhile."""
+        """Compact a span. The folder is not opened again meanwhile."""
         with self._closing:
             engine = self._engine
             self._compactions += 1
@@ -148,13 +148,13 @@ class Reopening:
                 self._compactions -= 1
 
     def free_bytes(self) -> int:
-        """As the port says."""
+        """Return how many bytes the device has left."""
         return self._engine.free_bytes()
 
     def working_bytes(self) -> int:
-        """As the port says."""
+        """Return at most how many bytes a flush and a compaction need."""
         return self._engine.working_bytes()
 
     def close(self) -> None:
-        """As the port says."""
+        """Close it."""
         self._engine.close()

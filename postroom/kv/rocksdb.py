@@ -6,8 +6,7 @@ the log is synced, if asked for. A full memtable becomes a table file, and the l
     write ─▶ log, memtable ─▶ (flush_wal: sync) ─▶ … ─▶ full: sync, then flush ─▶ table file
                                                              └─ the next write begins a new log
 
-What RocksDB 9.8 and rocksdict 0.3 do by themselves was tried, and is not all that the port
-promises:
+RocksDB 9.8 and rocksdict 0.3 were tried. By themselves they do not keep all promises of the port:
 
 * **Damage.** ``tolerate_corrupted_tail_records`` is what LevelDB does with ``paranoid_checks``: a
   log may end in the middle of a record, and anything else that is wrong in it refuses to open. The
@@ -16,17 +15,17 @@ promises:
   so :mod:`postroom.kv.torn_log` tells a torn end from damage here as well. Checksums of blocks are
   verified as they are read.
 * **A new log is started without syncing the old one**, as in LevelDB, and the mode above does not
-  look for the hole. So RocksDB is never left to start one: its memtable may grow to four times
-  what we fill it with, and we sync the log and flush the memtable ourselves. While a compaction
-  runs, which may start a log too, each write is synced.
+  look for the hole. RocksDB is therefore never left to start one. Its memtable may grow to four
+  times what we fill it with, and we sync the log and flush the memtable ourselves. While a
+  compaction runs, which may start a log too, each write is synced.
 * **``write`` keeps the interpreter's lock**, with ``sync`` for as long as the device takes.
   ``flush_wal`` releases it, and syncs just as much, so that is how we sync.
 * **Snapshots** of rocksdict read as of their time by key, but iterate over the present (0.3.29). An
   iterator sees the moment in which it was made, so here one iterator is the snapshot.
 * **Bounds** of iterators: the lower one is taken for the upper one (0.3.29), and the upper one is
   a pointer to memory that may have been freed. We compare keys ourselves.
-* **Open iterators keep the database open**, and the folder locked, after ``close``. So we let go of
-  all of them first.
+* **Open iterators keep the database open**, and the folder locked, after ``close``. All of them are
+  therefore closed first.
 * **Options** that a former opening stored take precedence over those given, unless these are also
   given for the column family ``default``.
 * **Errors** are plain ``Exception``, with RocksDB's message. Nothing else raises just that.
@@ -54,10 +53,10 @@ from postroom.errors import Invalid
 from postroom.kv.budget import DEFAULT, Budget
 from postroom.kv.engine import TableFiles, WriteSet
 from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
-from postroom.kv.held_folder import (
+from postroom.kv.open_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
-    HeldFolder,
+    OpenFolder,
     closed,
     closed_if_it_fails,
 )
@@ -81,8 +80,10 @@ SPARE_FACTOR: Final = 4
 """RocksDB's memtable may hold so much more than we put in: it must never be full by itself."""
 
 PREALLOCATED_BYTES: Final = 1024 * 1024
-"""What a file takes ahead of what is written, where RocksDB was built for that (its wheels for
-Linux were not): a log would take 70 MB at once."""
+"""The space that a file takes ahead of its writes, if RocksDB was built for that.
+
+Its wheels for Linux were not. A log would take 70 MB at once.
+"""
 
 INFO_LOG_BYTES: Final = 1024 * 1024
 INFO_LOGS_KEPT: Final = 2
@@ -96,14 +97,14 @@ class RocksDBSnapshot:
         self._cursor = cursor
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``, or ``None``."""
+        """Return the value of ``key``, or ``None``."""
         found = self._cursor.page(key, key + b"\x00", 1, reverse=False)
         return found[0][1] if found else None
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As the port says."""
+        """Iterate over the pairs in a span."""
         return self._cursor.pairs(lower, upper, reverse=reverse)
 
     def close(self) -> None:
@@ -119,7 +120,7 @@ class RocksDBEngine:
     """
 
     def __init__(
-        self, db: rocksdict.Rdict, folder: HeldFolder, write_buffer_bytes: int, tables_open_max: int
+        self, db: rocksdict.Rdict, folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
         self._db = db
@@ -164,7 +165,7 @@ class RocksDBEngine:
         """
         _check_text(path)
         tables_open_max = descriptors_for_tables()
-        folder = HeldFolder(path, "rocksdb", create=create)
+        folder = OpenFolder(path, "rocksdb", create=create)
         with folder.opening():
             write_buffer_bytes = write_buffer_bytes or fitting_write_buffer(
                 budget.write_buffer_bytes, folder.device_bytes()
@@ -186,7 +187,7 @@ class RocksDBEngine:
             StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: as ``open``.
         """
         tables_open_max = descriptors_for_tables()
-        folder = HeldFolder(path, "rocksdb", create=False)
+        folder = OpenFolder(path, "rocksdb", create=False)
         with folder.opening():
             options = _options(budget.write_buffer_bytes, budget.blocks_bytes, tables_open_max)
             options.create_if_missing(False)
@@ -196,7 +197,7 @@ class RocksDBEngine:
         return cls(db, folder, budget.write_buffer_bytes, tables_open_max)
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``, or ``None``."""
+        """Return the value of ``key``, or ``None``."""
         try:
             value: bytes | None = self._db.get(key)
         except rocksdict.DbClosedError as error:
@@ -210,15 +211,15 @@ class RocksDBEngine:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """As the port says."""
+        """Iterate over the pairs in a span."""
         return self._cursor("engine").pairs(lower, upper, reverse=reverse)
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """As the port says; while a compaction runs it syncs without being asked."""
+        """Write ``writes``; while a compaction runs it is synced without being asked."""
         self._write_batch(*_batch(writes), sync=sync)
 
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
-        """As the port says."""
+        """Prepare a write, and return the function that carries it out."""
         self._folder.check_writable()
         return partial(self._write_batch, *_batch(writes), sync=False)
 
@@ -234,17 +235,17 @@ class RocksDBEngine:
                     self._db.flush_wal(sync=True)
 
     def sync(self) -> None:
-        """As the port says: older logs were synced before the newest one was begun."""
+        """Make durable what was written; older logs were synced before the newest was begun."""
         self._folder.check_writable()
         with self._failing():
             self._db.flush_wal(sync=True)
 
     def snapshot(self) -> RocksDBSnapshot:
-        """The engine as it is now."""
+        """Return the engine as it is now."""
         return RocksDBSnapshot(self._cursor("snapshot"))
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the port says; what is still in the memtable does not count."""
+        """Return about how many bytes a span takes in tables; the memtable does not count."""
         self._require_open()
         if lower >= upper:
             return 0
@@ -255,22 +256,22 @@ class RocksDBEngine:
         return round(size)
 
     def unflushed_bytes(self) -> int:
-        """As the port says."""
+        """Return how many bytes are in no table yet."""
         return self._memtable_bytes
 
     def disk_bytes(self) -> int:
-        """As the port says: the tables, and about what is still in the memtable."""
+        """Return how many bytes the tables take, and about how many are in the memtable."""
         self._require_open()
         tables: int = sum(file["size"] for file in self._db.live_files())
         return tables + self._memtable_bytes
 
     def table_files(self) -> TableFiles:
-        """As the port says."""
+        """Return the number of table files, and how many may be open."""
         self._require_open()
         return TableFiles("rocksdb", len(self._db.live_files()), self._tables_open_max)
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """As the port says. May run in a thread of its own, beside reads and writes."""
+        """Compact a span. May run in a thread of its own, beside reads and writes."""
         self._require_open()
         if lower >= upper:
             return
@@ -281,20 +282,20 @@ class RocksDBEngine:
             self._db.compact_range(lower, upper, how)
 
     def free_bytes(self) -> int:
-        """Room that the device has for this process."""
+        """Return room that the device has for this process."""
         return self._folder.free_bytes()
 
     def working_bytes(self) -> int:
-        """As the port says."""
+        """Return at most how many bytes a flush and a compaction need."""
         return self._folder.working_bytes(self._write_buffer_bytes)
 
     @property
     def full(self) -> str:
-        """As the port says."""
+        """Return why nothing is written; empty: writes are taken."""
         return self._folder.full
 
     def open_again(self) -> bool:
-        """Who opened it opens it again: :mod:`postroom.kv.reopening`."""
+        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
         return not self._folder.failed
 
     def close(self) -> None:
@@ -341,7 +342,7 @@ class RocksDBEngine:
 
     @contextlib.contextmanager
     def _compacting(self) -> Iterator[None]:
-        """All before it is synced, and so is each write beside it: it may begin a new log."""
+        """Sync all writes before a compaction, and each write beside it: it may begin a new log."""
         with self._one_at_a_time:
             self._require_open()
             self._folder.check_writable()
@@ -356,7 +357,7 @@ class RocksDBEngine:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Whatever the device refuses in here is the last thing that was written."""
+        """Note that the device has refused something: nothing is written after that."""
         try:
             yield
         except Exception as error:
@@ -378,7 +379,7 @@ class RocksDBEngine:
 
 
 def _batch(writes: WriteSet) -> tuple[rocksdict.WriteBatch, int]:
-    """The batch that makes ``writes``, and what it takes in a memtable, in bytes."""
+    """Return the batch that makes ``writes``, and what it takes in a memtable, in bytes."""
     batch = rocksdict.WriteBatch(raw_mode=True)
     put, delete = batch.put, batch.delete
     try:
@@ -428,7 +429,7 @@ def _compact_in_small_steps(options: rocksdict.Options) -> None:
 
 
 def _check_text(path: Path) -> None:
-    """rocksdict takes a path as text only. Nothing has been made yet."""
+    """Return the path as text, which is what rocksdict takes. Nothing has been made yet."""
     try:
         os.fsencode(path.absolute()).decode()
     except UnicodeDecodeError as error:
@@ -446,7 +447,7 @@ def _open_database(
     access: rocksdict.AccessType | None = None,
 ) -> rocksdict.Rdict:
     try:
-        # As the column family's too: else those of the former opening would be taken.
+        # They are the column family's, too: else those of the former opening would be taken.
         if access is not None:
             return rocksdict.Rdict(os.fspath(folder), options, {"default": options}, access)
         return rocksdict.Rdict(os.fspath(folder), options, {"default": options})

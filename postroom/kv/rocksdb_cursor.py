@@ -1,7 +1,7 @@
 """Iterating over RocksDB: a cursor that can be taken away, read in pages.
 
 rocksdict keeps a database open for as long as one of its iterators is there, and a generator keeps
-what it has in hand until somebody finishes it. So nobody but a cursor holds an iterator, and the
+what it has in hand until somebody finishes it. Therefore only a cursor holds an iterator, and the
 engine closes its cursors before it closes the database. A cursor has no place: each page says where
 it begins, so several readers can use the same one by turns::
 
@@ -30,7 +30,7 @@ _Pairs: TypeAlias = list[tuple[bytes, bytes]]
 
 
 def is_rocksdb(error: Exception) -> bool:
-    """Whether RocksDB says so. rocksdict has no class of its own for that."""
+    """Return whether RocksDB says so. rocksdict has no class of its own for that."""
     return type(error) is Exception
 
 
@@ -51,7 +51,7 @@ class Cursor:
         self._iterator = None
 
     def page(self, lower: bytes, upper: bytes, pairs_max: int, *, reverse: bool) -> _Pairs:
-        """The first pairs of ``[lower, upper)``, or the last ones, backwards; none: no more."""
+        """Return the first pairs of a span, or the last ones, backwards; none: no more."""
         with self._one_at_a_time:
             pairs, wrong = self._read(lower, upper, pairs_max, reverse=reverse)
         if wrong:
@@ -81,7 +81,7 @@ class Cursor:
         return pairs, ""
 
     def pairs(self, lower: bytes, upper: bytes, *, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        """All pairs of ``[lower, upper)``, page by page."""
+        """Iterate over all pairs of ``[lower, upper)``, page by page."""
         pairs_max = FIRST_PAGE_PAIRS
         while page := self.page(lower, upper, pairs_max, reverse=reverse):
             for pair in page:

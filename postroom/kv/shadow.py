@@ -2,7 +2,7 @@
 
 LevelDB writes when it opens a folder: a manifest, and a table of what is in its log. A shadow is a
 folder on another device, in memory as a rule. It has links to the tables, and copies of the rest,
-which is little. What LevelDB writes and deletes there does not touch the original.
+which is little. LevelDB's writes and deletions there do not touch the original.
 
 A process that is killed leaves its shadow. The next one for the same folder removes it.
 """

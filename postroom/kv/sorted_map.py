@@ -7,9 +7,9 @@ Keys are kept in chunks of up to ``CHUNK_KEYS``, each a pair of parallel sorted 
     _chunks   [a c f k]      [m n q]         [t x]         chunk i: bounds[i] <= key < bounds[i+1]
 
 :meth:`SortedMap.updated` copies the chunks that a write set touches, and the list of chunks; all
-others are shared between the old map and the new one. So a snapshot is just a reference, readers
-need no lock, and the past states of a map cost what has changed between them. One write to a
-million keys copies about a thousand keys and two thousand chunk references: microseconds.
+others are shared between the old map and the new one. A snapshot is therefore just a reference,
+readers need no lock, and the past states of a map cost what has changed between them. One write to
+a million keys copies about a thousand keys and two thousand chunk references: microseconds.
 
 Invariants: no chunk is empty but the only one; ``_bounds[0]`` is the empty key; nothing is changed
 after construction. Left out: merging of small neighbours, as an empty chunk goes away anyway.
@@ -44,11 +44,11 @@ class SortedMap:
         self.bytes_held = 0
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Return how many keys there are."""
         return sum(len(chunk.keys) for chunk in self._chunks)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of ``key``, or ``None``."""
+        """Return the value of ``key``, or ``None``."""
         keys, values, _ = self._chunks[bisect_right(self._bounds, key) - 1]
         at = bisect_left(keys, key)
         return values[at] if at < len(keys) and keys[at] == key else None
@@ -56,7 +56,7 @@ class SortedMap:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs with ``lower <= key < upper`` in key order, or backwards."""
+        """Iterate over the pairs with ``lower <= key < upper`` in key order, or backwards."""
         order = reversed if reverse else iter
         for index in order(self._overlapping(lower, upper)):
             keys, values, _ = self._chunks[index]
@@ -64,7 +64,10 @@ class SortedMap:
                 yield keys[at], values[at]
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """About the length of keys and values in the span; exact but for the chunks at its ends."""
+        """Return about the length of keys and values in the span.
+
+        It is exact but for the chunks at the ends.
+        """
         return sum(
             chunk.bytes_held
             * (bisect_left(chunk.keys, upper) - bisect_left(chunk.keys, lower))
@@ -73,7 +76,7 @@ class SortedMap:
         )
 
     def updated(self, writes: WriteSet) -> SortedMap:
-        """The map after ``writes``."""
+        """Return the map after ``writes``."""
         result = SortedMap()
         result._bounds, result._chunks = self._bounds.copy(), self._chunks.copy()
         result.bytes_held = self.bytes_held
@@ -104,7 +107,7 @@ class SortedMap:
 
 
 def _changed(chunk: _Chunk, writes: WriteSet, keys_written: list[bytes]) -> _Chunk:
-    """A copy of ``chunk`` with those of ``writes`` that belong to it. It may be of any length."""
+    """Return a copy of ``chunk``, of any length, with those of ``writes`` that belong to it."""
     keys, values, size = chunk.keys.copy(), chunk.values.copy(), chunk.bytes_held
     for key in keys_written:
         value = writes[key]

@@ -1,4 +1,4 @@
-"""A node's storage: what it has promised is in the log, what that comes to is in the state.
+"""A node's storage: the log has its promises, and the state has their effects.
 
 ::
 
@@ -8,29 +8,31 @@
 
     opening:  state, as far as it is there  +  the entries of the log above it  =  all of it
 
-A turn is durable when its record is. The state may lose its newest batches with the power, and with
-the process what waits for company or is on its way (:mod:`.gathering`); it is brought up to date
-from the log, by consensus (:meth:`postroom.raft.consensus.Consensus.replay`). A batch is written
-beside the record of its last turn, and those of later ones. So after a crash the state may also
-hold a turn that the log does not. That turn was acknowledged to nobody, and it is there as a whole,
-index and term of the last entry included, so the log simply goes on from there
+A turn is durable when its record is. The state may lose its newest batches with the power. With the
+process it loses the turns that wait to be written, or are being written (:mod:`.gathering`).
+Consensus brings it up to date from the log
+(:meth:`postroom.raft.consensus.Consensus.replay`).
+
+A batch is written beside the record of its last turn, and those of later ones. After a crash the
+state may therefore hold a turn that the log does not. This turn was acknowledged to nobody. It is
+there as a whole, index and term of the last entry included, and the log goes on from there
 (:meth:`postroom.raft.journal.Journal.open`).
 
 Each tells what the other one must hold at least, so neither can be cut, lost or exchanged without
 being noticed:
 
-* the *marker* in the state (the record ``store``): id of the log, and a record of it that was
+* the *marker* in the state (the record ``store``): the id of the log, and a record of it that was
   durable when the batch was written;
-* notes in the log: the marker that the state has durably, and for each group the *base*, an entry
-  up to which the state is durable.
+* notes in the log: the marker that the state has durably, and the *base* of each group, an entry up
+  to which the state is durable.
 
-When a segment is half full, the state is synced in the background up to what is applied by then;
-afterwards a record says so, and the segments before it are not wanted any more. What groups keep
-in them for others that lag is written again, if it is little, else the segment stays.
+When a segment is half full, the state is synced in the background, up to the entries that are
+applied by then. Afterwards a record says so, and the segments before it can go. Entries in them
+that groups keep for members that lag are written again, if they are few; else the segment stays.
 
-Where the device has no room for the state, turns go on: the log has room that was made beforehand,
-and what they come to stays in memory (:mod:`.room`). :meth:`Storage.open_again` writes it once
-there is room. Closed before that, it is read from the log at the next opening.
+If the device has no room for the state, turns go on. The log has room that was made beforehand, and
+the effects stay in memory (:mod:`.device_space`). :meth:`Storage.open_again` writes them once there
+is room. Closed before that, it is read from the log at the next opening.
 
 Invariants:
 
@@ -46,7 +48,7 @@ from typing import Final
 
 from postroom.errors import Error, StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.beside import Beside, InOrder
+from postroom.kv.device_space import DeviceSpace
 from postroom.kv.engine import (
     EngineFailed,
     EngineFull,
@@ -56,21 +58,21 @@ from postroom.kv.engine import (
     WriteSet,
 )
 from postroom.kv.gathering import Gathering
-from postroom.kv.held import Held, Reclaiming, base_notes
 from postroom.kv.log.device import Device
 from postroom.kv.log.format import CLOSED
-from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, damaged, read_log
+from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
 from postroom.kv.log.writer import ENTRY_KEY_BYTES, FIRST, FIRST_NEW, Log, is_entry
+from postroom.kv.log_retention import Reclamation, RetainedLog, base_notes
 from postroom.kv.marker import (
     MARKER_KEY,
     create,
     decode_marker,
     encode_marker,
     is_logged,
+    is_outdated,
     split,
-    version_of,
 )
-from postroom.kv.room import Room
+from postroom.kv.state_writer import InlineStateWriter, StateWriter
 from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
@@ -87,21 +89,21 @@ class Storage:
     Attributes:
         state: the engine beneath.
         applied: the same with what has yet to be written into it, for readers of the state alone.
-        room: what the device has, and what is done where it has none.
+        space: what the device has, and what is done where it has none.
         replays: entries are written even if they are applied in the same turn.
     """
 
     replays = True
 
     def __init__(  # noqa: PLR0913 - only open calls it
-        self, state: StateEngine, log_id: bytes, found: Found, device: Device, *,
-        segment_bytes: int, beside: Beside, gathered_keys_max: int,
+        self, state: StateEngine, log_id: bytes, found: LogContents, device: Device, *,
+        segment_bytes: int, writer: StateWriter, gathered_keys_max: int,
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._mark, beside)
+        self.applied = Gathering(state, gathered_keys_max, self._mark, writer)
         self._log_id = log_id
-        self._beside = beside
+        self._writer = writer
         self._notes: WriteSet = {}
         self._recovered: WriteSet = {}
         for records in found.records:
@@ -111,9 +113,9 @@ class Storage:
         self._notes.pop(OLDEST_NOTE, None)
         self._was_closed = found.records[-1][-1].kind == CLOSED
         self._log = Log(device, log_id, segment_bytes, found, self._all_notes)
-        self.room = Room(state, self.applied, self._log, beside)
-        self._held: Callable[[], Iterable[Held]] | None = None
-        self._reclaiming: Reclaiming | None = None
+        self.space = DeviceSpace(state, self.applied, self._log, writer)
+        self._held: Callable[[], Iterable[RetainedLog]] | None = None
+        self._reclaiming: Reclamation | None = None
         self._reclaimed_in = 0
         self._last_marker = 0
         self._failure: str | None = None
@@ -127,27 +129,27 @@ class Storage:
         new_id: Callable[[], bytes],
         *,
         segment_bytes: int = LOG_SEGMENT_BYTES,
-        beside: Beside | None = None,
+        writer: StateWriter | None = None,
         gathered_keys_max: int = GATHERED_KEYS_MAX,
     ) -> Storage:
-        """The storage on ``state`` and ``device``; a new one, or one of format 1, gets a log first.
+        """Open the storage on ``state`` and ``device``; a new one gets a log first.
 
         Args:
             state: an open engine; it is closed along with the storage.
             device: where the log lies.
             new_id: 16 random bytes, for a new log.
             segment_bytes: how long the segments are that are made from now on.
-            beside: who carries out writes.
+            writer: who carries out writes.
             gathered_keys_max: how many keys of the state wait in memory for company.
 
         Raises:
             StoreCorrupted: something that was durable is missing, of the log or of the state.
-            VersionMismatch: a later version wrote it.
+            VersionMismatch: this version does not read its format.
             EngineFailed, OSError: the device refuses. Whatever it is, no segment stays open; state
                 and device are left to the caller.
         """
         stored = state.get(MARKER_KEY)
-        if stored is None or version_of(stored) == 1:
+        if stored is None:
             log_id, marker = create(state, device, new_id, segment_bytes)
         else:
             log_id, marker = decode_marker(stored)
@@ -163,16 +165,16 @@ class Storage:
                 opened.callback(segment.file.close)
             storage = cls(
                 state, log_id, found, device,
-                segment_bytes=segment_bytes, beside=InOrder() if beside is None else beside,
-                gathered_keys_max=gathered_keys_max,
+                segment_bytes=segment_bytes, gathered_keys_max=gathered_keys_max,
+                writer=InlineStateWriter() if writer is None else writer,
             )  # fmt: skip
             storage._last_marker = marker
-            storage._check_state(marker)
+            storage._check_state(marker, is_outdated=stored is not None and is_outdated(stored))
             opened.pop_all()
         return storage
 
-    def _check_state(self, marker: int) -> None:
-        """The log tells how far the state was durable; what is there now shall stay."""
+    def _check_state(self, marker: int, *, is_outdated: bool) -> None:
+        """Check that the state has all that was durable, and make durable what is there now."""
         if marker < self._state_marker:
             raise StoreCorrupted(
                 f"The state of the store is damaged: it knows of record {marker} of the log, and "
@@ -180,22 +182,22 @@ class Storage:
                 "the whole folder from a backup; a node of a cluster is replaced as if its disk "
                 "were lost."
             )
-        # What a process that was killed has written may lie in the system's cache only; so may the
+        # The writes of a process that was killed may lie in the system's cache only; so may the
         # record with which it closed the log, if that failed.
         self._log.sync_end()
-        if not self._was_closed:
+        if not self._was_closed or is_outdated:
             with contextlib.suppress(EngineFull):  # then the log is read again next time
                 self.applied.write({}, sync=True)
 
-    def serve(self, held: Callable[[], Iterable[Held]]) -> None:
-        """The groups are open: from now on they are asked what they keep."""
+    def serve(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
+        """Serve the open groups; ``held`` tells which parts of the log they keep."""
         self._held = held
         self._recovered = {}
 
     # --- reading
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of ``key``, wherever it is."""
+        """Return the value of ``key``, wherever it is."""
         if not is_logged(key):
             return self.applied.get(key)
         value = self._notes.get(key)
@@ -204,7 +206,7 @@ class Storage:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span, of both."""
+        """Iterate over the pairs in a span, of both."""
         if lower >= keys.RANGE:
             return self.applied.iterate(lower, upper, reverse=reverse)
         logged = {**self._recovered, **self._notes}
@@ -216,39 +218,42 @@ class Storage:
         return _chain(rest, pairs) if reverse else _chain(pairs, rest)
 
     def snapshot(self) -> EngineSnapshot:
-        """The state as it is now."""
+        """Return the state as it is now."""
         return self.applied.snapshot()
 
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """As the engine says."""
+        """Return about how many bytes a span takes."""
         return self.applied.approximate_bytes(lower, upper)
 
     def disk_bytes(self) -> int:
-        """As the engine says; the segments of the log, which are used again, do not count."""
+        """Return how many bytes the state takes; the log, which is used again, does not count."""
         return self.applied.disk_bytes()
 
     def table_files(self) -> TableFiles:
-        """As the engine says."""
+        """Return the number of table files, and how many may be open."""
         return self.state.table_files()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
-        """As the engine does."""
+        """Compact a span."""
         self.applied.compact(lower, upper)
 
     def free_bytes(self) -> int:
-        """As the engine says."""
+        """Return how many bytes the device has left."""
         return self.state.free_bytes()
 
     def working_bytes(self) -> int:
-        """As the engine says."""
+        """Return at most how many bytes a flush and a compaction need."""
         return self.state.working_bytes()
 
     def open_again(self) -> bool:
-        """As :meth:`.Room.open_again`. If that fails nothing more is written."""
+        """Write the state again if there is room (:meth:`.DeviceSpace.open_again`).
+
+        If that fails nothing more is written.
+        """
         if self._reclaiming is not None and not self._reclaiming.done:
             return False
         try:
-            return self.room.open_again()
+            return self.space.open_again()
         except (EngineFailed, Error) as error:
             raise self._failed(EngineFailed(str(error))) from error
 
@@ -257,7 +262,7 @@ class Storage:
     def write_turn(self, writes: WriteSet, *, sync: bool) -> None:
         """Write a turn: with ``sync`` its part of the log is durable on return.
 
-        What becomes of the state must follow from the entries of the log. To be called by who has
+        The effects on the state must follow from the entries of the log. To be called by who has
         the turn, since it asks what the groups keep. ``writes`` is used up.
 
         Raises EngineFailed: the device refused; nothing more is written.
@@ -288,14 +293,14 @@ class Storage:
             applied.add(state)
         if applied.is_full:
             applied.hand_over()
-            self.room.check_kept()
+            self.space.check_kept()
         if logged:
             self._log.append(logged, sync=sync)
         elif sync:
             self._log.sync()
 
     def write(self, writes: WriteSet, *, sync: bool) -> None:
-        """As the port says: with ``sync`` all of it is durable, the state first."""
+        """Write ``writes``; with ``sync`` all of it is durable, the state first."""
         state = dict(writes)
         logged, _ = split(state)
         with self._failing():
@@ -308,13 +313,13 @@ class Storage:
             self._merge_notes(logged)
 
     def sync(self) -> None:
-        """As the port says."""
+        """Make durable what was written."""
         with self._failing():
             self.applied.sync()
             self._log.sync()
 
     def give_up(self, why: str) -> None:
-        """A turn was left half-way: nothing is written any more, not even when it is closed."""
+        """Write nothing from now on, not even by closing: a turn was left half-way."""
         self._failure = self._failure or why
 
     def close(self) -> None:
@@ -325,12 +330,12 @@ class Storage:
         with contextlib.ExitStack() as last:
             last.callback(self._log.close)
             last.callback(self.state.close)
-            self._beside.close()
-            if self._failure is None and self._held is not None and not self.room.full:
+            self._writer.close()
+            if self._failure is None and self._held is not None and not self.space.full:
                 with self._failing():
                     self._close_log(self._held)
 
-    def _close_log(self, held: Callable[[], Iterable[Held]]) -> None:
+    def _close_log(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
         if self._was_closed and self._log.is_new:
             return
         self._log.sync()
@@ -351,8 +356,8 @@ class Storage:
 
     # --- letting segments go
 
-    def _look_ahead(self, held: Callable[[], Iterable[Held]]) -> None:
-        """Once a segment, when it is half full: see to it that there is a next one."""
+    def _look_ahead(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
+        """Look for a next segment, once a segment, when it is half full."""
         if self._reclaiming or self._reclaimed_in == self._log.current:
             return
         if self._log.older:
@@ -361,13 +366,13 @@ class Storage:
             except EngineFull:
                 return  # later: nothing of the log can go
             bases = {each.entries: (each.base, each.base_term) for each in held()}
-            self._reclaiming = reclaiming = Reclaiming(bases, self._last_marker)
-            self._beside.later(lambda: self._sync_state(reclaiming))
+            self._reclaiming = reclaiming = Reclamation(bases, self._last_marker)
+            self._writer.later(lambda: self._sync_state(reclaiming))
         self._reclaimed_in = self._log.current
         if self._log.wants_spare:
-            self._beside.later(self._make_spare)
+            self._writer.later(self._make_spare)
 
-    def _sync_state(self, reclaiming: Reclaiming) -> None:
+    def _sync_state(self, reclaiming: Reclamation) -> None:
         try:
             self.state.sync()
         except Exception as error:  # the next turn raises it
@@ -376,12 +381,12 @@ class Storage:
 
     def _make_spare(self) -> None:
         with contextlib.suppress(OSError):  # short ones are made meanwhile
-            # Where there is hardly room for it, it would for a moment leave none for anybody else.
+            # If there is hardly room for it, it would leave none for other writers for a moment.
             if self.state.free_bytes() // SPARE_ROOM_SHARE >= self._log.segment_bytes:
                 self._log.make_spare()
 
     def _say_what_may_go(self, logged: WriteSet) -> int:
-        """Once the state is synced: join ``logged`` what has to be said, and carried.
+        """Join to ``logged`` what has to be said and carried, once the state is synced.
 
         Returns:
             The oldest segment that is wanted once that is durable; 0: nothing changes.
@@ -414,13 +419,13 @@ class Storage:
         logged[STATE_NOTE] = keys.u64(reclaiming.marker)
         logged[OLDEST_NOTE] = keys.u64(oldest)
         if oldest == self._log.older[0] and not self._log.has_spare:
-            self._beside.later(self._make_spare)
+            self._writer.later(self._make_spare)
         return oldest
 
     def _wanted(
-        self, number: int, groups: dict[bytes, Held], bases: dict[bytes, tuple[int, int]]
+        self, number: int, groups: dict[bytes, RetainedLog], bases: dict[bytes, tuple[int, int]]
     ) -> WriteSet | None:
-        """The entries of a segment that groups keep; ``None``: some cannot be carried."""
+        """Return the entries of a segment that groups keep; ``None``: some cannot be carried."""
         wanted: WriteSet = {}
         for entries, (low, high) in self._log.places(number).items():
             group = groups.get(entries)
@@ -439,7 +444,7 @@ class Storage:
         return {**self._notes, STATE_NOTE: keys.u64(self._state_marker)}
 
     def _merge(self, writes: WriteSet) -> None:
-        """What a record holds, at opening."""
+        """Merge the content of a record, at opening."""
         for key, value in writes.items():
             where = self._recovered if is_entry(key) else self._notes
             if value is None:
@@ -467,7 +472,7 @@ class Storage:
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Whatever is refused in here is the last thing that was written."""
+        """Note that something was refused: nothing is written after that."""
         if self._failure:
             raise EngineFailed(self._failure)
         try:
@@ -476,7 +481,7 @@ class Storage:
             raise self._failed(error) from error
 
     def _failed(self, error: EngineFailed | OSError) -> EngineFailed:
-        """What is raised for ``error``, now and from now on."""
+        """Return the error to raise for ``error``, now and from now on."""
         if isinstance(error, EngineFailed):
             self._failure = str(error)
         else:

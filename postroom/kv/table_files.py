@@ -1,9 +1,9 @@
-"""How large table files are, and how many of them stay open.
+"""The size of table files, and the number of them that stay open.
 
-Opening a table file means reading its index and its filter: as long as a thousand look-ups take. So
-tables are large enough that all of them stay open as long as the system has descriptors, and small
-enough that merging one of them is no long work. LevelDB maps the first thousand into memory, which
-takes no descriptor.
+Opening a table file means reading its index and its filter: as long as a thousand look-ups take.
+The tables are large enough that all of them stay open as long as the system has descriptors. They
+are small enough that merging one of them is no long work. LevelDB maps the first thousand into
+memory, which takes no descriptor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNLIMITED: Final = 50_000
 
 
 def table_bytes(folder: Path) -> int:
-    """How large new table files in ``folder`` are: as the store, and its device, suggest."""
+    """Return how large new table files in ``folder`` are: as the store, and its device, suggest."""
     stored = sum(each.stat().st_size for each in os.scandir(folder) if _is_table(each.name))
     device = os.statvfs(folder)
     wanted = TABLE_BYTES
@@ -54,7 +54,7 @@ def fitting_write_buffer(wanted_bytes: int, device_bytes: int) -> int:
 
 
 def descriptors_for_tables() -> int:
-    """How many descriptors table files may take, by the limit of this process (``ulimit -n``)."""
+    """Return how many descriptors table files may take, by ``ulimit -n``."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
     return min(limit // DESCRIPTORS_SHARE, _UNLIMITED)

@@ -1,4 +1,4 @@
-"""How much of a table file lies within a span of keys, guessed from its first and last key."""
+"""The part of a table file that lies within a span of keys, guessed from its first and last key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _DIGITS: Final = 8
 
 
 def covered(span: tuple[bytes, bytes], first: bytes, last: bytes) -> float:
-    """About which part of a table file from ``first`` to ``last`` lies within ``span``.
+    """Return about which part of a table file from ``first`` to ``last`` lies within ``span``.
 
     Keys are taken for fractions, and spread evenly: a guess, but of two files a level at most.
     """
@@ -32,7 +32,7 @@ def _fraction(key: bytes, skip: int) -> float:
 
 
 def _shared(first: bytes, last: bytes) -> int:
-    """How many bytes two keys begin with alike."""
+    """Return how many bytes two keys begin with alike."""
     for at, (one, other) in enumerate(zip(first, last, strict=False)):
         if one != other:
             return at

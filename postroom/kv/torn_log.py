@@ -1,10 +1,10 @@
-"""Telling the torn end of a write-ahead log from damage, after a loss of power.
+"""The check that tells the torn end of a write-ahead log from damage, after a loss of power.
 
 A write that the power cut short may leave the log at its full length, but with pages that were
 never written and read as zeros. LevelDB, where it is strict, takes that for damage and does not
-open; where it is not, it drops real damage without a word. So the log is looked at here when
-LevelDB has refused it, in LevelDB's own format (``doc/log_format.md`` of its repository): blocks of
-32 KiB hold fragments (checksum, length, type, payload), and a record is one FULL fragment or a
+open; where it is not, it drops real damage without a word. If LevelDB has refused a log, it is
+therefore looked at here, in LevelDB's own format (``doc/log_format.md`` of its repository). Blocks
+of 32 KiB hold fragments (checksum, length, type, payload). A record is one FULL fragment, or a
 FIRST, any MIDDLE and a LAST one::
 
     │ FULL │ FULL │ FIRST ─┼─ MIDDLE ─┼─ 000000 ─┼─ LAST │         torn: cut before FIRST
@@ -13,14 +13,14 @@ FIRST, any MIDDLE and a LAST one::
 The end counts as torn only if all of this holds:
 
 * It is the newest log. Older ones were synced before the newer was begun.
-* No record begins after the bad fragment. What was synced before a later one is complete.
-* Some sector after that place is zeros throughout. A flipped bit does not look like that.
+* No record begins after the bad fragment. Records that were synced before a later one are complete.
+* A sector after that place is zeros throughout. A flipped bit does not look like that.
 
-Then no sync of that record has returned, so nothing acknowledged is lost by cutting it off. What
-is cut off is kept beside the log, in a file ``*.torn``. Where there is another log to replay
+Then no sync of that record has returned, so nothing acknowledged is lost by cutting it off. The cut
+part is kept beside the log, in a file ``*.torn``. If there is another log to replay
 (:mod:`postroom.kv.storage`), LevelDB's is not synced: its pages may be missing anywhere, and it is
-cut off at the first one. Left out: a torn end of several unsynced
-records of which a later one survived; it cannot be told from damage, and is refused.
+cut off at the first one. Left out: a torn end of several unsynced records of which a later one
+survived; it cannot be told from damage, and is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def cut_torn_end(log: Path, *, at_any_damage: bool = False) -> bool:
-    """If ``log`` ends in a torn record, cut that off. Returns whether it did.
+    """Cut off the torn record at the end of ``log``, if there is one; return whether there was.
 
     Args:
         log: the newest one.
@@ -58,7 +58,10 @@ def cut_torn_end(log: Path, *, at_any_damage: bool = False) -> bool:
 
 
 def whole_records(data: bytes) -> tuple[int, int | None]:
-    """Where the last of the whole records ends that ``data`` begins with, and the bad fragment."""
+    """Return the end of the last of the whole records at the start of ``data``, and what follows.
+
+    The second place is that of the bad fragment, or ``None``.
+    """
     at = whole = 0
     while (at := _next_header(at)) + _HEADER_BYTES <= len(data):
         fragment = _fragment(data, at)
@@ -71,7 +74,7 @@ def whole_records(data: bytes) -> tuple[int, int | None]:
 
 
 def records(data: bytes) -> Iterator[bytes]:
-    """The records that ``data`` begins with, up to where they end; checksums are not looked at."""
+    """Iterate over the records that ``data`` begins with; checksums are not looked at."""
     at, pieces = 0, b""
     while (at := _next_header(at)) + _HEADER_BYTES <= len(data):
         length, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
@@ -84,7 +87,7 @@ def records(data: bytes) -> Iterator[bytes]:
 
 
 def _a_record_begins(data: bytes, bad: int) -> bool:
-    """Whether any does after ``bad``, in whose block nothing can be relied on."""
+    """Return whether a record begins after ``bad``, in whose block nothing can be relied on."""
     for block in range(bad - bad % _BLOCK_BYTES + _BLOCK_BYTES, len(data), _BLOCK_BYTES):
         fragment = _fragment(data, block)
         while fragment is not None:
@@ -104,7 +107,10 @@ def _has_unwritten_sector(data: bytes, start: int) -> bool:
 
 
 def _next_header(at: int) -> int:
-    """Where the fragment after ``at`` begins: no header stands across the end of a block."""
+    """Return where the fragment after ``at`` begins.
+
+    No header stands across the end of a block.
+    """
     room = _BLOCK_BYTES - at % _BLOCK_BYTES
     return at + room if room < _HEADER_BYTES else at
 

@@ -1,7 +1,7 @@
 """Keys made of parts: tuples packed into bytes that sort as the tuples do.
 
 The encoding is that of the FoundationDB tuple layer (``design/tuple.md`` of its repository, which
-allots the type codes), so keys are understood by its bindings and the other way round::
+allots the type codes), so keys are understood by its bindings, and its keys here::
 
     00  None            0B        integer of more than 8 bytes, or -(2^64 - 1)
     01  bytes           0C .. 1C  integer: 14 is zero, 14+n has n bytes, 14-n is negative
@@ -9,20 +9,18 @@ allots the type codes), so keys are understood by its bindings and the other way
     05  nested tuple    21        float, 8 bytes
     26  False           27  True  30  UUID
 
-Each part begins with its type code and delimits itself: bytes and text end in ``00``, and a zero
-byte inside becomes ``00 FF``; a nested tuple ends in ``00``, and ``None`` inside becomes ``00 FF``.
-So packed tuples compare part by part, and a tuple sorts before its own extensions: the keys that
-begin with some parts are ``prefix(key(*parts))``.
+Each part begins with its type code and delimits itself. Bytes and text end in ``00``, and a zero
+byte inside becomes ``00 FF``. A nested tuple ends in ``00``, and ``None`` inside becomes ``00 FF``.
+Packed tuples compare part by part, and a tuple sorts before its own extensions: the keys that begin
+with some parts are ``prefix(key(*parts))``.
 
 Order: first by type, in the order of the codes above (so every integer sorts before every float,
 and ``True`` after both), then by value. Integers sort by value at any size, text by code point,
-floats as IEEE 754 total order has them (``-nan < -inf < ... < -0.0 < 0.0 < ... < inf < nan``),
-UUIDs by their bytes.
+UUIDs by their bytes. Floats sort in IEEE 754 total order (``-nan < -inf < ... < -0.0 < 0.0 < ... <
+inf < nan``).
 
 The two integers of 8 bytes whose magnitude is 2^64 - 1 are packed with their length, since the
-bindings do so. Keys that were packed before that have them in the short form, ``1C`` and ``0C``:
-it sorts in the same place, and :func:`unpack` understands both, but a key with one of these two
-is not found under the other form.
+bindings do so.
 
 Left out: integers beyond 255 bytes (``ValueError``); dates (``TypeError``: zones and folds do not
 survive packing; pass ``int`` microseconds or ISO text); 32-bit floats and versionstamps.
@@ -38,7 +36,7 @@ from typing import Final, TypeAlias
 from postroom.errors import shorten
 
 Part: TypeAlias = bytes | str | int | float | bool | uuid.UUID | tuple["Part", ...] | None
-"""What a key can be made of."""
+"""The types of the parts of a key."""
 
 _NONE: Final = 0x00
 _BYTES: Final = 0x01
@@ -93,7 +91,7 @@ def unpack(key: bytes) -> tuple[Part, ...]:
 
     Raises:
         TypeError: ``key`` is not bytes.
-        ValueError: it is not what :func:`key` would make, or has made, of any parts.
+        ValueError: it is not what :func:`key` would make of any parts.
 
     Examples:
         >>> postroom.unpack(postroom.key("user", 42))
@@ -232,7 +230,10 @@ def _unpack_text(key: bytes, at: int, code: int) -> tuple[str, int]:
 
 
 def _unpack_short_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
-    return _integer(key, at, abs(code - _ZERO), negative=code < _ZERO)
+    number, end = _integer(key, at, abs(code - _ZERO), negative=code < _ZERO)
+    if abs(number) > _LARGEST_SHORT_INTEGER:
+        raise _garbage(key, at, "an integer without its length")
+    return number, end
 
 
 def _unpack_long_integer(key: bytes, at: int, code: int) -> tuple[int, int]:
@@ -294,7 +295,7 @@ def _integer(key: bytes, at: int, size: int, *, negative: bool) -> tuple[int, in
 
 
 def _sign_mask(*, negative: bool) -> int:
-    """What to flip in a double's bits: all of a negative one's, else the sign alone."""
+    """Return the mask of the bits of a double to flip: all of a negative one's, else the sign."""
     return (1 << 64) - 1 if negative else 1 << 63
 
 

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.kv.gaps import NO_WALK, Gaps, Walk
+from postroom.kv.gaps import NO_CURSOR, GapCursor, Gaps
 
 VALUE: Final = 1
 TOMBSTONE: Final = 2
@@ -32,7 +32,7 @@ VALUE_KIND: Final = b"\x01"
 TOMBSTONE_KIND: Final = b"\x02"
 INTEGER_KIND: Final = b"\x04"
 PAYLOAD: Final = 9
-"""Where the payload of a version begins."""
+"""The place where the payload of a version begins."""
 
 UNBOUNDED: Final = 1 << 62
 
@@ -44,14 +44,16 @@ _HOLDS_SOMETHING: Final = VALUE_KIND + INTEGER_KIND
 _STEPS_BEFORE_SEEK: Final = 4
 
 _Heads: TypeAlias = Generator[tuple[bytes, bytes], bytes | None, bytes | None]
-"""Yields heads and returns where to seek to, or ``None`` at the end. Who sends a bound has it go on
-there; what ``send`` returns is to be ignored.
+"""A generator of heads, which returns where to seek to, or ``None`` at the end.
+
+A caller that sends a bound lets it go on there; the result of ``send`` is to be ignored.
 """
 
 
-class Page(NamedTuple):
-    """A part of a scan: its pairs, where the next part goes on (``None``: nothing is left), which
-    of the pairs (counted from 0) hold integers, and how many keys were visited for it.
+class VersionPage(NamedTuple):
+    """A part of a scan: its pairs, and where the next part goes on (``None``: nothing is left).
+
+    It tells which of the pairs (counted from 0) hold integers, and how many keys were visited.
     """
 
     pairs: list[tuple[bytes, bytes]]
@@ -70,30 +72,33 @@ class StoredChange(NamedTuple):
 
 
 def payload(version: bytes | None) -> bytes | None:
-    """The value of a stored version; ``None`` if it is a tombstone or there is none."""
+    """Return the value of a stored version; ``None`` if it is a tombstone or there is none."""
     if version is None or version[0] not in _HOLDS_SOMETHING:
         return None
     return version[PAYLOAD:]
 
 
 def is_integer(version: bytes | None) -> bool:
-    """Whether a stored version is what ``Increment`` wrote."""
+    """Return whether a stored version is what ``Increment`` wrote."""
     return version is not None and version[0] == INTEGER
 
 
 def newest(reader: Reader, key: bytes) -> bytes | None:
-    """The newest version of a user key."""
+    """Return the newest version of a user key."""
     return reader.get(keys.head_key(key))
 
 
 def as_of(reader: Reader, key: bytes, at: bytes) -> bytes | None:
-    """The version of a user key as of the timestamp ``at`` (8 bytes)."""
+    """Return the version of a user key as of the timestamp ``at`` (8 bytes)."""
     head = keys.head_key(key)
     return visible(reader, head, reader.get(head), at)
 
 
 def visible(reader: Reader, head: bytes, latest: bytes | None, at: bytes) -> bytes | None:
-    """The version that ``at`` sees of the key whose head is ``latest``, stored at ``head``."""
+    """Return the version that ``at`` sees of a key.
+
+    ``latest`` is its head, stored at ``head``.
+    """
     if latest is None or latest[1:PAYLOAD] <= at:
         return latest
     lower = keys.history_key(head, at)
@@ -114,8 +119,8 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     reverse: bool = False,
     steps_max: int = UNBOUNDED,
     gaps: Gaps | None = None,
-) -> Page:
-    """The values of the user keys in ``[start, end)`` as of ``at``, up to a number or a size.
+) -> VersionPage:
+    """Return the values of the user keys in ``[start, end)`` as of ``at``, up to a limit.
 
     Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
     is, however little it holds. Known ``gaps`` are jumped over, new ones are noted there.
@@ -125,14 +130,16 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     size = steps = 0
     key_from, end_of_key = 1, keys.END_OF_KEY
     lower, upper = keys.data_span(start, end)
-    walk = Walk(gaps, at, lower, upper, reverse=reverse)
+    walk = GapCursor(gaps, at, lower, upper, reverse=reverse)
     source, is_in_run = heads(reader, start, end, reverse=reverse, walk=walk), True
     for head, latest in source:
         steps += 1
         if steps > steps_max:
             walk.ends(head)
             before = keys.user_key(head)
-            return Page(pairs, before + b"\x00" if reverse else before, tuple(integers), steps)
+            return VersionPage(
+                pairs, before + b"\x00" if reverse else before, tuple(integers), steps
+            )
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
         if version is None or version[0] not in _HOLDS_SOMETHING:
             walk.deleted(head, latest)
@@ -147,14 +154,14 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
         if b"\x00" in key:
             key = keys.unescape(key)
         if len(pairs) >= pairs_max or size >= bytes_max:
-            return Page(pairs, pairs[-1][0] if reverse else key, tuple(integers), steps)
+            return VersionPage(pairs, pairs[-1][0] if reverse else key, tuple(integers), steps)
         value = version[PAYLOAD:]
         size += len(key) + len(value)
         if version[0] == INTEGER:
             integers.append(len(pairs))
         pairs.append((key, value))
     walk.ends(lower if reverse else upper)
-    return Page(pairs, None, tuple(integers), steps)
+    return VersionPage(pairs, None, tuple(integers), steps)
 
 
 def heads(
@@ -163,9 +170,9 @@ def heads(
     end: bytes | None,
     *,
     reverse: bool,
-    walk: Walk = NO_WALK,
+    walk: GapCursor = NO_CURSOR,
 ) -> Generator[tuple[bytes, bytes], bytes | None, None]:
-    """The heads in a span, seeking past what else the keys hold, and past what ``walk`` knows."""
+    """Iterate over the heads in a span, seeking past the other entries and known gaps."""
     lower, upper = keys.data_span(start, end)
     jump = walk.taken()
     if jump is not None:
@@ -218,8 +225,9 @@ def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
 def changed_since(
     reader: Reader, start: bytes, end: bytes | None, since: bytes
 ) -> Iterator[bytes | None]:
-    """Goes through the user keys in ``[start, end)``: yields ``None`` for each, or the key itself
-    if it has a version after ``since`` (8 bytes).
+    """Iterate over the user keys in ``[start, end)``: the changed ones, and ``None`` for others.
+
+    A key is changed if it has a version after ``since`` (8 bytes).
     """
     for head, latest in heads(reader, start, end, reverse=False):
         yield keys.user_key(head) if latest[1:PAYLOAD] > since else None
@@ -228,7 +236,8 @@ def changed_since(
 def changes(
     reader: Reader, start: bytes, end: bytes | None, after: bytes
 ) -> Iterator[StoredChange | None]:
-    """The versions after ``after`` in ``[start, end)``: key by key, the newest of each key first.
+    """Iterate over the versions after ``after`` in a span, the newest of each key first.
+
     Yields ``None`` for each key or version that is none of them.
 
     May be gone through slowly: what is written meanwhile is seen or not, and nothing twice.

@@ -115,7 +115,7 @@ class BulkMessages:
         bound: bytes | None = keys.data_span(request.start, request.end).lower
         upper = keys.data_span(request.start, request.end).upper
         while bound is not None:
-            span, bound = keys.Span(bound, upper), None
+            span, bound = keys.KeySpan(bound, upper), None
             for raw, end, stored in columns.beside(view, span, keys.INBOX, keys.ACCOUNTING):
                 view.steps += 1
                 if stored is not None:
@@ -170,7 +170,7 @@ class BulkMessages:
         lower, upper = keys.data_span(request.start, request.end)
         bound: bytes | None = max(lower, keys.DATA + place)
         while bound is not None:
-            span, bound = keys.Span(bound, upper), None
+            span, bound = keys.KeySpan(bound, upper), None
             for raw, end, stored in columns.beside(view, span, keys.REAPED, keys.ACCOUNTING):
                 view.steps += 1
                 if stored is not None and request.after < _when(raw, end)[0] <= request.timestamp:

@@ -73,7 +73,7 @@ class BulkLoads:
         """
         self._check(ctx, request)
         lower, upper = request.keys[0], request.keys[-1]
-        span = keys.Span(keys.head_key(lower), keys.data_span(upper + b"\x00", None).lower)
+        span = keys.KeySpan(keys.head_key(lower), keys.data_span(upper + b"\x00", None).lower)
         ctx.steps += 1
         if next(ctx.iterate(*span), None) is None:
             yield from _insert(ctx, request)

@@ -33,7 +33,6 @@ from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.accounting import add_metrics, add_posted, prefixes
-from postroom.ranges.checks import check_accounting
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
 from postroom.ranges.registry import Registry, WriteEvaluator
@@ -118,9 +117,7 @@ class AddingUp:
                 total.parts.append(part)
                 return False
             self._sums[key] = _Sum(request.by, request.packed, [part])
-        elif type(request) is Accounting and (
-            not part.stored_at or _is_within_limits(request)  # a new one was checked just now
-        ):
+        elif type(request) is Accounting:
             self._account(request, part)
         else:
             self._other(request, part)
@@ -366,15 +363,3 @@ class Execution:
         if part.stored_at:
             ctx.erase(part.stored_at)
             ctx.count(self._outbox.pending, -1)
-
-
-def _is_within_limits(request: Accounting) -> bool:
-    """Return whether the sums of a request can be added up; if not, it fails by itself.
-
-    An earlier version may have accepted it.
-    """
-    try:
-        check_accounting(request.key, request.deltas)
-    except Error:
-        return False
-    return True

@@ -2,8 +2,7 @@
 
 The messages behind such a message (with larger ids) are given to nobody until it is there again.
 There is a record for each, which says where it waits in the outbox. The index of inboxes names the
-first of them. A record has no effect if its message no longer waits there: a node of an earlier
-version, which knows of no records, may have moved it.
+first of them. A record has no effect if its message no longer waits there.
 """
 
 from __future__ import annotations

@@ -339,7 +339,7 @@ def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     decoder.decode(stored)
 
 
-class _Outline(msgspec.Struct, frozen=True, array_like=True, tag="holding"):
+class _Outline(msgspec.Struct, frozen=True, array_like=True):
     """A holding whose entries are not decoded."""
 
     consumer: bytes
@@ -352,14 +352,10 @@ class _Outline(msgspec.Struct, frozen=True, array_like=True, tag="holding"):
 
 
 def _holding(stored: bytes) -> None:
-    if stored[1:].startswith(_IS_HOLDING):
-        _held.decode(_outlines.decode(stored).entries)
-        return
-    records.read_holding(stored)  # the lease of one message
+    _held.decode(_outlines.decode(stored).entries)
 
 
 # The decoders check these limits before they decode anything.
-_IS_HOLDING: Final = msgspec.msgpack.encode("holding")
 _outlines: Final = msgspec.msgpack.Decoder(_Outline)
 _held: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Entry], msgspec.Meta(max_length=RESTORED_HELD_MAX)]

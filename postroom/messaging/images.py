@@ -36,15 +36,15 @@ _mail = msgspec.msgpack.Decoder(Mail)
 _counters = msgspec.msgpack.Decoder(Counters)
 
 
-def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> list[keys.Span]:
+def spans(range_id: int, start: bytes, end: bytes | None, *, of_range: bool) -> list[keys.KeySpan]:
     """Return the spans of the entries of keys in ``[start, end)``, or of those of no key."""
     if of_range:
         prefix = keys.range_prefix(range_id)
-        return [keys.Span(prefix, keys.after_prefix(prefix))]
+        return [keys.KeySpan(prefix, keys.after_prefix(prefix))]
     return [keys.mail_span(start, end), keys.data_span(start, end)]
 
 
-def walk(reader: Reader, span: keys.Span) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+def walk(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, bytes, bytes | None]]:
     """Iterate over a span of engine keys, with the name and the value of each entry.
 
     The value is `None` if the entry is no part of an image.
@@ -116,12 +116,12 @@ class Images:
                     return _page(names, values, name)
         return _page(names, values, None)
 
-    def _spans_after(self, request: ScanImage) -> Iterator[keys.Span]:
+    def _spans_after(self, request: ScanImage) -> Iterator[keys.KeySpan]:
         """Return the rest of the spans of a request."""
         after = request.after and entries.place_of(request.after, self._range_id) + b"\x00"
         for span in spans(self._range_id, request.start, request.end, of_range=request.of_range):
             if after < span.upper:
-                yield keys.Span(max(span.lower, after), span.upper)
+                yield keys.KeySpan(max(span.lower, after), span.upper)
 
     def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
         """Evaluate ``CheckImage``, over as many turns as it takes.
@@ -137,13 +137,13 @@ class Images:
         return Counted(dict(counting.tables), counting.wrong)
 
     def _count(
-        self, view: View, request: CheckImage, counting: _Counting, span: keys.Span
+        self, view: View, request: CheckImage, counting: _Counting, span: keys.KeySpan
     ) -> Generator[None, None, None]:
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None
             reader = self._reader(view, request.timestamp)
-            for raw, name, stored in walk(reader, keys.Span(bound, span.upper)):
+            for raw, name, stored in walk(reader, keys.KeySpan(bound, span.upper)):
                 view.steps += 1
                 if stored is not None:
                     counting.add(reader, name, stored)
@@ -259,7 +259,7 @@ def _messages_in(rest: bytes, stored: bytes) -> int:
         return 1
     if records.is_mark(rest[5:]):
         return -len(records.marks.decode(stored))
-    return len(records.read_holding(stored).entries)
+    return len(records.holdings.decode(stored).entries)
 
 
 __all__ = ["Images", "spans", "walk"]

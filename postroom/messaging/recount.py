@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Final
 
-import msgspec
-
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX
@@ -46,7 +44,7 @@ from postroom.messaging.recount_requests import (
     ScanPlaces,
 )
 from postroom.messaging.requests import Mail
-from postroom.ranges.accounting import first_prefix, read_metrics
+from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -163,18 +161,18 @@ class Recount:
 
     def _parts(
         self, reader: Reader, number: int
-    ) -> tuple[keys.Span, Callable[[bytes, bytes], Iterator[Place]]]:
+    ) -> tuple[keys.KeySpan, Callable[[bytes, bytes], Iterator[Place]]]:
         """Return the span to read, and a function that turns its entries into places."""
         if not number:
             first = keys.outbox_prefix(self._range_id, keys.DELIVERABLE)
-            return keys.Span(first, keys.garbage_prefix(self._range_id)), _outside_queues
+            return keys.KeySpan(first, keys.garbage_prefix(self._range_id)), _outside_queues
         layout = Layout(self._range_id, number)
         whole = len(layout.whole)
 
         def of_queue(raw: bytes, stored: bytes) -> Iterator[Place]:
             return _of_queue(reader, raw, whole, stored)
 
-        return keys.Span(layout.scheduled, layout.ticks), of_queue
+        return keys.KeySpan(layout.scheduled, layout.ticks), of_queue
 
     # --- records beside keys
 
@@ -188,18 +186,15 @@ class Recount:
         lower: bytes | None = max(span.lower, keys.DATA + request.after)
         found: list[Beside] = []
         room = _Room(view, request.bytes_max)
-        noted: dict[bytes, bool] = {}
         while lower is not None:
             reader = self._reader(view, request.timestamp)
-            first, lower = keys.Span(lower, span.upper), None
+            first, lower = keys.KeySpan(lower, span.upper), None
             for raw, end, stored in columns.beside(reader, first, keys.INBOX, _LAST):
                 if room.is_full(found):
                     return BesidePage(self._range_id, found, raw[1:])
                 view.steps += 1
                 record = None if stored is None else _beside(raw, end, stored)
                 if record is not None:
-                    if record.what == "sum":
-                        record = _as_noted(reader, record, noted)
                     found.append(record)
                     room.take(len(raw) + 32 + 16 * len(record.sums))
                 elif view.is_used_up():
@@ -274,14 +269,3 @@ def _beside(raw: bytes, end: int, stored: bytes) -> Beside | None:
         return Beside("body", key, queue, name, id_, records.bodies.decode(stored).seq)
     state = records.states.decode(stored)
     return Beside("state", key, queue, name, id_, state.seq, state.status)
-
-
-def _as_noted(reader: Reader, record: Beside, noted: dict[bytes, bool]) -> Beside:
-    """Return sums with the status whether they follow from what was posted.
-
-    ``noted`` remembers that by first prefix.
-    """
-    first = first_prefix(record.key)
-    if first not in noted:
-        noted[first] = reader.get(keys.posted_key(first)) is not None
-    return msgspec.structs.replace(record, status=int(noted[first]))

@@ -148,8 +148,7 @@ class Beside(msgspec.Struct, frozen=True, array_like=True, gc=False):
             was added to this very key), ``body`` or ``state`` (of a queue's message).
         queue, kind: those of a queue's message.
         id: the id of a message.
-        seq, status: those of a queue's message, as in its records. The status of sums is 1 if they
-            follow from what was posted; 0: an earlier version began them, and noted nothing.
+        seq, status: those of a queue's message, as in its records.
         sums: the metrics.
     """
 

@@ -355,7 +355,7 @@ class Restoring:
                 ctx.steps += 1
         return removed, last
 
-    def _spans(self) -> list[keys.Span]:
+    def _spans(self) -> list[keys.KeySpan]:
         """Return the spans in which restored entries may be, in order."""
         return [
             span

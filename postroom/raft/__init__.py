@@ -5,7 +5,7 @@
     consensus.py          a node's groups: one turn, one write set, one frame to each peer
     liveness.py           the nodes that are heard
     group.py              one member of one group: propose, apply, the order of a turn
-    incoming.py           messages that have arrived, each dealt with by its rules
+    incoming_messages.py  messages that have arrived, each dealt with by its rules
     log_application.py    from the log to the state: append, apply, drop
     proposals.py          proposals, each of which ends exactly once
     election.py           the choice of a leader
@@ -21,7 +21,7 @@
     messages.py           the messages of members, and their encoding
     frame_shape.py        the number of a frame's items, before it is decoded
     intake.py             the frames that one turn takes in
-    outgoing.py           the frames that one turn sends
+    outgoing_messages.py  the frames that one turn sends
     reach.py              terms and indices that no member can have reached
     syncobj_core.py       pysyncobj: the only file that knows its private names
 
@@ -30,8 +30,8 @@
     memory_transport.py                             a network in memory, for simulation
 
 The rules are those of "In Search of an Understandable Consensus Algorithm (Extended Version)"
-(Ongaro and Ousterhout, 2014), cited as *paper*, and of Ongaro's *dissertation*, "Consensus:
-Bridging Theory and Practice" (2014). The tests say where pysyncobj departs from them.
+(Ongaro and Ousterhout, 2014), cited as *paper*. Other rules are those of Ongaro's *dissertation*,
+"Consensus: Bridging Theory and Practice" (2014). The tests say where pysyncobj departs from them.
 
 Left out: reads (the ranges have leases for them) and the forwarding of proposals to the leader
 (callers find it).

@@ -10,20 +10,29 @@ appends the second one, without a request, as soon as it has applied the first.
 
 from __future__ import annotations
 
-from postroom.raft.journal import ENTRIES_VERSION, membership_payload
-from postroom.raft.membership import Change, FinishReplacement, Members, Replace, changed
-from postroom.raft.outcome import Outcome
+from postroom.raft.journal import (
+    ENTRIES_VERSION_MIN,
+    KIND_VERSIONS,
+    MEMBERSHIP,
+    membership_payload,
+)
+from postroom.raft.membership import Change, FinishReplacement, Members, changed
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Done, Proposals
-from postroom.raft.replication import Feeding
+from postroom.raft.replication import LeaderReplication
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 
 class MemberChanges:
     """The changes that were asked of one member of a group."""
 
     def __init__(
-        self, core: Core, proposals: Proposals, transfer: Transfer, feeding: Feeding
+        self,
+        core: Core,
+        proposals: Proposals,
+        transfer: LeadershipTransfer,
+        feeding: LeaderReplication,
     ) -> None:
         """Create an empty queue of changes."""
         self._core = core
@@ -38,7 +47,7 @@ class MemberChanges:
         for change, done in queued:
             members = self._changed(change)
             if members is None:
-                self._proposals.ended.append((done, Outcome.SUPERSEDED))
+                self._proposals.ended.append((done, ProposalOutcome.SUPERSEDED))
             else:
                 self._append_members(members, done)
 
@@ -51,22 +60,25 @@ class MemberChanges:
 
     def refuse(self) -> None:
         """Refuse all queued changes, because this replica has stopped."""
-        self._proposals.ended += [(done, Outcome.SUPERSEDED) for _, done in self.queued]
+        self._proposals.ended += [(done, ProposalOutcome.SUPERSEDED) for _, done in self.queued]
         self.queued = []
 
     def _changed(self, change: Change) -> Members | None:
-        if not self._may_change() or (isinstance(change, Replace) and not self.may_replace()):
+        if not self._may_change() or not self.is_readable(MEMBERSHIP):
             return None
         return changed(self._core.members, change)
 
-    def may_replace(self) -> bool:
-        """Return whether every member that is heard can read joint members.
+    def is_readable(self, kind: bytes) -> bool:
+        """Return whether every member that is heard can read entries of ``kind``.
 
-        A member that cannot read them would refuse the entry and all that follow. A silent member
+        A member that cannot read an entry refuses it and all entries that follow. A silent member
         of an earlier version has to wait until it is upgraded.
         """
+        since = KIND_VERSIONS[kind]
+        if since <= ENTRIES_VERSION_MIN:
+            return True
         heard = [each for each in self._feeding.report().values() if each.is_heard]
-        return all(each.entries_version >= ENTRIES_VERSION for each in heard)
+        return all(each.entries_version >= since for each in heard)
 
     def _append_members(self, members: Members, done: Done) -> None:
         core = self._core
@@ -88,5 +100,5 @@ class MemberChanges:
         return own is not None and core.applied_index >= max(own, core.journal.members_index)
 
 
-def _nobody_waits(_: Outcome) -> None:
+def _nobody_waits(_: ProposalOutcome) -> None:
     pass

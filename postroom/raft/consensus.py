@@ -26,12 +26,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.held import Held
 from postroom.kv.keys import raft_log_prefix
+from postroom.kv.log_retention import RetainedLog
 from postroom.log_once import LogOnce
-from postroom.raft.group import Group
-from postroom.raft.intake import Intake
-from postroom.raft.journal import Applied, Journal
+from postroom.raft.group import RaftGroup
+from postroom.raft.intake import FrameIntake
+from postroom.raft.journal import AppliedState, Journal
 from postroom.raft.liveness import Liveness
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -41,7 +41,7 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.raft.options import RaftOptions
-from postroom.raft.outgoing import Outgoing
+from postroom.raft.outgoing_messages import OutgoingMessages
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
@@ -65,7 +65,7 @@ class Consensus:
         options: times and sizes.
         wall_milliseconds: the wall clock, told to peers with every frame.
         on_peer_clock: called with a peer and its wall clock when a frame of it comes.
-        on_malformed: called with the sender of a frame that was dropped. Such a frame is malformed,
+        on_malformed: called with the sender of a frame that was dropped. It is malformed,
             or names a term or an index that no member can have reached.
     """
 
@@ -96,17 +96,17 @@ class Consensus:
         self._liveness = Liveness(monotonic, self._options)
         self._said = LogOnce()
         self._peers_changed = self._has_peers = self._beats = False
-        self._groups: dict[int, Group] = {}
-        self._ready: dict[int, Group] = {}
-        self._staged: list[Group] | None = None
-        self._alone: list[Group] = []
+        self._groups: dict[int, RaftGroup] = {}
+        self._ready: dict[int, RaftGroup] = {}
+        self._staged: list[RaftGroup] | None = None
+        self._alone: list[RaftGroup] = []
         self._alarms: list[tuple[float, int]] = []
         self._alarm_of: dict[int, float] = {}
-        self._outgoing = Outgoing(self._encode_and_send)
-        self._intake = Intake(transport)
+        self._outgoing = OutgoingMessages(self._encode_and_send)
+        self._intake = FrameIntake(transport)
         self.failed: Exception | None = None
         self.needs_sync = False
-        """Whether the writes of the last ``stage`` must be synced before ``release``.
+        """True if the writes of the last ``stage`` must be synced before ``release``.
 
         They need no sync if they are only applied state and the removal of its log entries. A
         majority has the entries in durable logs, and the engine keeps the order of writes. A member
@@ -114,7 +114,7 @@ class Consensus:
         """
 
     @property
-    def groups(self) -> dict[int, Group]:
+    def groups(self) -> dict[int, RaftGroup]:
         """Return the groups that are open, by id."""
         return self._groups
 
@@ -125,7 +125,7 @@ class Consensus:
 
     def create(
         self, group_id: int, members: Sequence[NodeId], state_machine: StateMachine
-    ) -> Group:
+    ) -> RaftGroup:
         """Open this node's replica of a group, or make it if it is new.
 
         Args:
@@ -140,17 +140,17 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
-        applied = Applied(state_machine.applied_index(), state_machine.applied_term())
+        applied = AppliedState(state_machine.applied_index(), state_machine.applied_term())
         if (arrived := spool.complete) is not None:
             # The applied state is a mixture of the old and the new one. The log is that of the new
             # one.
-            applied = Applied(arrived.index, arrived.index_term, arrived.members)
+            applied = AppliedState(arrived.index, arrived.index_term, arrived.members)
         journal = Journal.open(self._engine, prefix, Members(tuple(members)), applied)
         core = Core(self._node_id, journal, applied.index, self._options, self._random)
         core.now = self._monotonic()
         core.restart_election_timer()
         core.on_members = self._members_changed
-        group = Group(group_id, core, state_machine, self._wake, self._liveness, spool)
+        group = RaftGroup(group_id, core, state_machine, self._wake, self._liveness, spool)
         self._groups[group_id] = group
         self._members_changed()
         self._wake(group)
@@ -165,7 +165,7 @@ class Consensus:
         for group in self._groups.values():
             yield from group.replay()
 
-    def held(self) -> list[Held]:
+    def held(self) -> list[RetainedLog]:
         """Return the parts of the logs that the groups keep."""
         return [group.core.journal.held() for group in self._groups.values()]
 
@@ -240,7 +240,7 @@ class Consensus:
 
         This is safe because the leader never counts itself for an entry that is not durable here.
         If a majority needs another member, an entry commits in the turn that receives that member's
-        answer. That turn is later than the one that appended the entry, and it begins after the
+        answer. This turn is later than the one that appended the entry, and it begins after the
         earlier turn's write has been synced. (If a majority needs no other member, nothing is sent
         early.)
 
@@ -323,7 +323,7 @@ class Consensus:
         self._beats = False
         self._send({peer: [] for peer in self._liveness.unspoken(self._monotonic())})
 
-    def _wake(self, group: Group) -> None:
+    def _wake(self, group: RaftGroup) -> None:
         self._ready[group.group_id] = group
 
     def _receive(self, now: float) -> None:
@@ -340,7 +340,7 @@ class Consensus:
             for group, message in addressed:
                 group.deliver(sender, message)
 
-    def _addressed(self, frame: Frame) -> list[tuple[Group, Message]]:
+    def _addressed(self, frame: Frame) -> list[tuple[RaftGroup, Message]]:
         """Return the messages of ``frame`` for groups that are open here, with their groups."""
         groups = self._groups
         return [(groups[id_], message) for id_, message in frame.envelopes if id_ in groups]

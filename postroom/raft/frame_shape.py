@@ -54,7 +54,7 @@ def _layouts() -> list[tuple[int, int, int, int]]:
 _LAYOUTS: Final = _layouts()
 
 
-class Shape:
+class FrameShape:
     """A walk over the items of one frame, without decoding it.
 
     Args:

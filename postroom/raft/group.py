@@ -28,25 +28,25 @@ from collections.abc import Callable, Iterator
 from postroom.kv.engine import WriteSet
 from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
-from postroom.raft.incoming import IncomingMessages
+from postroom.raft.incoming_messages import IncomingMessages
 from postroom.raft.liveness import Liveness
 from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
 from postroom.raft.messages import Append, Appended, Message, PreVote
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Command, Done, Proposals
 from postroom.raft.reach import beyond_reach
-from postroom.raft.replication import Feeding, Following, Progress
+from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 logger = logging.getLogger(__name__)
 
 
-class Group:
+class RaftGroup:
     """A member of a group; see the module.
 
     It is made by :meth:`postroom.raft.consensus.Consensus.create`.
@@ -65,7 +65,7 @@ class Group:
         group_id: int,
         core: Core,
         state_machine: StateMachine,
-        wake: Callable[[Group], None],
+        wake: Callable[[RaftGroup], None],
         liveness: Liveness,
         spool: Spool,
     ) -> None:
@@ -79,10 +79,10 @@ class Group:
         self._transfer_to: tuple[NodeId | None] | None = None
         self._liveness = liveness
         self._elections = Elections(core, liveness)
-        self._feeding = Feeding(core, state_machine, liveness)
-        self._transfer = Transfer(core, self._feeding)
+        self._feeding = LeaderReplication(core, state_machine, liveness)
+        self._transfer = LeadershipTransfer(core, self._feeding)
         self._changes = MemberChanges(core, self.proposals, self._transfer, self._feeding)
-        self._following = Following(core, self._elections)
+        self._following = FollowerReplication(core, self._elections)
         self._application = LogApplication(
             core, self.proposals, state_machine, self._feeding, self._following, self._transfer
         )
@@ -155,14 +155,6 @@ class Group:
         return self._transfer.is_under_way or self._transfer_to is not None
 
     @property
-    def may_replace(self) -> bool:
-        """Return whether this leader's group can replace a voter in one change.
-
-        Every member that is heard must be able to read joint members.
-        """
-        return self.is_leader and self._changes.may_replace()
-
-    @property
     def is_installing(self) -> bool:
         """Return whether a snapshot is being put in place.
 
@@ -175,7 +167,7 @@ class Group:
         """Return whether this member has nothing to do, and its timers stand still."""
         return self.core.quiet
 
-    def progress(self) -> dict[NodeId, Progress]:
+    def progress(self) -> dict[NodeId, PeerProgress]:
         """Return what this leader knows of each peer, or nothing if it does not lead."""
         return self._feeding.report() if self.is_leader else {}
 
@@ -188,7 +180,7 @@ class Group:
             done: told the outcome from ``release``; at once if the group is closed.
         """
         if self._closed:
-            done(Outcome.SUPERSEDED)
+            done(ProposalOutcome.SUPERSEDED)
             return
         self.proposals.queued.append((command, context, done))
         self._wake(self)
@@ -203,11 +195,12 @@ class Group:
         campaign. ``done`` is told ``SUPERSEDED`` in these cases:
 
         * This member does not lead, is handing over, or has not applied an entry of its term yet.
+        * A member that is heard cannot read such an entry yet, because its version is older.
         * An earlier change is under way.
         * The change is impossible: a learner that is a member already, a last voter removed.
         """
         if self._closed:
-            done(Outcome.SUPERSEDED)
+            done(ProposalOutcome.SUPERSEDED)
             return
         self._changes.queued.append((change, done))
         self._wake(self)

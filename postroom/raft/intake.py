@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from postroom import limits
-from postroom.raft.frame_shape import Shape
+from postroom.raft.frame_shape import FrameShape
 from postroom.raft.messages import Append, Frame, decode_frame
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
@@ -24,7 +24,7 @@ from postroom.raft.transport import Transport
 _BYTES_PER_STEP: Final = 512
 
 
-class Intake:
+class FrameIntake:
     """The frames that a node takes in, turn by turn; see the module.
 
     Args:
@@ -38,7 +38,7 @@ class Intake:
         self.waits = False
         self._transport = transport
         self._arrived: Iterator[tuple[NodeId, bytes]] = iter(())
-        self._current: tuple[NodeId, bytes, Shape] | None = None
+        self._current: tuple[NodeId, bytes, FrameShape] | None = None
 
     def clear(self) -> None:
         """Forget the frames that were begun."""
@@ -63,7 +63,7 @@ class Intake:
         for sender, received in self._arrived:
             problem = ""
             if limits.PEER_FRAME_ITEMS_MAX < len(received) <= limits.PEER_FRAME_BYTES_MAX:
-                shape = Shape(received)
+                shape = FrameShape(received)
                 steps = shape.go_on(steps)
                 if not steps:
                     self._current, self.waits = (sender, received, shape), True

@@ -1,14 +1,14 @@
 """The log of one group, on the node's engine.
 
 In memory the log is a list that starts with a *base*: the place, without payload, of the last entry
-that was dropped because every member has it or a snapshot stands for it::
+that was dropped. Every member has that entry, or a snapshot stands for it::
 
     base            entries
     (i, t)   (i+1, t1, payload) (i+2, t2, payload) ...
 
-Some stores replay entries into the state after a crash (:mod:`.stored_log`). They write entries
-even if they are applied at once, and do not remove those that are dropped: the storage frees them,
-by whole segments.
+Stores of one kind replay entries into the state after a crash (:mod:`.stored_log`). They write
+entries even if they are applied at once, and do not remove those that are dropped: the storage
+frees them, by whole segments.
 
 Nothing is written here: changes are staged into the write set of the turn (``writes``), which the
 node syncs before any message about them is sent. An entry that is added and dropped within one
@@ -28,19 +28,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.held import Held
+from postroom.kv.log_retention import RetainedLog
 from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
 from postroom.raft.stored_log import (
     COMMAND,
     ENTRIES_VERSION,
-    FORMAT_VERSION,
-    FORMAT_VERSION_JOINT,
-    JOINT,
+    ENTRIES_VERSION_MIN,
+    KIND_VERSIONS,
     MEMBERSHIP,
     NOOP,
-    VOTERS,
-    Applied,
+    AppliedState,
+    HardState,
     LogEntry,
     StoredLog,
     encode,
@@ -58,7 +57,7 @@ class Journal:
     def __init__(self, prefix: bytes, members: Members, *, replays: bool = False) -> None:
         """Create an empty log under ``prefix``; see :meth:`open`."""
         self.replays = replays
-        """Whether entries are applied again after a crash, and must therefore be stored."""
+        """True if entries are applied again after a crash, and must therefore be stored."""
         self.committed_index = 0
         """The index of an entry that was known to be committed when the log was opened."""
         self._prefix = prefix
@@ -72,16 +71,16 @@ class Journal:
         self._hard_base_index = 0
         self.writes: WriteSet = {}
         self.needs_sync = False
-        """Whether the writes of this turn must be durable before another member hears of them."""
+        """True if the writes of this turn must be durable before another member hears of them."""
         self.enters_term = False
-        """Whether the writes of this turn include the term or the vote."""
+        """True if the writes of this turn include the term or the vote."""
         self._infers_term = False
-        """Whether the term is not stored yet. No message may name it before it is durable."""
+        """True if the term is not stored yet. No message may name it before it is durable."""
         self.bytes_kept = 0
         self.term = 0
         self.vote: NodeId | None = None
         self.won_alone = False
-        """Whether this member leads ``term`` because it was the only voter when it entered it."""
+        """True if this member leads ``term`` because it was the only voter when it entered it."""
 
     # Reading.
 
@@ -175,9 +174,9 @@ class Journal:
 
     def _hard_state(self, base_index: int, base_term: int) -> bytes:
         members = self._members[0][1]
-        place = (self.term, self.vote, base_index, base_term, members.voters, members.learners)
-        version = FORMAT_VERSION_JOINT if members.is_joint else FORMAT_VERSION
-        return encode((version, *place, members.outgoing, self.won_alone))
+        return encode(
+            HardState(self.term, self.vote, base_index, base_term, members, self.won_alone)
+        )
 
     def set_term(self, term: int, vote: NodeId | None) -> None:
         """Enter ``term``, having voted for ``vote``."""
@@ -251,10 +250,10 @@ class Journal:
         if self.replays:
             self.writes[self._prefix + b"m"] = encode((index, self.members_at(index)))
 
-    def held(self) -> Held:
+    def held(self) -> RetainedLog:
         """Return the part of the log that is kept, for the storage that frees the rest."""
         _, base_index, base_term = self._entries[0]
-        return Held(self._entry_prefix, base_index, base_term, self.last_index, self._stored)
+        return RetainedLog(self._entry_prefix, base_index, base_term, self.last_index, self._stored)
 
     def _stored(self, first: int, last: int) -> Iterator[tuple[int, bytes]]:
         for payload, index, term in self.entries(first, last):
@@ -305,7 +304,7 @@ class Journal:
 
     @classmethod
     def open(
-        cls, engine: Engine, prefix: bytes, members: Members, applied: Applied | int
+        cls, engine: Engine, prefix: bytes, members: Members, applied: AppliedState | int
     ) -> Journal:
         """Open the log that ``engine`` holds.
 
@@ -317,10 +316,9 @@ class Journal:
 
         Raises:
             StoreCorrupted: entries are missing, misplaced or unreadable.
-            VersionMismatch: the log has a later version of this format.
         """
         if isinstance(applied, int):
-            applied = Applied(applied)
+            applied = AppliedState(applied)
         stored = StoredLog(prefix, (0, members))
         stored.read(engine, applied)
         journal = cls(prefix, members, replays=replays(engine))
@@ -339,6 +337,6 @@ class Journal:
 
 
 __all__ = [
-    "COMMAND", "ENTRIES_VERSION", "JOINT", "MEMBERSHIP", "NOOP", "VOTERS", "Applied", "Journal",
-    "LogEntry", "is_payload", "members_in", "membership_payload",
+    "COMMAND", "ENTRIES_VERSION", "ENTRIES_VERSION_MIN", "KIND_VERSIONS", "MEMBERSHIP", "NOOP",
+    "AppliedState", "Journal", "LogEntry", "is_payload", "members_in", "membership_payload",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from postroom.raft.journal import ENTRIES_VERSION_MIN
 from postroom.raft.options import RaftOptions
 from postroom.raft.state_machine import NodeId
 
@@ -54,8 +55,8 @@ class Liveness:
         return node in self._silent
 
     def entries_version(self, node: NodeId) -> int:
-        """Return which entries ``node`` can read, by its last frame; 0 if it was never heard."""
-        return self._entries_versions.get(node, 0)
+        """Return the version of the entries that ``node`` can read, by its last frame."""
+        return self._entries_versions.get(node, ENTRIES_VERSION_MIN)
 
     def hear(self, node: NodeId, now: float, entries_version: int) -> bool:
         """Note a frame of ``node``, and return whether it ends a silence."""

@@ -15,12 +15,12 @@ from typing import Final
 from postroom.kv.engine import WriteSet
 from postroom.limits import COMMAND_BYTES_MAX
 from postroom.raft.journal import COMMAND, NOOP
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.proposals import Proposals, encoded
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.raft.state_machine import StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
-from postroom.raft.transfer import Transfer
+from postroom.raft.transfer import LeadershipTransfer
 
 _COMMAND_KIND: Final = COMMAND[0]
 _NOOP_KIND: Final = NOOP[0]
@@ -42,9 +42,9 @@ class LogApplication:
         core: Core,
         proposals: Proposals,
         state_machine: StateMachine,
-        feeding: Feeding,
-        following: Following,
-        transfer: Transfer,
+        feeding: LeaderReplication,
+        following: FollowerReplication,
+        transfer: LeadershipTransfer,
     ) -> None:
         """Create it over the log of ``core``."""
         self._core = core
@@ -76,7 +76,7 @@ class LogApplication:
                 core.journal.write_only(payload, index, term)
             apply(index, term, b"" if context is not None else payload, context, writes)
             del proposals.queued[0]
-            proposals.ended.append((done, Outcome.APPLIED))
+            proposals.ended.append((done, ProposalOutcome.APPLIED))
         core.applied_alone(index)
         core.journal.pass_over(index, term)
 
@@ -95,7 +95,7 @@ class LogApplication:
         self._state_machine.apply(index, term, applied, context, writes)
         core.journal.note(payload, index, term, writes)
         queued.popleft()
-        proposals.ended.append((done, Outcome.APPLIED))
+        proposals.ended.append((done, ProposalOutcome.APPLIED))
         core.applied_alone(index)
 
     def append_queued(self) -> None:

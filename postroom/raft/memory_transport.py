@@ -6,8 +6,8 @@
                                    its time of arrival, on the clock passed in
 
 Every choice (which frames are lost, doubled or delayed, and thereby overtaken) comes from the
-``random.Random`` and the :class:`Faults` given, which lets a run repeat from its seed. Frames are
-copied as bytes and never looked into.
+``random.Random`` and the :class:`NetworkFaults` given, which lets a run repeat from its seed.
+Frames are copied as bytes and never looked into.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Faults:
+class NetworkFaults:
     """The faults of a network. Shares are between 0 and 1.
 
     Attributes:
@@ -44,10 +44,10 @@ class MemoryNetwork:
     """The network between the nodes. Attach each node, and again after it has crashed."""
 
     def __init__(
-        self, random: Random, monotonic: Callable[[], float], faults: Faults | None = None
+        self, random: Random, monotonic: Callable[[], float], faults: NetworkFaults | None = None
     ) -> None:
         """Create a network without nodes; ``faults`` may be changed at any time."""
-        self.faults = Faults() if faults is None else faults
+        self.faults = NetworkFaults() if faults is None else faults
         self._random = random
         self._monotonic = monotonic
         self._under_way: list[tuple[float, int, NodeId, NodeId, bytes]] = []

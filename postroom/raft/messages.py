@@ -5,7 +5,7 @@
     frame = [version, wall clock, [[group id, message], ...], entries version]
 
 A frame has the messages of all groups of a turn to one peer. The entries version says which entries
-the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`; programs that did not say: 0).
+the sender can read (:data:`postroom.raft.journal.ENTRIES_VERSION`).
 
 ::
 
@@ -178,16 +178,18 @@ class Frame(msgspec.Struct, array_like=True, frozen=True):
     version: int
     wall_milliseconds: Count
     envelopes: Annotated[list[Envelope], msgspec.Meta(max_length=PEER_FRAME_MESSAGES_MAX)]
-    entries_version: Count = 0
+    entries_version: Count
 
 
-class _Versioned(msgspec.Struct, array_like=True, frozen=True):
+class _FrameVersion(msgspec.Struct, array_like=True, frozen=True):
+    """The beginning of a frame of any version."""
+
     version: int
 
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Frame)
-_version_decoder = msgspec.msgpack.Decoder(_Versioned)
+_version_decoder = msgspec.msgpack.Decoder(_FrameVersion)
 
 
 def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 
 
-class Outcome(enum.Enum):
+class ProposalOutcome(enum.Enum):
     """The way in which a proposal ended. Every proposal ends, exactly once."""
 
     APPLIED = "applied"

@@ -28,14 +28,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 
 logger = logging.getLogger(__name__)
 
 Command: TypeAlias = bytes | msgspec.Struct
 """The proposed command. A struct is encoded as MessagePack, and only if its entry is written."""
 
-Done: TypeAlias = Callable[[Outcome], None]
+Done: TypeAlias = Callable[[ProposalOutcome], None]
 Queued: TypeAlias = tuple[Command, object, Done]
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -52,7 +52,7 @@ class Proposals:
     def __init__(self) -> None:
         """Create an empty set of proposals."""
         self.queued: deque[Queued] = deque()
-        self.ended: list[tuple[Done, Outcome]] = []
+        self.ended: list[tuple[Done, ProposalOutcome]] = []
         self._pending: deque[tuple[int, int, object, Done]] = deque()
         self.give_up_at: float | None = None
         """The time at which pending proposals of a deposed leader end as unknown."""
@@ -69,11 +69,11 @@ class Proposals:
         """
         pending = self._pending
         while pending and pending[0][1] < term:
-            self.ended.append((pending.popleft()[3], Outcome.SUPERSEDED))
+            self.ended.append((pending.popleft()[3], ProposalOutcome.SUPERSEDED))
         if not pending or pending[0][:2] != (index, term):
             return None
         _, _, context, done = pending.popleft()
-        self.ended.append((done, Outcome.APPLIED))
+        self.ended.append((done, ProposalOutcome.APPLIED))
         return context
 
     def is_pending(self, index: int, term: int) -> bool:
@@ -84,7 +84,7 @@ class Proposals:
         """End as unknown the pending proposals up to ``index``, which a snapshot replaces."""
         for entry in [entry for entry in self._pending if entry[0] <= index]:
             self._pending.remove(entry)
-            self.ended.append((entry[3], Outcome.UNKNOWN))
+            self.ended.append((entry[3], ProposalOutcome.UNKNOWN))
 
     def leadership_lost(self, give_up_at: float) -> None:
         """Set when pending proposals end, which another leader may still apply for a while."""
@@ -100,12 +100,12 @@ class Proposals:
     def refuse(self) -> None:
         """Refuse the queued proposals, since this member does not lead; none becomes an entry."""
         while self.queued:
-            self.ended.append((self.queued.popleft()[2], Outcome.SUPERSEDED))
+            self.ended.append((self.queued.popleft()[2], ProposalOutcome.SUPERSEDED))
 
     def abandon(self) -> None:
         """End all proposals, because the group stops and this turn may not become durable."""
         self.ended = [
-            (done, Outcome.UNKNOWN if outcome is Outcome.APPLIED else outcome)
+            (done, ProposalOutcome.UNKNOWN if outcome is ProposalOutcome.APPLIED else outcome)
             for done, outcome in self.ended
         ]
         self._give_up()
@@ -122,4 +122,4 @@ class Proposals:
 
     def _give_up(self) -> None:
         while self._pending:
-            self.ended.append((self._pending.popleft()[3], Outcome.UNKNOWN))
+            self.ended.append((self._pending.popleft()[3], ProposalOutcome.UNKNOWN))

@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PeerProgress:
     """The report of a leader about a peer.
 
     Attributes:
@@ -73,7 +73,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _PeerState:
     """The leader's knowledge of one peer, besides next and match index."""
 
     probing: bool = True
@@ -102,7 +102,7 @@ class _Progress:
         self.bytes_in_flight = 0
 
 
-class Feeding:
+class LeaderReplication:
     """The leader's side: it feeds peers, counts answers and advances the commit index."""
 
     def __init__(self, core: Core, state_machine: StateMachine, liveness: Liveness) -> None:
@@ -110,7 +110,7 @@ class Feeding:
         self._core = core
         self._liveness = liveness
         self._snapshots = SnapshotSender(core, state_machine)
-        self._progress: dict[Node, _Progress] = {}
+        self._progress: dict[Node, _PeerState] = {}
         self._heartbeat_at = 0.0
         self._settled_since: float | None = None
         self._term = -1
@@ -139,7 +139,7 @@ class Feeding:
         for peer in core.peers:
             alive_at = self._liveness.seems_alive_at(peer.id)
             core.answered_at[peer] = max(core.answered_at[peer], alive_at)
-            self._progress.setdefault(peer, _Progress()).is_quiet = False
+            self._progress.setdefault(peer, _PeerState()).is_quiet = False
 
     def send(self) -> None:
         """End a leader's turn: send each peer the entries it lacks, or a heartbeat that is due."""
@@ -198,7 +198,7 @@ class Feeding:
         peer = core.peer(sender)
         if peer is None or self._term != core.term or message.index > core.journal.last_index:
             return
-        progress = self._progress.setdefault(peer, _Progress())
+        progress = self._progress.setdefault(peer, _PeerState())
         progress.is_quiet, progress.is_installing = message.quiet, message.installing
         if message.success and message.index > self._can_have(progress):
             self._said.log(
@@ -211,7 +211,7 @@ class Feeding:
         else:
             self._missed(peer, progress, message.index)
 
-    def _can_have(self, progress: _Progress) -> int:
+    def _can_have(self, progress: _PeerState) -> int:
         """Return up to where a peer can have this log.
 
         It has at most the entries that it was sent, and those before this term. It answers with its
@@ -247,13 +247,13 @@ class Feeding:
             default=core.journal.last_index,
         )
 
-    def report(self) -> dict[NodeId, Progress]:
+    def report(self) -> dict[NodeId, PeerProgress]:
         """Return this leader's knowledge of each peer."""
         core, alive_at = self._core, self._liveness.seems_alive_at
         now = self._liveness.monotonic()
         # A peer's last answer tells less: a new leader takes it to be just now for all of them.
         return {
-            peer.id: Progress(
+            peer.id: PeerProgress(
                 core.match_index[peer],
                 max(0.0, now - alive_at(peer.id)),
                 self._snapshots.is_under_way(peer) or self.is_installing(peer),
@@ -273,13 +273,13 @@ class Feeding:
         """Return the transfers to peers that are behind the log's beginning."""
         return self._snapshots
 
-    def _acknowledged(self, peer: Node, progress: _Progress, index: int) -> None:
+    def _acknowledged(self, peer: Node, progress: _PeerState, index: int) -> None:
         self._core.count_answer(peer, index + 1, success=True)
         progress.probing = progress.waits_for_answer = False
         progress.arrived(index)
         self._snapshots.forget(peer, index)
 
-    def _missed(self, peer: Node, progress: _Progress, index: int) -> None:
+    def _missed(self, peer: Node, progress: _PeerState, index: int) -> None:
         core = self._core
         # A late refusal must not undo what the peer has acknowledged since.
         after = max(index, core.match_index[peer])
@@ -289,7 +289,7 @@ class Feeding:
 
     def _feed(self, peer: Node, *, heartbeat: bool, quiet: bool) -> None:
         core = self._core
-        progress = self._progress.setdefault(peer, _Progress())
+        progress = self._progress.setdefault(peer, _PeerState())
         if heartbeat:
             progress.waits_for_answer = False
         if core.next_index[peer] <= core.journal.base_index:
@@ -313,7 +313,7 @@ class Feeding:
             # anew.
             self._append(peer, core.journal.base_index, ())
 
-    def _stream(self, peer: Node, progress: _Progress) -> bool:
+    def _stream(self, peer: Node, progress: _PeerState) -> bool:
         core, options = self._core, self._core.options
         sent = False
         while core.next_index[peer] <= core.journal.last_index and not (
@@ -352,7 +352,7 @@ class Feeding:
             self._snapshots.end(peer)
 
 
-class Following:
+class FollowerReplication:
     """The follower's side: it takes entries, and answers."""
 
     def __init__(self, core: Core, elections: Elections) -> None:

@@ -11,7 +11,7 @@
                                        snapshot_installed
 
 The state machine alone knows the contents of the chunks. Neither side ever has the whole state in
-memory: chunks are read from a snapshot of the leader's engine as they are sent, and from the
+memory. Chunks are read from a snapshot of the leader's engine as they are sent, and from the
 spool as they are put in place.
 """
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StateSnapshot:
     """A state on its way out.
 
     Attributes:

@@ -14,7 +14,7 @@ Invariants:
 
 * The log begins at the snapshot's index in the very write that completes the spool (figure 13,
   steps 6 to 8). The promises that this member made with its log are therefore never in doubt.
-* While a snapshot is being installed the member votes, stores entries and acknowledges them, but
+* While a snapshot is being installed the member votes, stores entries and acknowledges them. It
   applies nothing, and does not lead: its state is a mixture of the old one and the new one.
 * Chunks that the state machine does not recognise change nothing.
 """
@@ -28,7 +28,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
 from postroom.raft.messages import Appended, Chunk, ChunkTaken
-from postroom.raft.spool import FORMAT_VERSION, Arriving, Spool
+from postroom.raft.spool import ArrivingSnapshot, Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 
@@ -114,7 +114,7 @@ class SnapshotReceiver:
         if message.ordinal == 0:
             number = (message.term, message.transfer)
             place = (message.index, message.index_term)
-            self._spool.begin(Arriving(FORMAT_VERSION, number, *place, message.members), staged)
+            self._spool.begin(ArrivingSnapshot(number, *place, message.members), staged)
         self._spool.add(message.data, staged)
         return message.final
 

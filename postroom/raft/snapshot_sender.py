@@ -25,17 +25,17 @@ from pysyncobj.node import Node
 
 from postroom.raft.membership import Members
 from postroom.raft.messages import Chunk, ChunkTaken
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.snapshot import StateSnapshot
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
 
 
 @dataclass(slots=True)
-class _Outgoing:
+class _OutgoingSnapshot:
     """A transfer under way. One chunk is read ahead, to know which is the last."""
 
     number: int
-    snapshot: Snapshot
+    snapshot: StateSnapshot
     term: int
     members: Members
     ahead: bytes | None
@@ -70,7 +70,7 @@ class SnapshotSender:
         """Create it without a transfer under way."""
         self._core = core
         self._state_machine = state_machine
-        self._transfers: dict[Node, _Outgoing] = {}
+        self._transfers: dict[Node, _OutgoingSnapshot] = {}
         self._opened = 0
         self._room_bytes = 0
 
@@ -141,13 +141,13 @@ class SnapshotSender:
         for peer in list(self._transfers):
             self.end(peer)
 
-    def _open(self) -> _Outgoing:
+    def _open(self) -> _OutgoingSnapshot:
         snapshot = self._state_machine.open_snapshot()
         log = self._core.journal
         term = log.term_at(snapshot.index)
         assert term is not None, f"the state ends at {snapshot.index}, before the log begins"
         self._opened += 1
-        transfer = _Outgoing(
+        transfer = _OutgoingSnapshot(
             self._opened,
             snapshot,
             term,
@@ -157,7 +157,7 @@ class SnapshotSender:
         transfer.news_at = self._core.now
         return transfer
 
-    def _chunk(self, transfer: _Outgoing, position: int) -> Chunk:
+    def _chunk(self, transfer: _OutgoingSnapshot, position: int) -> Chunk:
         return Chunk(
             self._core.term,
             transfer.number,

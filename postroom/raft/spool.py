@@ -15,18 +15,15 @@ way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
-from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader, WriteSet
 from postroom.raft.membership import Members
 
-FORMAT_VERSION: Final = 1
 
-
-class Arriving(msgspec.Struct, frozen=True, array_like=True):
+class ArrivingSnapshot(msgspec.Struct, frozen=True, array_like=True):
     """The record of a snapshot that is arriving.
 
     Attributes:
@@ -38,7 +35,6 @@ class Arriving(msgspec.Struct, frozen=True, array_like=True):
         chunks: how many there are, once it is complete; 0 until then.
     """
 
-    version: int
     number: tuple[int, int]
     index: int
     index_term: int
@@ -47,7 +43,7 @@ class Arriving(msgspec.Struct, frozen=True, array_like=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Arriving).decode
+_decode = msgspec.msgpack.Decoder(ArrivingSnapshot).decode
 
 
 class Spool:
@@ -58,7 +54,6 @@ class Spool:
 
         Raises:
             StoreCorrupted: the record is unreadable, or chunks of a complete snapshot are missing.
-            VersionMismatch: the record has a later version of this format.
         """
         self._stored = stored
         self._key = prefix + b"s"
@@ -71,11 +66,11 @@ class Spool:
                 raise self._corrupted(f"chunk {self.next_ordinal} is missing")
 
     @property
-    def complete(self) -> Arriving | None:
+    def complete(self) -> ArrivingSnapshot | None:
         """Return the complete snapshot that waits to be installed, or ``None``."""
         return self.arriving if self.arriving is not None and self.arriving.chunks else None
 
-    def begin(self, arriving: Arriving, staged: WriteSet) -> None:
+    def begin(self, arriving: ArrivingSnapshot, staged: WriteSet) -> None:
         """Begin another snapshot."""
         self.clear(staged)
         self.arriving = arriving
@@ -111,19 +106,14 @@ class Spool:
     def _chunk_key(self, ordinal: int) -> bytes:
         return self._key + ordinal.to_bytes(4, "big")
 
-    def _read_record(self) -> Arriving | None:
+    def _read_record(self) -> ArrivingSnapshot | None:
         stored = self._stored.get(self._key)
         if stored is None:
             return None
         try:
-            record = _decode(stored)
+            return _decode(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"its record is unreadable ({error})") from error
-        if record.version != FORMAT_VERSION:
-            raise VersionMismatch(
-                f"snapshot spool format {record.version}, this program knows {FORMAT_VERSION}"
-            )
-        return record
 
     def _corrupted(self, what: str) -> StoreCorrupted:
         return StoreCorrupted(

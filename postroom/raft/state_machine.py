@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.snapshot import StateSnapshot
 
 NodeId: TypeAlias = int | str
 """The name of a node. Use one of the two types throughout a cluster."""
@@ -67,7 +67,7 @@ class StateMachine(Protocol):
     def applied_term(self) -> int:
         """Return the term of that entry."""
 
-    def open_snapshot(self) -> Snapshot:
+    def open_snapshot(self) -> StateSnapshot:
         """Open the state that the engine holds now, for streaming.
 
         Writes staged in this turn are not in it.

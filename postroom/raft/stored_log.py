@@ -30,34 +30,27 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Engine
-from postroom.raft.membership import Members, NodeIds
+from postroom.raft.membership import Members
 from postroom.raft.state_machine import NodeId
 
-FORMAT_VERSION: Final = 2
-"""The format of a log. Version 1 had voters only, in its hard state and its membership entries."""
-
-FORMAT_VERSION_JOINT: Final = 3
-"""The format with joint members. It is written only while the base's members are joint."""
-
-FORMAT_VERSIONS_READ: Final = (1, 2, 3)
-
 ENTRIES_VERSION: Final = 1
-"""The version of the entries that this program can read: with 1, joint members.
+"""The version of the entries that this program can read. Frames tell it to the other members."""
 
-Earlier programs did not send the number.
-"""
+ENTRIES_VERSION_MIN: Final = 1
+"""The version of the entries that every program can read."""
 
 COMMAND: Final = b"\x00"
 NOOP: Final = b"\x01"
-VOTERS: Final = b"\x02"
-MEMBERSHIP: Final = b"\x03"
-JOINT: Final = b"\x04"
-"""The first byte of a payload: a proposal, a leader's first entry, or a new set of members.
+MEMBERSHIP: Final = b"\x02"
+"""The first byte of a payload: a proposal, a leader's first entry, or a new set of members."""
 
-``VOTERS`` is that of format 1: read, not written. Joint members have a kind of their own: a program
-that does not know them refuses the entry, instead of taking it for another set.
+KIND_VERSIONS: Final = {COMMAND: 1, NOOP: 1, MEMBERSHIP: 1}
+"""The version of the entries since which each kind exists.
+
+A leader appends an entry of a newer kind only if all members that it hears can read it
+(:meth:`postroom.raft.changes.MemberChanges.is_readable`).
 """
 
 LogEntry: TypeAlias = tuple[bytes, int, int]
@@ -70,36 +63,23 @@ unpack_u64 = struct.Struct(">Q").unpack_from
 class HardState(msgspec.Struct, array_like=True, frozen=True):
     """The durable state of a member besides its entries."""
 
-    version: int
     term: int
     vote: NodeId | None
     base_index: int
     base_term: int
-    voters: NodeIds
-    learners: NodeIds = ()
-    outgoing: NodeIds = ()
-    won_alone: bool = False
-
-
-class _Versioned(msgspec.Struct, array_like=True, frozen=True):
-    """The beginning of every version of a record."""
-
-    version: int
+    members: Members
+    won_alone: bool
 
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_hard_state = msgspec.msgpack.Decoder(HardState).decode
-_decode_version = msgspec.msgpack.Decoder(_Versioned).decode
 _decode_members = msgspec.msgpack.Decoder(Members).decode
 _decode_applied_members = msgspec.msgpack.Decoder(tuple[int, Members]).decode
-_decode_voters = msgspec.msgpack.Decoder(NodeIds).decode
 
 
 def membership_payload(members: Members) -> bytes:
     """Return the payload of an entry that makes ``members`` the group."""
-    if members.is_joint:
-        return JOINT + encode(members)
-    return MEMBERSHIP + encode((members.voters, members.learners))
+    return MEMBERSHIP + encode(members)
 
 
 def is_payload(payload: bytes) -> bool:
@@ -115,9 +95,7 @@ def is_payload(payload: bytes) -> bool:
 
 def members_in(payload: bytes) -> Members | None:
     """Return the members that an entry sets, or ``None`` if it sets none."""
-    if payload[:1] in (MEMBERSHIP, JOINT):
-        return _decode_members(payload[1:])
-    return Members(_decode_voters(payload[1:])) if payload[:1] == VOTERS else None
+    return _decode_members(payload[1:]) if payload[:1] == MEMBERSHIP else None
 
 
 def replays(engine: Engine) -> bool:
@@ -126,7 +104,7 @@ def replays(engine: Engine) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedState:
     """The progress of the state.
 
     Attributes:
@@ -170,7 +148,7 @@ class StoredLog:
         """Return the index and the term of the newest entry."""
         return self.entries[-1][1:] if self.entries else self.base
 
-    def read(self, engine: Engine, applied: Applied) -> None:
+    def read(self, engine: Engine, applied: AppliedState) -> None:
         """Read the log that ``engine`` holds, and reconcile it with the state."""
         self._read_hard_state(engine.get(self.prefix + b"h"))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
@@ -191,18 +169,13 @@ class StoredLog:
             self.is_outdated = True
             return
         try:
-            version = _decode_version(stored).version
-            if version not in FORMAT_VERSIONS_READ:
-                raise VersionMismatch(
-                    f"raft log format {version}, this program knows {FORMAT_VERSION}"
-                )
             hard = _decode_hard_state(stored)
         except (ValueError, msgspec.DecodeError) as error:
             raise self._corrupted(f"the hard state is unreadable ({error})") from error
         self.term, self.vote, self.won_alone = hard.term, hard.vote, hard.won_alone
         self.hard_base_index = hard.base_index
         self.base = hard.base_index, hard.base_term
-        self.members = hard.base_index, Members(hard.voters, hard.learners, hard.outgoing)
+        self.members = hard.base_index, hard.members
 
     def _decode_entry(self, key: bytes, value: bytes) -> LogEntry:
         prefix = len(self.prefix) + 1
@@ -252,7 +225,7 @@ class StoredLog:
             self.base = max(self.base, (index, term))
         self.committed = self.base[0]
 
-    def _read_replayed(self, entries: list[LogEntry], applied: Applied) -> None:
+    def _read_replayed(self, entries: list[LogEntry], applied: AppliedState) -> None:
         """Take the entries after the base, or after the state's last one if that is earlier.
 
         Older ones may be there as well, with gaps: remains of segments that are not needed.
@@ -269,7 +242,7 @@ class StoredLog:
             self.base = applied.index, term or 0
         self._append(entry for entry in entries if entry[1] > self.base[0])
 
-    def _meet_replayed(self, applied: Applied, engine: Engine) -> None:
+    def _meet_replayed(self, applied: AppliedState, engine: Engine) -> None:
         """Let the log go on after the state, if the state is ahead."""
         index, term = applied.index, applied.term
         own = self._term_at(index)

@@ -1,9 +1,9 @@
 """The only file that touches pysyncobj's private names.
 
 pysyncobj keeps a member's state and makes its transitions: term and vote, follower, candidate and
-leader, counting votes, the first entry of a new leader, the indices that each peer has, the set of
-peers. It is never ticked and never given a message as it came: :mod:`.election` and
-:mod:`.replication` first decide whether it is sound. Its own clock, sockets, threads, pipe,
+leader, counting votes. It also keeps the first entry of a new leader, the indices that each peer
+has, and the set of peers. It is never ticked and never given a message as it came: :mod:`.election`
+and :mod:`.replication` first decide whether it is sound. Its own clock, sockets, threads, pipe,
 pickles, serializer and files stay unused.
 
 The class below is called ``SyncObj`` like its base, because Python mangles ``self.__term`` by the
@@ -94,7 +94,7 @@ UNMANGLED: Final = {
 """The single-underscore names that are barred."""
 
 
-class _Silent(Transport):  # type: ignore[misc]  # pysyncobj has no types
+class _SilentTransport(Transport):  # type: ignore[misc]  # pysyncobj has no types
     """A transport that drops pysyncobj's messages: this package makes its own."""
 
     def __init__(self) -> None:
@@ -164,16 +164,16 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.now = 0.0
         self._rng = rng
         members = [Node(voter) for voter in journal.members.counted]
-        super().__init__(Node(node_id), members, _configuration(), transport=_Silent())
+        super().__init__(Node(node_id), members, _configuration(), transport=_SilentTransport())
         self.node_id = node_id
         self.journal = journal
         self.outbox: list[tuple[NodeId, Message]] = []
         self.quiet = False
-        """Whether there is nothing to do: the timers stand still (:mod:`.replication`)."""
+        """True if there is nothing to do: the timers stand still (:mod:`.replication`)."""
         self.installing = False
-        """Whether a snapshot is being put in place: nothing is applied; no leading."""
+        """True if a snapshot is being put in place: nothing is applied; no leading."""
         self.unfit = False
-        """Whether the state cannot be read: this member votes, and does not lead."""
+        """True if the state cannot be read: this member votes, and does not lead."""
         self.on_members: Callable[[], None] = _nothing
         self.__restore(applied_index)
         self.__settle_members()

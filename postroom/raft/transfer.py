@@ -19,15 +19,15 @@ from __future__ import annotations
 from pysyncobj.node import Node
 
 from postroom.raft.messages import TimeoutNow
-from postroom.raft.replication import Feeding
+from postroom.raft.replication import LeaderReplication
 from postroom.raft.state_machine import NodeId
 from postroom.raft.syncobj_core import LEADER, Core
 
 
-class Transfer:
+class LeadershipTransfer:
     """The transfer of one group's leadership by its leader, at most one at a time."""
 
-    def __init__(self, core: Core, feeding: Feeding) -> None:
+    def __init__(self, core: Core, feeding: LeaderReplication) -> None:
         """Create it without a transfer under way."""
         self._core = core
         self._feeding = feeding

@@ -5,11 +5,9 @@
     Accounting(a/b/c, {n: 1})      sums of      a, a/b, a/b/c     n + 1 each
                                    posted to            a/b/c     n + 1
 
-Reading a sum reads one record. Each amount that is *posted* is noted once more, at the key itself.
-The sum of a prefix is therefore the sum of the notes of it and of all keys below it, and can be
-recounted (an audit does). A tree whose sums were begun by an earlier version, which noted nothing,
-goes on without
-notes: whether there are any is told by those of its first prefix.
+Whoever reads sums reads one record. What was *posted* is noted once more, at the key itself: so the
+sum of a prefix is what was posted to it and to all keys below it, and can be recounted (an audit
+does).
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 def accounting(ctx: Evaluation, request: Accounting) -> None:
-    """Evaluate ``Accounting``.
+    """``Accounting``.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -46,7 +44,7 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
 
 
 def prefixes(key: bytes) -> list[bytes]:
-    """Return ``key`` and its prefixes that end before a separator: ``a``, ``a/b``, ``a/b/c``."""
+    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
     found = []
     end = key.find(SEPARATOR)
     while end != -1:
@@ -59,7 +57,7 @@ def prefixes(key: bytes) -> list[bytes]:
 
 
 def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Add ``deltas`` to the sums of one prefix.
+    """Adds ``deltas`` to the sums of one prefix.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -82,15 +80,10 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
 
 def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Note that ``deltas`` are added to ``prefix`` itself, before :func:`add_metrics` does.
+    """Note that ``deltas`` are added to ``prefix`` itself.
 
     The notes of a prefix may leave 64 bits where its sum does not: they count modulo 2 ** 64.
     """
-    first = keys.posted_key(first_prefix(prefix))
-    if ctx.get(first) is None:
-        if ctx.get(keys.accounting_key(first_prefix(prefix))) is not None:
-            return
-        ctx.writes[first] = _encode({})
     key = keys.posted_key(prefix)
     posted = read_metrics(ctx.get(key))
     ctx.steps += 1 + len(deltas) // 4 + len(posted) // 16
@@ -101,13 +94,6 @@ def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
     ctx.grow(len(key) + len(stored))
 
 
-def first_prefix(prefix: bytes) -> bytes:
-    """Return the shortest prefix of ``prefix``."""
-    begins = len(prefix) - len(prefix.lstrip(SEPARATOR))
-    end = prefix.find(SEPARATOR, begins)
-    return prefix if end == -1 else prefix[:end]
-
-
 def read_metrics(stored: bytes | None) -> dict[str, int]:
-    """Return the sums in an accounting record."""
+    """The sums in an accounting record."""
     return {} if stored is None else _sums.decode(stored)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from postroom.errors import CommitUnknown
 from postroom.kv.engine import BlockDamaged, WriteSet
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder, Proposal, Result
 from postroom.ranges.commit_waits import CommitWaits
@@ -86,9 +86,9 @@ class Answering:
             if waiting and is_commit:
                 self._commit_waits.answered(call)
 
-    def fail(self, proposal: Proposal, outcome: Outcome) -> None:
+    def fail(self, proposal: Proposal, outcome: ProposalOutcome) -> None:
         """Answer the calls of a proposal that has no effect, or whose outcome is unknown."""
-        unknown = outcome is Outcome.UNKNOWN
+        unknown = outcome is ProposalOutcome.UNKNOWN
         for call, _, error in proposal.results:
             if error is not None or not unknown:
                 call.complete(None, self.not_leaseholder())

@@ -104,7 +104,7 @@ class BulkReads:
             keys.u64(request.after),
             keys.u64(max(request.after, request.first_after)),
         )
-        room = columns.Room(page_bytes(request.bytes_max), limits.TURN_STEPS_MAX)
+        room = columns.PageLimits(page_bytes(request.bytes_max), limits.TURN_STEPS_MAX)
         read = columns.changes if request.changes else columns.as_of
         rows = read(view, bounds, room)
         view.steps += rows.steps

@@ -63,7 +63,6 @@ _KEY: Final = attrgetter("key")
 
 INTEGER: Final = struct.Struct(">q")
 _INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
-_SMALL: Final = b"\x00\xff"
 """The first byte of the 8 bytes of a number between -2^56 and 2^56."""
 
 _encode = msgspec.msgpack.encode
@@ -126,16 +125,14 @@ def increment(ctx: Evaluation, request: Increment) -> int:
 def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
     """Return the integer in the bytes stored at ``key``.
 
-    Stores of earlier versions hold counters as plain values of 8 bytes, and applications without a
-    codec may put such bytes themselves: they are integers too, and stay so once incremented.
-    Where a codec packs the values (``packed``), 8 bytes may be anything. There, only those that
-    begin with 00 or FF count, which is any number below 2^56 either way: neither MessagePack nor
-    JSON packs anything into 8 bytes that begin so.
+    Applications without a codec may put 8 bytes themselves: they are integers too, and stay so once
+    incremented. Where a codec packs the values (``packed``), only an integer that ``Increment``
+    has stored counts.
 
     Raises:
         WrongType: they are none.
     """
-    if len(stored) != INTEGER.size or (packed and not integer and stored[0] not in _SMALL):
+    if len(stored) != INTEGER.size or (packed and not integer):
         raise _no_integer(key, stored)
     number: int = INTEGER.unpack(stored)[0]
     return number

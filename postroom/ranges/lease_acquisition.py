@@ -25,7 +25,7 @@ from enum import IntEnum, auto
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Host
@@ -79,7 +79,7 @@ TRANSITIONS: Final = MappingProxyType({
 class LeaseOwner(Protocol):
     """The replica, as this module sees it."""
 
-    group: Group
+    group: RaftGroup
 
     def propose_lease(
         self, lease: leases.RangeLease, after: Callable[[], None], until: float

@@ -14,7 +14,7 @@ is bound when the node is admitted. Then only the node itself, as long as it has
 administrator gives it another one::
 
     none ── BindKey: what it shows ──▶ bound ── AdmitNode(next_fingerprint) ──▶ bound, next known
-    (of before, or without TLS)         ▲  ▲                                           │
+    (found without TLS)                 ▲  ▲                                           │
                               RebindNode┘  └────── BindKey: it shows the next one ─────┘
 
 The record says what is wanted. Making the consensus group so is the affair of the leaseholder's

@@ -6,7 +6,7 @@ that each question halves what is left, and into the next eight bytes where one 
 enough. The cut then moves to the next user key that is there: what belongs to a key stays together.
 
 Sizes are estimates: of tables the engine's own, of what is in no table yet after a sample of the
-last writes (:mod:`postroom.kv.unflushed`). A cut that is off makes parts uneven; nothing else
+last writes (:mod:`postroom.kv.memtable_sample`). A cut that is off makes parts uneven; nothing else
 depends on it.
 """
 
@@ -27,7 +27,7 @@ Sizes = Callable[[bytes], int]
 """About how many bytes lie before an engine key."""
 
 
-def cuts(engine: Engine, span: keys.Span, part_bytes: int) -> Iterator[bytes | int]:
+def cuts(engine: Engine, span: keys.KeySpan, part_bytes: int) -> Iterator[bytes | int]:
     """User keys at which the span can be cut, in order; between them, the number of steps that it
     took to find the next one.
     """

@@ -41,8 +41,8 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
-from postroom.raft.group import Group
-from postroom.raft.outcome import Outcome
+from postroom.raft.group import RaftGroup
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
@@ -126,7 +126,7 @@ class Replica:
         self._stored = stored
         self._clock = clock
         self._host = host
-        self.group: Group
+        self.group: RaftGroup
         self.failed: Error | None = None
         self._proposal: Proposal | None = None
         self._unwritten: Proposal | None = None
@@ -428,12 +428,12 @@ class Replica:
         self.reads.proposal_started(proposal.command.writes)
         self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
 
-    def _ended(self, outcome: Outcome) -> None:
+    def _ended(self, outcome: ProposalOutcome) -> None:
         """Answer the calls of the proposal, which is applied, void, or of unknown outcome."""
         proposal = self._proposal
         assert proposal is not None
         writes = proposal.command.writes
-        applied = outcome is Outcome.APPLIED and not proposal.rejected
+        applied = outcome is ProposalOutcome.APPLIED and not proposal.rejected
         if applied:
             # First of all: a thread that reads beside us takes cached values once nothing is in
             # flight.

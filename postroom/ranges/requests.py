@@ -221,8 +221,8 @@ class Increment(
     Attributes:
         key: up to 8 KiB.
         by: a 64-bit integer; a negative one subtracts.
-        packed: whether values are packed by a codec, so that 8 bytes that are not known to be an
-            integer may be anything (see ``evaluators.number_in``): for layers on top.
+        packed: whether values are packed by a codec, so that 8 bytes that no ``Increment`` has
+            stored are no integer (see ``evaluators.number_in``): for layers on top.
     """
 
     key: Key

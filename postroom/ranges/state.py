@@ -35,7 +35,7 @@ from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.snapshot import StateSnapshot
 from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied, read_applied
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease import LeaseHolder
@@ -159,7 +159,7 @@ class RangeState:
             return decoding.decoded
         return decode_command(command)
 
-    def open_snapshot(self) -> Snapshot:
+    def open_snapshot(self) -> StateSnapshot:
         """Return the range as it is applied, for a member that lags."""
         return open_snapshot(self._stored, self._range_id)
 
@@ -214,19 +214,19 @@ class _CommandDecoding:
 # --- snapshots
 
 
-def spans(range_id: int) -> list[keys.Span]:
+def spans(range_id: int) -> list[keys.KeySpan]:
     """Return the spans of the engine keys of the range that covers everything."""
     metadata = keys.RANGE + keys.u64(range_id)
     return [
-        keys.Span(metadata, keys.after_prefix(metadata)),
-        keys.Span(keys.TRANSACTION, keys.DATA_END),
+        keys.KeySpan(metadata, keys.after_prefix(metadata)),
+        keys.KeySpan(keys.TRANSACTION, keys.DATA_END),
     ]
 
 
-def open_snapshot(engine: Engine, range_id: int) -> Snapshot:
+def open_snapshot(engine: Engine, range_id: int) -> StateSnapshot:
     """Return the range as the engine holds it, with the index that it says is applied."""
     frozen = engine.snapshot()
-    return Snapshot(read_applied(frozen, range_id).index, _SnapshotChunks(frozen, range_id))
+    return StateSnapshot(read_applied(frozen, range_id).index, _SnapshotChunks(frozen, range_id))
 
 
 class _SnapshotChunks:
@@ -280,8 +280,8 @@ def is_chunk(range_id: int, data: bytes) -> bool:
 def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
     """Yield the writes that replace the range by that of ``chunks``, one after the other."""
     metadata, content = spans(range_id)
-    records = keys.Span(keys.record_key(range_id, ""), metadata.upper)
-    for span in (keys.Span(metadata.lower, records.lower), content):
+    records = keys.KeySpan(keys.record_key(range_id, ""), metadata.upper)
+    for span in (keys.KeySpan(metadata.lower, records.lower), content):
         yield from _removals(stored, span)
     outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
@@ -299,7 +299,7 @@ def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[
         yield piece
 
 
-def _removals(stored: Reader, span: keys.Span) -> Iterator[WriteSet]:
+def _removals(stored: Reader, span: keys.KeySpan) -> Iterator[WriteSet]:
     """Yield deletions of the keys of ``span``, a piece at a time.
 
     Keys that are gone are not stepped over again.

@@ -87,7 +87,7 @@ class DiskGuard:
             self.look_at = now
         refusal = self._reserve.refusal(space)
         if refusal is not None and not self.refused and self._writer.storage is not None:
-            self._writer.storage.room.make_spare(space.free_bytes)
+            self._writer.storage.space.make_spare(space.free_bytes)
         self.refused = "" if refusal is None else str(refusal.error)
         node.replicas.refuse(refusal)
         self._reserve.tell_full(space.full)
@@ -101,25 +101,25 @@ class DiskGuard:
         node, storage = self._node, self._writer.storage
         free, before = node.engine.free_bytes(), self._measured
         if storage is not None and free < self._hold_bytes:
-            storage.room.hold(free)
-        full = storage is not None and bool(storage.room.full)
+            storage.space.hold(free)
+        full = storage is not None and bool(storage.space.full)
         if now >= self._measure_at or before.free_bytes - free > self._step_bytes:
             self._measure_at = now + MEASURE_SECONDS
             before = self._measured = Space(free, node.engine.working_bytes())
         working = before.working_bytes
         if storage is not None and full and now >= self._try_at and free > self._hold_bytes + max(
-            working // 2, 2 * storage.room.kept_bytes()
+            working // 2, 2 * storage.space.kept_bytes()
         ):  # fmt: skip
             self._try_at = now + self._try_pause
             self._try_pause = min(2 * self._try_pause, TRY_SECONDS_LAST)
             self._open_again()
         space = Space(free, working)
-        if storage is None or not storage.room.full:
+        if storage is None or not storage.space.full:
             if not self.refused:
                 self._try_pause = TRY_SECONDS_FIRST
             return space
         return space._replace(
-            full=storage.room.full, takes_deletions=storage.room.takes_deletions()
+            full=storage.space.full, takes_deletions=storage.space.takes_deletions()
         )
 
     def _open_again(self) -> None:
@@ -142,7 +142,7 @@ class DiskGuard:
             self._compacted_at = now
         elif now >= self._compacted_at + COMPACT_SECONDS:
             self._compacted_at = now
-            storage.room.compact()
+            storage.space.compact()
 
     def _hand_over(self, now: float) -> None:
         """Have another node lead if there is no room here; rarely, if no node has any."""

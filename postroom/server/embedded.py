@@ -17,7 +17,7 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.values import Status, position_infos, service_infos, storage_info
-from postroom.kv.clock import Clock, SystemClock, Timestamp
+from postroom.kv.clock import SystemClock, TimeSource, Timestamp
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
 from postroom.kv.memory import MemoryEngine
@@ -94,7 +94,7 @@ def _open_engine(
 def _open_node(
     path: str | Path,
     options: NodeOptions,
-    clock: Clock,
+    clock: TimeSource,
     randomness: random.Random,
     files: _Files,
 ) -> Node:
@@ -262,7 +262,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
 
 
 def open_in_memory(
-    clock: Clock, randomness: random.Random, codec: str | Codec | None
+    clock: TimeSource, randomness: random.Random, codec: str | Codec | None
 ) -> blocking.Database:
     """Open a store in memory with a clock other than the system's, for tests of applications."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
@@ -273,7 +273,7 @@ def open_in_memory(
 
 
 def open_in_memory_async(
-    clock: Clock, randomness: random.Random, codec: str | Codec | None
+    clock: TimeSource, randomness: random.Random, codec: str | Codec | None
 ) -> asynchronous.Database:
     """Open a store in memory, for asyncio: the node runs on the running event loop."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
@@ -282,7 +282,7 @@ def open_in_memory_async(
     return asynchronous.Database(driver, values, _StatusReader(driver, MEMORY), driver.close)
 
 
-def _node_in_memory(clock: Clock, randomness: random.Random) -> Node:
+def _node_in_memory(clock: TimeSource, randomness: random.Random) -> Node:
     options = _options("none", GC_TTL_SECONDS, DISK_RESERVE_BYTES, MEMORY_BYTES)
     return _open_node(MEMORY, options, clock, randomness, _Files(True, None, None))
 

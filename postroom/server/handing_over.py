@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.replica import Replica
 from postroom.server.tasks import Pending, Tasks
@@ -45,7 +45,7 @@ class HandingOver:
         self._time_out = Pending()
 
     @property
-    def _group(self) -> Group:
+    def _group(self) -> RaftGroup:
         return self._replica.group
 
     def begin(self, to: NodeId | None = None) -> Pending:

@@ -15,8 +15,6 @@ No node leaves if those that keep up would be no majority then: the group could 
 more, perhaps not even on that change (etcd's strict reconfiguration check). A leader that is to
 leave hands over first, to a node that is to stay, and its successor does the rest.
 
-While a member of the group is of a version that cannot read joint members, joining nodes are
-counted first, and leaving ones removed afterwards; a leaving node that is silent is removed first.
 The service runs on the leaseholder only, and sleeps while there is nothing to change.
 """
 
@@ -28,9 +26,9 @@ from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import MEMBERS_MAX, VOTERS_MAX
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
 
@@ -57,7 +55,7 @@ class MembershipHost(Protocol):
     def node_id(self) -> int:
         """Return this node's id."""
 
-    def change_members(self, change: Change) -> Awaitable[Outcome]:
+    def change_members(self, change: Change) -> Awaitable[ProposalOutcome]:
         """Have the range's group change, and answer how that ended."""
 
     def upkeep(self, request: Any) -> Awaitable[Any]:
@@ -76,11 +74,12 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: Group, changed: Signal) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: Signal) -> None:
         self._node = node
         self._group = group
         self._changed = changed
         self._told: set[NodeId] = set()
+        self._logged: tuple[Change, ProposalOutcome] | None = None
 
     async def run(self) -> None:
         """Make changes, for ever."""
@@ -98,7 +97,9 @@ class MembershipService:
         change = self._next_change(nodes)
         if change is not None:
             outcome = await self._node.change_members(change)
-            _log.info("%s: %s", change, outcome.value)
+            if (change, outcome) != self._logged:
+                self._logged = (change, outcome)
+                _log.info("%s: %s", change, outcome.value)
             return False
         if self._retires_itself(nodes) and not self._is_feeding(nodes):
             successor = self._successor(nodes)
@@ -123,8 +124,7 @@ class MembershipService:
         wanted = _wanted(nodes)
         leaving = (voters | learners) - set(wanted)
         # Three of four voters must live, two of three: without a silent one that is easier.
-        is_easier = len(voters) % 2 == 0 or not group.may_replace
-        if is_easier and (removal := self._removal(self._silent(leaving))):
+        if len(voters) % 2 == 0 and (removal := self._removal(self._silent(leaving))):
             return removal
         for member in wanted:
             is_new = member not in voters and member not in learners
@@ -138,7 +138,7 @@ class MembershipService:
     def _count(self, joining: NodeId, leaving: set[NodeId], nodes: Nodes) -> Change | None:
         """Return the change that makes ``joining`` a voter, perhaps in a leaving one's place."""
         others = leaving - {self._node.node_id}
-        if others and self._group.may_replace:
+        if others:
             silent = self._silent(others)
             return self._replacement(min(silent or others), joining)
         if leaving - others and self._successor(nodes) is not None:
@@ -220,7 +220,7 @@ class MembershipService:
         return not any(node.retired for node in nodes.nodes if node not in gone)
 
 
-def has_joined(node_id: NodeId, group: Group, nodes: Nodes) -> bool:
+def has_joined(node_id: NodeId, group: RaftGroup, nodes: Nodes) -> bool:
     """Return whether a node has its intended place in the group, as far as it knows.
 
     That is the place of a voter, when no replacement is under way; or of a learner, if enough

@@ -32,14 +32,14 @@ import msgspec
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
 from postroom.kv.budget import Budget
-from postroom.kv.clock import Clock, HybridLogicalClock
+from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.raft.consensus import Consensus
-from postroom.raft.group import Group
+from postroom.raft.group import RaftGroup
 from postroom.raft.membership import Change
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
@@ -55,7 +55,7 @@ from postroom.server.handing_over import HandingOver
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
-from postroom.server.store import FORMAT_VERSION, StoreRecord, interrupted, open_store, stopped_by
+from postroom.server.store import StoreRecord, interrupted, open_store, stopped_by
 from postroom.server.tasks import Pending, Tasks
 from postroom.server.turn_writer import TurnWriter
 
@@ -126,7 +126,7 @@ class Node:
     def __init__(
         self,
         engine: Engine,
-        clock: Clock,
+        clock: TimeSource,
         randomness: random.Random,
         transport: Transport,
         options: NodeOptions,
@@ -183,7 +183,7 @@ class Node:
         return self.replicas.by_id(RANGE_ID)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> RaftGroup:
         """Return the consensus group that this node is, or is to be, a member of."""
         return self.replicas.by_id(RANGE_ID).group
 
@@ -260,12 +260,12 @@ class Node:
         """Return the node's description of itself, without asking others."""
         return describe(self)
 
-    async def change_members(self, change: Change) -> Outcome:
+    async def change_members(self, change: Change) -> ProposalOutcome:
         """Change the range's group by one member, and answer how that ended."""
         ended = Pending()
         self.group.change_members(change, ended.complete)
         self.wake(urgent=True)
-        outcome: Outcome = await ended
+        outcome: ProposalOutcome = await ended
         return outcome
 
     def hand_over(self, to: NodeId | None = None) -> Pending:
@@ -452,4 +452,4 @@ class Node:
         return self.failed is None and self._writer.store_ceiling(ceiling)
 
 
-__all__ = ["FORMAT_VERSION", "RANGE_ID", "Node", "NodeOptions", "StoreRecord"]
+__all__ = ["RANGE_ID", "Node", "NodeOptions", "StoreRecord"]

@@ -12,7 +12,6 @@ import random  # noqa: TID251 - passed in, as an instance
 from pathlib import Path
 from typing import Final
 
-from postroom.kv.beside import StateThread
 from postroom.kv.budget import Budget
 from postroom.kv.engine import Engine, EngineFailed
 from postroom.kv.engine_file import EngineName
@@ -20,7 +19,8 @@ from postroom.kv.folder import explain
 from postroom.kv.log.device import FolderDevice
 from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.opening import open_engine, open_to_read
-from postroom.kv.reopening import Reopening
+from postroom.kv.reopening import ReopeningEngine
+from postroom.kv.state_writer import StateWriterThread
 from postroom.kv.storage import Storage
 from postroom.limits import LOG_SEGMENT_BYTES, MEMORY_BYTES
 from postroom.server.store import stopped_by
@@ -43,7 +43,7 @@ def open_storage(
 ) -> Storage:
     """Open the storage in ``folder``, or make it if there is none.
 
-    A storage of an earlier format is converted.
+    A storage of an older format that is read gets the newest one.
 
     Args:
         folder: the folder of the node.
@@ -60,7 +60,7 @@ def open_storage(
             opened.
     """
     budget = Budget(memory_bytes)
-    engine = Reopening(
+    engine = ReopeningEngine(
         lambda: open_engine(folder, engine_name, create=create, replays=True, budget=budget),
         lambda: open_to_read(folder, budget),
     )
@@ -72,7 +72,7 @@ def open_storage(
             device,
             lambda: randomness.randbytes(LOG_ID_BYTES),
             segment_bytes=segment_bytes or _fitting(engine),
-            beside=StateThread(),
+            writer=StateWriterThread(),
         )
     except BaseException as error:
         if device is not None:

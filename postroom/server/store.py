@@ -1,35 +1,32 @@
 """The identity of a store: the first record in its folder, with its ids and its format.
 
-A folder is a store from the moment that this record is durable. A database without it, or in
-another format, is left alone.
+A folder is a store from the moment that this record is durable. A database without it, or in a
+format that this version does not read, is left alone.
 """
 
 from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import msgspec
 
-from postroom.errors import StoreCorrupted, Unavailable, VersionMismatch
+from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed
+from postroom.kv.marker import FORMAT_NAME, FORMAT_VERSION, check_format, unreadable
 
-FORMAT_VERSION: Final = 2
-"""The number of the format.
-
-Version 1 had no log of its own (:mod:`postroom.kv.storage`), and no kind of its own for the value
-that ``Increment`` writes.
-"""
-FORMAT_VERSIONS_READ: Final = (1, 2)
-"""The formats that can be opened. A store of format 1 becomes one of format 2; its data stays."""
 STORE_KEY: Final = keys.store_key("store")
 
-T = TypeVar("T")
 
+class StoreRecord(msgspec.Struct, frozen=True, array_like=True, tag=FORMAT_NAME):
+    """The identity of a store, and its format.
 
-class StoreRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The identity of a store, and its format."""
+    Attributes:
+        format_version: the number of the format (:mod:`postroom.kv.marker`).
+        cluster_id: 16 random bytes.
+        node_id: the number of the node.
+    """
 
     format_version: int
     cluster_id: bytes
@@ -66,23 +63,11 @@ def read_store(engine: Engine) -> StoreRecord | None:
     stored = engine.get(STORE_KEY)
     if stored is None:
         return None
-    version = _decoded(stored, list[Any])[0]
-    if version not in FORMAT_VERSIONS_READ:
-        raise VersionMismatch(
-            f"the store is written in format {version}, this version of Postroom knows "
-            f"{FORMAT_VERSION}; nothing was changed: open it with a version that knows its format"
-        )
-    return _decoded(stored, StoreRecord)
-
-
-def _decoded(stored: bytes, kind: type[T]) -> T:
+    check_format(stored)
     try:
-        return msgspec.msgpack.decode(stored, type=kind)
+        return msgspec.msgpack.decode(stored, type=StoreRecord)
     except msgspec.MsgspecError as error:
-        raise StoreCorrupted(
-            f"the record that says what this store is cannot be read ({error}); nothing was "
-            "changed: restore a backup"
-        ) from error
+        raise unreadable(f" ({error})") from error
 
 
 def check_empty(engine: Engine) -> None:

@@ -103,7 +103,7 @@ def test_entries_that_are_none(
 
 _MANY = 1_000_000
 _LEASED = keys.RANGE + keys.QUEUES + keys.u32(1) + keys.LEASED
-_HELD = b"\x97" + b"".join(map(msgspec.msgpack.encode, ["holding", b"", 0, 0, b"", 0]))
+_HELD = b"\x96" + b"".join(map(msgspec.msgpack.encode, [b"", 0, 0, b"", 0]))
 _WINNER = msgspec.msgpack.encode([b"a" * 16, 1])
 _ENTRY = msgspec.msgpack.encode([b"", "", b"", b"", 0, 0])
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.raft.frame_shape import Shape
-from postroom.raft.intake import Intake
+from postroom.raft.frame_shape import FrameShape
+from postroom.raft.intake import FrameIntake
 from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -100,7 +100,7 @@ def test_a_frame_of_too_many_items_takes_no_memory_and_no_turn(cluster: Cluster,
 def test_a_short_frame_takes_little_memory(kind: str, size: int) -> None:
     frame = HOSTILE[kind](size)
     with memory_below(max(8 * len(frame), 4 * MIB)):
-        taken = list(Intake(_Arrived([(1, frame)])).take())
+        taken = list(FrameIntake(_Arrived([(1, frame)])).take())
     assert len(taken) <= 1
 
 
@@ -125,7 +125,7 @@ def test_what_a_turn_takes_in_is_bounded_and_nothing_is_lost() -> None:
     few = encode_frame([(RANGE_ID, TimeoutNow(1))])
     long = encode_frame([(RANGE_ID, Append(1, 0, 0, 0, 0, ((1, NOOP),) * 16_000))] * 1)
     arrived = [(1, few)] * 1000 + [(2, long)] * 4 + [(1, few)] * 1000
-    intake, taken, turns = Intake(_Arrived(arrived[:])), [], 0
+    intake, taken, turns = FrameIntake(_Arrived(arrived[:])), [], 0
     while len(taken) < len(arrived):
         before = len(taken)
         taken += [(sender, frame) for sender, frame, _ in intake.take()]
@@ -161,7 +161,7 @@ def is_taken(envelopes: list[Envelope]) -> bool:
     """Whether a node takes each frame that another one makes of ``envelopes``."""
     said: list[Envelope] = []
     for part in frames_of(envelopes):
-        intake = Intake(_Arrived([(1, encode_frame(part))]))
+        intake = FrameIntake(_Arrived([(1, encode_frame(part))]))
         found: list[Any] = []
         while not found or intake.waits:
             found += intake.take()
@@ -205,7 +205,7 @@ def test_a_leader_that_feeds_many_short_entries_sends_what_is_taken() -> None:
     """Also one of an earlier version, which sent a mebibyte of entries, whatever their number."""
     limit = limits.APPENDED_ENTRIES_MAX
     assert decode_frame(encode_frame([(1, append(limit, 1))]))[0] is not None
-    assert Shape(frame := encode_frame([(1, append(limit, 64))])).go_on(2**40)
+    assert FrameShape(frame := encode_frame([(1, append(limit, 64))])).go_on(2**40)
     assert decode_frame(frame)[0] is not None
     assert limit >= RaftOptions().log_entries_max * RaftOptions().log_catching_up_factor
 
@@ -214,7 +214,7 @@ def test_going_over_an_honest_frame_makes_nothing() -> None:
     frame = encode_frame([(1, append(1, LARGEST))])
     tracemalloc.start()
     try:
-        shape = Shape(frame)
+        shape = FrameShape(frame)
         assert shape.go_on(100) > 50, "a large entry is a few headers"
         assert tracemalloc.get_traced_memory()[1] < 100_000
     finally:
@@ -242,12 +242,12 @@ def count_of(value: object) -> int:
 @given(_VALUES, st.integers(1, 7), st.integers(0, 1000))
 def test_a_shape_is_that_of_the_frame(value: object, share: int, cut: int) -> None:
     packed = msgspec.msgpack.encode(value)
-    shape = Shape(packed)
+    shape = FrameShape(packed)
     while not shape.go_on(share):
         pass
     assert (shape.fault, shape.items) == ("", count_of(value))
     for wrong in (packed[:-1], packed + b"\x00", packed[:cut]):
-        shape = Shape(wrong)
+        shape = FrameShape(wrong)
         while not shape.go_on(share):
             pass
         assert bool(shape.fault) == (wrong != packed)
@@ -257,7 +257,7 @@ def test_a_shape_is_that_of_the_frame(value: object, share: int, cut: int) -> No
 def test_whatever_comes_is_gone_over_to_its_end(seed: int) -> None:
     random = Random(seed)
     for _ in range(200):
-        shape = Shape(random.randbytes(random.randrange(1, 2000)))
+        shape = FrameShape(random.randbytes(random.randrange(1, 2000)))
         for _ in range(10_000):
             if shape.go_on(random.choice([1, 5, 1000])):
                 break

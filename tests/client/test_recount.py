@@ -11,7 +11,6 @@ import postroom
 from postroom import limits
 from postroom.client import bulk
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.kv import keys
 from postroom.messaging import recount
 from postroom.messaging.recount_requests import Beside, Place
 from postroom.ranges import accounting
@@ -230,17 +229,6 @@ def test_sums_follow_from_what_was_posted(db: postroom.Database) -> None:
     assert sums(db, "posted")[b"a/b/c"] == {"n": 6}
     assert recounted(db) == sums(db, "sum")
     assert sums(db, "sum")[b"a"] == {"n": 113, "m": 2}
-
-
-def test_below_sums_of_an_earlier_version_nothing_is_noted(store: Store) -> None:
-    db = store.db
-    post(db, (b"old/a", {"n": 1}))
-    for key in (b"old", b"old/a"):  # as that version has left them
-        store.engine.write({keys.posted_key(key): None}, sync=True)
-    store.restart()
-    post(db, (b"old/a", {"n": 1}), (b"old/b", {"n": 1}), (b"new/a", {"n": 1}))
-    assert set(sums(db, "posted")) == {b"new", b"new/a"}
-    assert sums(db, "sum")[b"old"] == {"n": 3}
 
 
 def test_what_was_posted_may_leave_64_bits_where_the_sum_does_not(store: Store) -> None:

@@ -230,11 +230,13 @@ class ClusterProcesses:
         for node in self.nodes:
             node.wait_ready()
 
-    def join(self) -> NodeProcess:
-        """One more node, which knows the address of the first one that runs."""
+    def join(self, *, wait: bool = True) -> NodeProcess:
+        """Start one more node, which knows the address of the first one that runs."""
         through = next(node for node in self.nodes if node.runs)
         node = self._add(len(self.nodes) + 1, through.address)
-        node.restart()
+        node.start()
+        if wait:
+            node.wait_ready()
         return node
 
     def _add(self, number: int, join: str) -> NodeProcess:

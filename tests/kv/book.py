@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from random import Random  # noqa: TID251 - made from a seed
 
 from postroom.kv import keys
-from postroom.kv.beside import Beside, InOrder
 from postroom.kv.engine import WriteSet
-from postroom.kv.held import Held
 from postroom.kv.log.device import Device
+from postroom.kv.log_retention import RetainedLog
 from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.state_writer import InlineStateWriter, StateWriter
 from postroom.kv.storage import Storage
 
 SEGMENT_BYTES = 64 * 1024
@@ -33,7 +33,7 @@ class Groups:
         self.entries: dict[int, dict[int, bytes]] = {}
         self.bases: dict[int, int] = {}
 
-    def __call__(self) -> Iterable[Held]:
+    def __call__(self) -> Iterable[RetainedLog]:
         for group, entries in self.entries.items():
             base, last = self.bases.get(group, 0), max(entries, default=0)
 
@@ -42,7 +42,7 @@ class Groups:
             ) -> Iterable[tuple[int, bytes]]:
                 return [(i, v) for i, v in entries.items() if first <= i <= last and i > base]
 
-            yield Held(keys.raft_log_prefix(group) + b"l", base, 1, max(last, base), values)
+            yield RetainedLog(keys.raft_log_prefix(group) + b"l", base, 1, max(last, base), values)
 
 
 class Book:
@@ -53,12 +53,12 @@ class Book:
         device: Callable[[MemoryDisk], Device] | None = None,
         segment: int = SEGMENT_BYTES,
         gathered: int = 0,
-        beside: Callable[[], Beside] = InOrder,
+        writer: Callable[[], StateWriter] = InlineStateWriter,
     ) -> None:
         self.disk = MemoryDisk()
         self.segment = segment
         self.gathered = gathered
-        self.beside = beside
+        self.writer = writer
         self.device = device or (lambda disk: disk.log)
         self.groups = Groups()
         self.open()
@@ -68,7 +68,7 @@ class Book:
         try:
             self.storage = Storage.open(
                 engine, self.device(self.disk), lambda: b"i" * 16, segment_bytes=self.segment,
-                gathered_keys_max=self.gathered, beside=self.beside(),
+                gathered_keys_max=self.gathered, writer=self.writer(),
             )  # fmt: skip
         except BaseException:
             engine.close()

@@ -62,7 +62,7 @@ def test_pages_hold_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(columns, "_BLOCK", random.choice([2, 8, 1024]))
     writes, known = drawn(random)
     engine, at, after = engine_of(writes), random.choice([10, 40]), random.choice([0, 5])
-    room = columns.Room(random.choice([1, 50, 500, 1 << 20]), random.choice([1, 2, 7, 8192]))
+    room = columns.PageLimits(random.choice([1, 50, 500, 1 << 20]), random.choice([1, 2, 7, 8192]))
     start: bytes | None = b""
     found: list[Row] = []
     while start is not None:
@@ -83,7 +83,7 @@ def test_keys_with_much_beside_them_are_passed_in_few_steps() -> None:
         for number in range(5000):
             writes[head[:-1] + keys.INBOX + keys.u64(number)] = b""
     bounds = columns.Bounds(b"", None, keys.u64(2))
-    page = columns.as_of(engine_of(writes), bounds, columns.Room(1 << 20, 8192))
+    page = columns.as_of(engine_of(writes), bounds, columns.PageLimits(1 << 20, 8192))
     assert page.keys == [b"a", b"b", b"c"]
     assert page.steps < 100
 
@@ -103,6 +103,6 @@ def test_a_page_holds_no_more_values_than_it_has_room_for() -> None:
                 visited.append(pair)
                 yield pair
 
-    page = columns.as_of(Counting(), bounds, columns.Room(5000, 8192))  # type: ignore[arg-type]
+    page = columns.as_of(Counting(), bounds, columns.PageLimits(5000, 8192))  # type: ignore[arg-type]
     assert len(page.keys) == 5
     assert len(visited) <= 6

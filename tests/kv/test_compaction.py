@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.beside import InOrder, StateThread
 from postroom.kv.compaction import (
     BYTES_A_DELETION,
     PART_BYTES,
@@ -25,6 +24,7 @@ from postroom.kv.compaction import (
 from postroom.kv.engine import WriteSet
 from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryEngine
+from postroom.kv.state_writer import InlineStateWriter, StateWriterThread
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 ENOUGH = 2 * SAMPLES_MIN * STRIDE
@@ -62,7 +62,9 @@ class Background:
         self.engine = Sized(bytes_a_number)
         self.tombstones = Tombstones()
         self.now = 100.0
-        self.compaction = Compaction(self.engine, self.tombstones, InOrder(), lambda: self.now)
+        self.compaction = Compaction(
+            self.engine, self.tombstones, InlineStateWriter(), lambda: self.now
+        )
 
     def turns(self, seconds: float) -> list[tuple[bytes, bytes]]:
         """What is compacted within ``seconds`` from now."""
@@ -173,8 +175,8 @@ PAIRS = 40_000
 def gathering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gathering]:
     """An engine on disk in which ``PAIRS`` pairs were written, and deleted again."""
     engine: Any = OnDisk(request.param).open(tmp_path)
-    beside = StateThread()
-    gathered = Gathering(engine, 1000, lambda _: None, beside)
+    writer = StateWriterThread()
+    gathered = Gathering(engine, 1000, lambda _: None, writer)
     source = random.Random(1)
     for first in range(0, PAIRS, 1000):
         gathered.write(
@@ -186,7 +188,7 @@ def gathering(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Gather
         gathered.write(deletions(first, 1000), sync=False)
     gathered.write({name(PAIRS): b"behind"}, sync=False)
     yield gathered
-    beside.close()
+    writer.close()
     engine.close()
 
 
@@ -194,7 +196,7 @@ def test_what_was_deleted_is_gone_from_the_disk(gathering: Gathering) -> None:
     before = gathering.approximate_bytes(name(0), name(PAIRS))
     assert before > PAIRS * 50
     _compact(gathering)
-    gathering._beside.close()  # waits for it
+    gathering._writer.close()  # waits for it
     assert gathering.approximate_bytes(name(0), name(PAIRS)) < before / 10
     assert [key for key, _ in gathering.iterate(name(0), keys.DATA_END)] == [name(PAIRS)]
 

@@ -80,15 +80,17 @@ def test_the_asyncio_form_chooses_too(tmp_path: Path, engine: EngineName) -> Non
 
 
 @pytest.mark.parametrize("engine", INSTALLED)
-def test_a_folder_from_before_the_file_is_told_by_its_files(
-    tmp_path: Path, engine: EngineName
-) -> None:
-    written_by(engine, tmp_path)
+def test_a_folder_without_the_file_is_refused(tmp_path: Path, engine: EngineName) -> None:
+    before = written_by(engine, tmp_path)
     (tmp_path / ENGINE_FILE).unlink()
-    assert engine_of(tmp_path) == engine
+    for asked in (None, engine):
+        with pytest.raises(VersionMismatch, match=r"before 0\.2 wrote it.* Nothing was changed"):
+            postroom.open(tmp_path, engine=asked)
+    before.pop(ENGINE_FILE)
+    assert files(tmp_path) == before
+    (tmp_path / ENGINE_FILE).write_text(f"{engine}\n")
     with postroom.open(tmp_path) as db:
-        assert db.get(b"key") == engine.encode()
-    assert (tmp_path / ENGINE_FILE).read_text() == f"{engine}\n"
+        assert db.get(b"key") == engine.encode(), "the line in the message repairs it"
 
 
 def test_what_a_cut_start_left_binds_nobody(tmp_path: Path) -> None:

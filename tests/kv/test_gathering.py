@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import beside
-from postroom.kv.beside import Beside, InOrder, StateThread, Work
+from postroom.kv import state_writer
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import SMALL_TURNS, Gathering
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.state_writer import InlineStateWriter, StateWriter, StateWriterThread, Work
 from postroom.limits import GATHERED_BYTES_MAX
 
 KEYS_MAX = 8
@@ -26,11 +26,11 @@ KEYS_MAX = 8
 class State:
     """A state with something in it already."""
 
-    def __init__(self, beside: Beside | None = None) -> None:
+    def __init__(self, writer: StateWriter | None = None) -> None:
         self.disk = MemoryDisk()
         self.engine = MemoryEngine(self.disk)
         self.engine.write({b"a": b"old", b"c": b"old", b"e": b"old"}, sync=True)
-        self.gathering = Gathering(self.engine, KEYS_MAX, self.mark, beside or InOrder())
+        self.gathering = Gathering(self.engine, KEYS_MAX, self.mark, writer or InlineStateWriter())
         self.marks = 0
 
     def mark(self, writes: WriteSet) -> None:
@@ -131,8 +131,8 @@ def test_who_reads_elsewhere_writes_nothing() -> None:
 class SlowState(State):
     """Writing a batch into it takes until it is told to go on."""
 
-    def __init__(self, beside: Beside | None = None) -> None:
-        super().__init__(beside)
+    def __init__(self, writer: StateWriter | None = None) -> None:
+        super().__init__(writer)
         self.begun, self.goes_on = threading.Event(), threading.Event()
         self.write = self.engine.write
         self.engine.write = self.write_slowly  # type: ignore[method-assign]
@@ -187,7 +187,7 @@ class HandedOver:
     """A slow state whose batches a thread writes; the first of them is under way."""
 
     def __init__(self) -> None:
-        self.thread = StateThread()
+        self.thread = StateWriterThread()
         self.state = SlowState(self.thread)
         self.gathering = self.state.gathering
 
@@ -217,7 +217,7 @@ def test_who_hands_a_batch_over_does_not_wait_for_it() -> None:
         assert list(gathering.iterate(b"n", b"y")) == [(b"x", b"2")]
 
 
-class Counting(InOrder):
+class Counting(InlineStateWriter):
     """Counts what it is given to do."""
 
     started = 0
@@ -229,26 +229,26 @@ class Counting(InOrder):
 
 def test_a_batch_of_many_small_turns_is_written_at_once() -> None:
     """Each of them would wake the thread that writes it, in vain."""
-    beside = Counting()
-    gathering = State(beside).gathering
+    writer = Counting()
+    gathering = State(writer).gathering
     for _ in range(SMALL_TURNS):
         gathering.add({b"c": b"1"})
     gathering.hand_over()
-    assert (beside.started, gathering.get(b"c")) == (0, b"1")
+    assert (writer.started, gathering.get(b"c")) == (0, b"1")
     for _ in range(SMALL_TURNS - 1):
         gathering.add({b"c": b"2"})
     gathering.hand_over()
-    assert (beside.started, gathering.get(b"c")) == (1, b"2")
+    assert (writer.started, gathering.get(b"c")) == (1, b"2")
     large = bytes(GATHERED_BYTES_MAX // SMALL_TURNS + 1)
     for _ in range(SMALL_TURNS):
         gathering.add({b"c": large})
     gathering.hand_over()
-    assert (beside.started, gathering.get(b"c")) == (2, large), "that takes the engine long"
+    assert (writer.started, gathering.get(b"c")) == (2, large), "that takes the engine long"
     for _ in range(SMALL_TURNS):
         gathering.add({b"c": b"3"})
     gathering.add({b"%d" % number: b"4" for number in range(KEYS_MAX + 1)})
     gathering.hand_over()
-    assert (beside.started, gathering.get(b"0")) == (3, b"4"), "and so does that"
+    assert (writer.started, gathering.get(b"0")) == (3, b"4"), "and so does that"
 
 
 def test_the_next_batch_waits_for_the_one_before() -> None:
@@ -320,7 +320,7 @@ def test_of_a_batch_that_failed_nothing_is_forgotten(reverse: bool) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_it_reads_as_a_dictionary_does(seed: int) -> None:
     """Random turns, reads and flushes, against what a dictionary holds."""
-    thread = StateThread()
+    thread = StateWriterThread()
     random, state = Random(seed), State(thread)
     model = state.written
     names = [b"%02d" % number for number in range(30)]
@@ -363,7 +363,7 @@ def interrupted(act: Callable[[], object], lines: int) -> bool:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
         path = frame.f_code.co_filename
-        if not path.endswith(("kv/gathering.py", "kv/beside.py")):
+        if not path.endswith(("kv/gathering.py", "kv/state_writer.py")):
             return None
         # Leaving a block counts as its first line, but no interrupt comes between that and the end.
         if event == "line" and "with " not in linecache.getline(path, frame.f_lineno):
@@ -388,10 +388,10 @@ def test_an_interrupt_at_any_line_leaves_nothing_out(
     hands_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of who reads, or of who has the turn: what comes next, and with it the engine, has it all."""
-    monkeypatch.setattr(beside, "LOOKS_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(state_writer, "LOOKS_AGAIN_SECONDS", 0.001)
     lines, goes_on = 0, True
     while goes_on:
-        thread = StateThread()
+        thread = StateWriterThread()
         state = State(thread)
         gathering, model = state.gathering, state.written
         for value in (b"1", b"2", b"3"):

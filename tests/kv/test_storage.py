@@ -12,11 +12,11 @@ from typing import NoReturn
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.beside import StateThread
 from postroom.kv.engine import EngineFailed
 from postroom.kv.log.device import FolderDevice
 from postroom.kv.log.format import BLOCK_BYTES
 from postroom.kv.memory import WriteFault
+from postroom.kv.state_writer import StateWriterThread
 from tests.kv.book import SEGMENT_BYTES, STATE, Book, entry, value
 
 # --- what was written is there
@@ -189,7 +189,7 @@ class Later:
 
 def test_what_was_let_go_of_while_the_state_was_synced_stays() -> None:
     book = Book()
-    book.storage._beside = later = Later()
+    book.storage._writer = later = Later()
     index = 0
     while not later.waiting:
         book.add(1, index := index + 1)
@@ -275,7 +275,7 @@ def test_no_room_for_a_spare_segment_is_no_failure_until_it_is_needed() -> None:
 
 
 def test_a_turn_is_written_by_two_threads() -> None:
-    book = Book(beside=StateThread)
+    book = Book(writer=StateWriterThread)
     for index in range(1, 60):
         large = {keys.head_key(b"%d" % each): keys.u64(index) for each in range(2000)}
         book.storage.write_turn({entry(1, index): value(index), **large}, sync=True)
@@ -312,8 +312,8 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
         devices.append(SlowDevice(tmp_path / "log", done))
         return devices[-1]
 
-    thread = StateThread()
-    book = Book(device, beside=lambda: thread)
+    thread = StateWriterThread()
+    book = Book(device, writer=lambda: thread)
     for index in range(1, 10):
         book.add(1, index, BLOCK_BYTES)
         if thread._others:  # it may be late, and the name is whose who is first
@@ -327,7 +327,7 @@ def test_nobody_waits_for_a_segment_of_full_length(tmp_path: Path) -> None:
     book.storage.close()
     long = tmp_path / "log" / made_beside.removesuffix(".new")
     assert long.stat().st_size == SEGMENT_BYTES
-    thread = StateThread()
+    thread = StateWriterThread()
     book.disk.crash()
     book.open()
     book.check()
@@ -405,7 +405,7 @@ def test_a_log_begins_short_and_does_not_stay_so() -> None:
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_failure_in_either_thread_is_told(number: int) -> None:
     """By this turn or, of the state, by the next one that begins after it."""
-    book = Book(beside=StateThread)
+    book = Book(writer=StateWriterThread)
     book.disk.write_faults = {book.disk.writes + number: WriteFault.NOT_AT_ALL}
 
     def write() -> None:

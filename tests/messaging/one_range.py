@@ -23,7 +23,7 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.setup import Messaging
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.replica import Replica
 from postroom.ranges.turn import take_turn
@@ -64,12 +64,12 @@ class ScriptedGroup:
     def propose(self, command: object, proposal: Proposal, ended: Any) -> None:
         self.proposed.append((proposal, ended))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ProposalOutcome) -> None:
         """So it goes with what was proposed first."""
         proposal, ended = self.proposed.pop(0)
-        if outcome is Outcome.APPLIED:
+        if outcome is ProposalOutcome.APPLIED:
             self._apply(b"", proposal)
-        elif outcome is Outcome.UNKNOWN:
+        elif outcome is ProposalOutcome.UNKNOWN:
             self._forgotten.append(proposal.command)
         ended(outcome)
 
@@ -155,7 +155,7 @@ class OneRange:
         self.seconds += seconds
         self.settle()
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ProposalOutcome) -> None:
         """Of what was proposed first."""
         self.group.end(outcome)
         self.settle()
@@ -166,7 +166,7 @@ class OneRange:
         while True:
             take_turn((self.replica,))
             if self.group.proposed and not self.group.holds:
-                self.group.end(Outcome.APPLIED)
+                self.group.end(ProposalOutcome.APPLIED)
             elif not self.replica.wants_turn():
                 if self._service is not None:
                     self._service.send(None)

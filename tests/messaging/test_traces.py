@@ -23,7 +23,7 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.requests import Delivered, Moved, Peeked, Reaped
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.requests import (
     UNBOUNDED,
     Committed,
@@ -111,13 +111,13 @@ class Trace:
         self._range.settle()
 
     def _apply(self) -> None:
-        self._range.end(Outcome.APPLIED)
+        self._range.end(ProposalOutcome.APPLIED)
 
     def _refuse(self) -> None:
-        self._range.end(Outcome.SUPERSEDED)
+        self._range.end(ProposalOutcome.SUPERSEDED)
 
     def _forget(self) -> None:
-        self._range.end(Outcome.UNKNOWN)
+        self._range.end(ProposalOutcome.UNKNOWN)
 
     def _find(self) -> None:
         self._range.group.find()

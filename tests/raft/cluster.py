@@ -16,11 +16,11 @@ import msgspec
 from postroom.kv.engine import Engine, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
-from postroom.raft.group import Group
-from postroom.raft.memory_transport import Faults, MemoryNetwork
+from postroom.raft.group import RaftGroup
+from postroom.raft.memory_transport import MemoryNetwork, NetworkFaults
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
-from postroom.raft.snapshot import Snapshot
+from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.snapshot import StateSnapshot
 
 GROUP_ID = 7
 APPLIED = b"\x03applied"
@@ -42,7 +42,7 @@ class HistoryMachine:
         self.fails_on: bytes | None = None
         self.installs = False
         self.pairs_per_chunk = 3
-        self.opened: list[Snapshot] = []
+        self.opened: list[StateSnapshot] = []
         self.closed = 0
         self.preparing = (0, 0)
         self.turns_left = 0
@@ -85,8 +85,10 @@ class HistoryMachine:
         stored = self.engine.iterate(HISTORY, HISTORY + b"\xff" * 9)
         return {int.from_bytes(key[1:], "big"): value for key, value in stored}
 
-    def open_snapshot(self) -> Snapshot:
-        self.opened.append(Snapshot(self.applied_index(), self._chunks(self.engine.snapshot())))
+    def open_snapshot(self) -> StateSnapshot:
+        self.opened.append(
+            StateSnapshot(self.applied_index(), self._chunks(self.engine.snapshot()))
+        )
         return self.opened[-1]
 
     def _chunks(self, frozen: EngineSnapshot) -> Iterator[bytes]:
@@ -124,10 +126,10 @@ class Proposed:
 
     command: bytes
     node: int
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ProposalOutcome] = field(default_factory=list)
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> ProposalOutcome | None:
         assert len(self.outcomes) <= 1, f"{self.command!r} ended {len(self.outcomes)} times"
         return self.outcomes[0] if self.outcomes else None
 
@@ -151,7 +153,7 @@ class Member:
         self.machine.pairs_per_chunk = cluster.pairs_per_chunk
         # Who is to join knows of nobody until the leader says.
         first = cluster.first_members if node in cluster.first_members else ()
-        self.group: Group = self.consensus.create(GROUP_ID, first, self.machine)
+        self.group: RaftGroup = self.consensus.create(GROUP_ID, first, self.machine)
 
     @property
     def role_and_term(self) -> tuple[bool, int]:
@@ -173,7 +175,7 @@ class Cluster:
         size: int,
         seed: int = 1,
         options: RaftOptions | None = None,
-        faults: Faults | None = None,
+        faults: NetworkFaults | None = None,
     ) -> None:
         self.now = 0.0
         self.pairs_per_chunk = 3
@@ -310,7 +312,7 @@ class Cluster:
         histories = [set(each.machine.history().values()) for each in self.current()]
         for proposed in self.proposed:
             applied = [proposed.command in history for history in histories]
-            if proposed.outcome is Outcome.APPLIED:
+            if proposed.outcome is ProposalOutcome.APPLIED:
                 assert all(applied), f"{proposed.command!r} was acknowledged and is lost"
-            elif proposed.outcome is Outcome.SUPERSEDED:
+            elif proposed.outcome is ProposalOutcome.SUPERSEDED:
                 assert not any(applied), f"{proposed.command!r} was called off and is there"

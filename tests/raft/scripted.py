@@ -20,8 +20,8 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
-from postroom.raft.replication import _Progress
+from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.replication import _PeerState
 from tests.raft.cluster import GROUP_ID, HistoryMachine
 
 NOOP_PAYLOAD = b"\x01"
@@ -57,7 +57,7 @@ class ScriptedPeers:
         self.group = self.consensus.create(GROUP_ID, members, self.machine)
         self.core = self.group.core
         self.journal = self.core.journal
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[ProposalOutcome] = []
         self.turn()
 
     # The transport of the real member.
@@ -117,7 +117,7 @@ class ScriptedPeers:
         """``node`` has all that the real member has, and was sent it."""
         peer = self.group.core.peer(node)
         if peer is not None:
-            progress = self.group._feeding._progress.setdefault(peer, _Progress())
+            progress = self.group._feeding._progress.setdefault(peer, _PeerState())
             progress.offered = self.group.last_index
         return self.turn((node, Appended(self.group.term, True, self.group.last_index)))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.membership import AddLearner, Promote, Remove
 from postroom.raft.messages import Append, Appended, PreVoted, Vote, Voted
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
@@ -51,7 +51,7 @@ def test_votes_and_acknowledgements_never_leave_early() -> None:
 
 def test_an_only_voter_sends_nothing_early() -> None:
     peers = ScriptedPeers((1,))
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     peers.group.change_members(AddLearner(2), told.append)
     peers.turn()
     peers.propose(b"w")
@@ -64,7 +64,7 @@ def test_an_only_voter_sends_nothing_early() -> None:
     peers.turn()
     peers.acknowledge(2)
     peers.outbound.clear()
-    assert told == [Outcome.APPLIED] * 2
+    assert told == [ProposalOutcome.APPLIED] * 2
     peers.group.change_members(Remove(2), told.append)
     peers.propose(b"x")
     peers.stage()

@@ -9,8 +9,8 @@ import pytest
 
 from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.group import Group
-from postroom.raft.outcome import Outcome
+from postroom.raft.group import RaftGroup
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.transport import NoPeers
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, HistoryMachine
 from tests.raft.scripted import ScriptedPeers
@@ -28,12 +28,12 @@ def test_a_proposal_made_before_the_first_turn_is_applied_in_it() -> None:
     engine.close()
     again = ScriptedPeers.__new__(ScriptedPeers)
     fresh = MemoryEngine(engine.disk)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     again.__dict__.update(peers.__dict__, engine=fresh)
     ScriptedPeers.__init__(again, (1,), fresh)
     again.group.propose(b"x", None, told.append)
     again.turn()
-    assert told == [Outcome.APPLIED]
+    assert told == [ProposalOutcome.APPLIED]
     assert again.group.applied_index == 2
 
 
@@ -45,7 +45,7 @@ def test_entry_and_effect_are_one_write() -> None:
     assert writes == {HISTORY + index: b"x", APPLIED: index + (1).to_bytes(8, "big")}
     assert peers.outcomes == []
     peers.consensus.release()
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_it_is_quiet() -> None:
@@ -161,13 +161,13 @@ def test_one_proposal_takes_a_short_way_to_the_same_writes(
             peers.propose(b"%d" % number)
         written = short.stage()
         with monkeypatch.context() as patch:
-            patch.setattr(Group, "stage_alone", lambda group, writes: False)
+            patch.setattr(RaftGroup, "stage_alone", lambda group, writes: False)
             assert long.stage() == written
         assert len(written) == 3, "an entry, its effect, and how far the state has come"
         assert short.consensus.needs_sync
         for peers in (short, long):
             peers.consensus.release()
-    assert short.outcomes == long.outcomes == [Outcome.APPLIED] * 3
+    assert short.outcomes == long.outcomes == [ProposalOutcome.APPLIED] * 3
     assert short.group.last_index == long.group.last_index == 4
 
 
@@ -178,7 +178,7 @@ def test_there_is_no_short_way_for_more_or_less(proposals: int) -> None:
         peers.propose(b"x")
     assert not peers.group.stage_alone({})
     peers.turn()
-    assert peers.outcomes == [Outcome.APPLIED] * proposals
+    assert peers.outcomes == [ProposalOutcome.APPLIED] * proposals
 
 
 def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
@@ -192,7 +192,7 @@ def test_what_fails_on_the_short_way_leaves_no_trace_in_the_turn() -> None:
     other.propose(b"fine", None, peers.outcomes.append)
     written = peers.stage()
     peers.consensus.release()
-    assert set(peers.outcomes) == {Outcome.SUPERSEDED, Outcome.APPLIED}
+    assert set(peers.outcomes) == {ProposalOutcome.SUPERSEDED, ProposalOutcome.APPLIED}
     assert told == [False]
     assert isinstance(peers.group.stopped, ArithmeticError)
     assert b"fine" in written.values()
@@ -214,4 +214,4 @@ def test_what_is_proposed_while_one_is_applied_is_not_forgotten() -> None:
     peers.propose(b"x")
     peers.turn()
     peers.turn()
-    assert peers.outcomes == [Outcome.APPLIED] * 2
+    assert peers.outcomes == [ProposalOutcome.APPLIED] * 2

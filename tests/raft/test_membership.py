@@ -6,6 +6,7 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import MEMBERS_MAX
+from postroom.raft.journal import membership_payload
 from postroom.raft.membership import (
     AddLearner,
     Change,
@@ -18,18 +19,18 @@ from postroom.raft.membership import (
 )
 from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
 def change(cluster: Cluster, *changes: Change) -> None:
     for each in changes:
-        told: list[Outcome] = []
+        told: list[ProposalOutcome] = []
         cluster.replicate()
         cluster.elect().group.change_members(each, told.append)
         cluster.run_until(lambda told=told: told)  # type: ignore[misc]
-        assert told == [Outcome.APPLIED]
+        assert told == [ProposalOutcome.APPLIED]
 
 
 def join(cluster: Cluster, node: int) -> Member:
@@ -78,37 +79,44 @@ def test_one_change_at_a_time() -> None:
     """Section 6 of the paper; dissertation, section 4.1: a majority of old and new must overlap."""
     peers = ScriptedPeers((1, 2, 3))
     peers.lead()
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     peers.group.change_members(AddLearner(4), told.append)
     peers.turn()
-    assert told == [Outcome.SUPERSEDED], "before an entry of its own term is committed"
+    assert told == [ProposalOutcome.SUPERSEDED], "before an entry of its own term is committed"
     peers.acknowledge(2)
     peers.group.change_members(AddLearner(4), told.append)
     peers.group.change_members(AddLearner(5), told.append)
     peers.turn()
-    assert told == [Outcome.SUPERSEDED] * 2, "while another one is under way"
+    assert told == [ProposalOutcome.SUPERSEDED] * 2, "while another one is under way"
     peers.acknowledge(2)
-    assert told[2:] == [Outcome.APPLIED], "two of three voters"
+    assert told[2:] == [ProposalOutcome.APPLIED], "two of three voters"
     peers.group.change_members(Promote(4), told.append)
     peers.turn()
     peers.acknowledge(2)
     assert told[3:] == [], "two of four are no majority"
     peers.acknowledge(3)
-    assert told[3:] == [Outcome.APPLIED]
+    assert told[3:] == [ProposalOutcome.APPLIED]
 
 
 def test_a_follower_does_not_change_members() -> None:
     peers = ScriptedPeers()
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     peers.group.change_members(Remove(3), told.append)
     peers.turn()
-    assert told == [Outcome.SUPERSEDED]
+    assert told == [ProposalOutcome.SUPERSEDED]
 
 
 def test_members_count_as_soon_as_they_are_in_the_log_and_go_with_the_entry() -> None:
     """Section 6: "a server always uses the latest configuration in its log"."""
     peers = ScriptedPeers()
-    peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, b"\x02\x94\x01\x02\x03\x04"))))
+    peers.turn(
+        (
+            2,
+            peers.append(
+                1, (0, 0), (1, NOOP_PAYLOAD), (1, membership_payload(Members((1, 2, 3, 4))))
+            ),
+        )
+    )
     assert peers.group.members == (1, 2, 3, 4)
     assert peers.core.voter_sets == [{1, 2, 3, 4}]
     peers.turn((3, peers.append(2, (1, 1), (2, NOOP_PAYLOAD))))
@@ -121,13 +129,13 @@ def test_a_leader_that_is_removed_leads_until_that_is_committed() -> None:
     peers = ScriptedPeers()
     peers.lead()
     peers.acknowledge(2)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     peers.group.change_members(Remove(1), told.append)
     peers.turn()
     peers.acknowledge(2)
     assert peers.group.is_leader
     said = peers.acknowledge(3)
-    assert told == [Outcome.APPLIED]
+    assert told == [ProposalOutcome.APPLIED]
     assert not peers.group.is_leader
     assert (2, TimeoutNow(1)) in said, "another one takes over at once"
     assert peers.wait(5.0) == []
@@ -149,7 +157,7 @@ def with_learner(*, options: RaftOptions | None = None) -> ScriptedPeers:
     peers.group.change_members(AddLearner(3), peers.outcomes.append)
     peers.turn()
     peers.acknowledge(2)
-    assert peers.outcomes.pop() is Outcome.APPLIED
+    assert peers.outcomes.pop() is ProposalOutcome.APPLIED
     assert (peers.group.members, peers.group.learners) == ((1, 2), (3,))
     return peers
 
@@ -164,7 +172,7 @@ def test_a_learner_is_fed_and_not_counted() -> None:
     peers.acknowledge(3)
     assert peers.outcomes == [], "a learner's copy commits nothing"
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_a_learner_is_not_asked_for_votes_and_its_vote_is_not_counted() -> None:
@@ -188,7 +196,7 @@ def test_a_learner_does_not_keep_a_leader_that_hears_no_majority() -> None:
 
 def test_a_learner_does_not_campaign() -> None:
     peers = ScriptedPeers((2, 3), MemoryEngine())
-    members = b"\x03\x92\x92\x02\x03\x91\x01"
+    members = membership_payload(Members((2, 3), (1,)))
     peers.turn((2, peers.append(1, (0, 0), (1, NOOP_PAYLOAD), (1, members), commit=2)))
     assert peers.group.learners == (1,)
     assert peers.wait(10.0) == []
@@ -207,7 +215,7 @@ def test_a_group_of_one_with_a_learner_commits_alone() -> None:
     peers.turn()
     peers.propose(b"x")
     peers.turn()
-    assert peers.outcomes == [Outcome.APPLIED] * 2
+    assert peers.outcomes == [ProposalOutcome.APPLIED] * 2
     peers.wait(20.0)
     assert peers.group.is_leader
     peers.group.change_members(Remove(2), peers.outcomes.append)
@@ -234,7 +242,7 @@ def test_a_promoted_learner_keeps_its_progress() -> None:
     assert peers.group.members == (1, 2, 3)
     assert peers.group.progress()[3].match_index == before == peers.group.last_index - 1
     peers.acknowledge(3)
-    assert peers.outcomes == [Outcome.APPLIED], "and counts for its own promotion"
+    assert peers.outcomes == [ProposalOutcome.APPLIED], "and counts for its own promotion"
 
 
 def test_a_learner_far_behind_holds_nobody_up_and_gets_a_snapshot() -> None:
@@ -291,14 +299,14 @@ def test_a_leader_removes_itself_under_load() -> None:
     cluster = Cluster(3)
     leader = cluster.elect()
     cluster.replicate(2)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     before = cluster.now
     leader.group.change_members(Remove(leader.node), told.append)
     proposed = [cluster.propose(leader) for _ in range(3)]
     cluster.run_until(lambda: cluster.leader not in (None, leader))
-    assert told == [Outcome.APPLIED]
+    assert told == [ProposalOutcome.APPLIED]
     assert cluster.now - before < 0.1, "its successor did not wait for a time-out"
-    assert [each.outcome for each in proposed] == [Outcome.APPLIED] * 3
+    assert [each.outcome for each in proposed] == [ProposalOutcome.APPLIED] * 3
     cluster.crash(leader.node)
     cluster.replicate(2)
     cluster.settle()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random  # noqa: TID251 (seeded)
 
-from postroom.raft.memory_transport import Faults, MemoryNetwork, MemoryTransport
+from postroom.raft.memory_transport import MemoryNetwork, MemoryTransport, NetworkFaults
 
 
 class Net:
     def __init__(self, seed: int = 1, **faults: float) -> None:
         self.now = 0.0
-        self.network = MemoryNetwork(random.Random(seed), lambda: self.now, Faults(**faults))
+        self.network = MemoryNetwork(random.Random(seed), lambda: self.now, NetworkFaults(**faults))
         self.ends: list[MemoryTransport] = [self.network.attach(node) for node in (1, 2, 3)]
 
     def send(self, count: int) -> list[bytes]:

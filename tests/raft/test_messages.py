@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.raft import messages
+from postroom.raft.journal import membership_payload
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
@@ -30,7 +31,9 @@ EVERY_MESSAGE = [
     PreVoted(1, True),
     Vote(1, 2, 3, True),
     Voted(1, False),
-    Append(3, 2, 1, 4, 0, ((1, b"\0x"), (3, b"\1"), (3, b"\3\x92\x91\1\x91\2")), True),
+    Append(
+        3, 2, 1, 4, 0, ((1, b"\0x"), (3, b"\1"), (3, membership_payload(Members((1,), (2,))))), True
+    ),
     Appended(1, True, 2, True, False),
     Chunk(3, 1, 9, 2, Members((1, 2), (3,)), 0, msgspec.msgpack.encode((1, b"state")), True),
     ChunkTaken(1, 1, 1),

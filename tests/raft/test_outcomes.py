@@ -7,7 +7,7 @@ import pytest
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine, WriteFault
 from postroom.raft.messages import Appended, PreVote, PreVoted, Voted
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, HistoryMachine
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
@@ -17,7 +17,7 @@ def test_a_proposal_to_a_follower_is_superseded() -> None:
     peers.propose(b"x")
     assert peers.outcomes == []
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
 
 def test_a_proposal_whose_place_is_taken_for_good_is_superseded() -> None:
@@ -31,7 +31,7 @@ def test_a_proposal_whose_place_is_taken_for_good_is_superseded() -> None:
     peers.turn((2, peers.append(term + 1, (0, 0), taken)))
     assert peers.outcomes == []
     peers.turn((2, peers.append(term + 1, (1, term + 1), commit=1)))
-    assert peers.outcomes == [Outcome.SUPERSEDED] * 3
+    assert peers.outcomes == [ProposalOutcome.SUPERSEDED] * 3
 
 
 def test_a_proposal_that_was_cut_may_still_be_applied() -> None:
@@ -45,7 +45,7 @@ def test_a_proposal_that_was_cut_may_still_be_applied() -> None:
     assert peers.log() == [(1, 1), (2, 2)]
     assert peers.outcomes == []
     peers.turn((4, peers.append(3, (1, 1), (1, command(b"x")), (3, NOOP_PAYLOAD), commit=3)))
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
     assert peers.machine.contexts == ["context"]
 
 
@@ -60,7 +60,7 @@ def test_a_deposed_leader_gives_up_after_a_while() -> None:
     deadline = peers.consensus.next_deadline()
     assert deadline is not None
     peers.wait(1.1)
-    assert peers.outcomes == [Outcome.UNKNOWN]
+    assert peers.outcomes == [ProposalOutcome.UNKNOWN]
 
 
 def test_a_leader_that_leads_again_gives_nothing_up() -> None:
@@ -84,7 +84,7 @@ def test_a_leader_that_leads_again_gives_nothing_up() -> None:
     peers.wait(0.02)
     assert peers.outcomes == []
     peers.acknowledge()
-    assert peers.outcomes == [Outcome.APPLIED] * 2
+    assert peers.outcomes == [ProposalOutcome.APPLIED] * 2
     assert peers.machine.contexts == ["context"]
 
 
@@ -106,9 +106,9 @@ def test_closing_ends_what_is_under_way() -> None:
     peers.turn()
     peers.propose(b"queued")
     peers.consensus.close(GROUP_ID)
-    assert peers.outcomes == [Outcome.UNKNOWN, Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.UNKNOWN, ProposalOutcome.SUPERSEDED]
     peers.propose(b"late")
-    assert peers.outcomes[2:] == [Outcome.SUPERSEDED]
+    assert peers.outcomes[2:] == [ProposalOutcome.SUPERSEDED]
 
 
 def test_a_failed_write_ends_everything() -> None:
@@ -120,12 +120,12 @@ def test_a_failed_write_ends_everything() -> None:
     with pytest.raises(EngineFailed) as caught:
         peers.engine.write(writes, sync=True)
     peers.consensus.fail(caught.value)
-    assert peers.outcomes == [Outcome.UNKNOWN, Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.UNKNOWN, ProposalOutcome.SUPERSEDED]
     assert peers.group.stopped is caught.value
     with pytest.raises(RuntimeError, match="failed"):
         peers.consensus.stage()
     peers.propose(b"late")
-    assert peers.outcomes[2:] == [Outcome.SUPERSEDED]
+    assert peers.outcomes[2:] == [ProposalOutcome.SUPERSEDED]
 
 
 def test_an_exception_while_applying_stops_the_replica_and_keeps_its_state() -> None:
@@ -145,7 +145,11 @@ def test_an_exception_while_applying_stops_the_replica_and_keeps_its_state() -> 
     peers.consensus.release()
     assert isinstance(peers.group.stopped, ArithmeticError)
     assert not peers.group.is_leader
-    assert set(peers.outcomes) == {Outcome.APPLIED, Outcome.UNKNOWN, Outcome.SUPERSEDED}
+    assert set(peers.outcomes) == {
+        ProposalOutcome.APPLIED,
+        ProposalOutcome.UNKNOWN,
+        ProposalOutcome.SUPERSEDED,
+    }
     assert all(b"bad" not in (value or b"") for value in writes.values())
     assert any(value == b"fine" for value in writes.values())
     peers.propose(b"late")
@@ -169,13 +173,13 @@ def test_a_stopped_follower_acknowledges_nothing() -> None:
 def test_nobody_who_is_told_silences_the_others() -> None:
     peers = ScriptedPeers((1,))
 
-    def fail(outcome: Outcome) -> None:
+    def fail(outcome: ProposalOutcome) -> None:
         raise ValueError(outcome)
 
     peers.group.propose(b"x", None, fail)
     peers.propose(b"y")
     peers.turn()
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_who_is_told_may_propose() -> None:
@@ -184,7 +188,7 @@ def test_who_is_told_may_propose() -> None:
     peers.turn()
     assert peers.consensus.next_deadline() == peers.now
     peers.turn()
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_nothing_leaves_before_it_is_synced() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroom.raft import outgoing
+from postroom.raft import outgoing_messages
 from postroom.raft.messages import Append, Envelope, Vote
-from postroom.raft.outgoing import Outgoing
+from postroom.raft.outgoing_messages import OutgoingMessages
 from postroom.raft.state_machine import NodeId
 
 
@@ -17,7 +17,7 @@ class Wire:
 
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, list[int]]] = []
-        self.outgoing = Outgoing(self._send)
+        self.outgoing = OutgoingMessages(self._send)
 
     def _send(self, to: NodeId, envelopes: Sequence[Envelope]) -> int:
         self.sent.append((to, [group for group, _ in envelopes]))
@@ -39,7 +39,7 @@ def large(size: int = 100) -> Append:
 
 @pytest.fixture(autouse=True)
 def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "SENT_BYTES_A_TURN", 100)
+    monkeypatch.setattr(outgoing_messages, "SENT_BYTES_A_TURN", 100)
     monkeypatch.setattr("postroom.raft.messages.FRAME_BYTES", 10)
 
 

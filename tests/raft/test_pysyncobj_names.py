@@ -26,7 +26,7 @@ from postroom.raft.syncobj_core import (
     PYSYNCOBJ_VERSION,
     UNMANGLED,
     Core,
-    _Silent,
+    _SilentTransport,
 )
 
 PACKAGE = Path(postroom.raft.__path__[0])
@@ -36,7 +36,7 @@ PACKAGE = Path(postroom.raft.__path__[0])
 def original() -> object:
     """An object of the library itself."""
     configuration = SyncObjConf(autoTick=False)
-    return pysyncobj.SyncObj(Node(1), [Node(2)], configuration, transport=_Silent())
+    return pysyncobj.SyncObj(Node(1), [Node(2)], configuration, transport=_SilentTransport())
 
 
 def core() -> Core:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from postroom.raft.membership import AddLearner
-from postroom.raft.memory_transport import Faults
-from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote
+from postroom.raft.memory_transport import NetworkFaults
+from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
@@ -58,7 +58,7 @@ def test_an_idle_group_goes_quiet_and_stays_led() -> None:
     assert all_are_quiet(cluster)()
     assert (cluster.leader, leader.group.term) == (leader, term)
     assert [each.group.deadline() for each in cluster.members.values()] == [None] * 3
-    assert cluster.replicate()[0].outcome is Outcome.APPLIED
+    assert cluster.replicate()[0].outcome is ProposalOutcome.APPLIED
     cluster.settle()
     cluster.run_until(all_are_quiet(cluster))
 
@@ -129,7 +129,7 @@ def test_a_quiet_follower_does_not_vote_while_its_leaders_node_is_heard() -> Non
     peers = quiet_follower()
     for _ in range(20):
         peers.now += 0.1
-        peers.inbound.append((2, b"\x93\x01\x00\x90"))
+        peers.inbound.append((2, encode_frame([])))
         peers.turn()
     assert peers.group.is_quiet
     assert peers.ask(3, Vote(9, 9, 9)) == []
@@ -213,7 +213,7 @@ def test_a_learner_that_was_cut_off_is_fed_when_it_is_heard_again() -> None:
     """It does not campaign, so nothing but its node's heartbeat tells the leader."""
     cluster, leader = quiet_cluster()
     member = cluster.members[4] = Member(cluster, 4)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     leader.group.change_members(AddLearner(4), told.append)
     cluster.run_until(lambda: told)
     cluster.settle()
@@ -269,12 +269,12 @@ def test_a_leader_that_stops_in_the_turn_that_wakes_it_is_missed(lost_share: flo
     """Its followers are quiet, and its node lives: nobody would ever ask."""
     for seed in range(5):
         cluster, leader = quiet_cluster(seed=seed)
-        cluster.network.faults = Faults(lost_share=lost_share)
+        cluster.network.faults = NetworkFaults(lost_share=lost_share)
         leader.group.propose(object(), None, lambda outcome: None)  # type: ignore[arg-type]
         leader.turn()
         assert leader.group.stopped is not None
         cluster.run(0.2)
-        cluster.network.faults = Faults()
+        cluster.network.faults = NetworkFaults()
         cluster.run_until(lambda: cluster.leader is not None, 3.0)  # noqa: B023  # called here
         cluster.replicate()
 
@@ -290,13 +290,13 @@ def test_a_stopped_member_keeps_nothing_that_it_is_sent() -> None:
 def test_a_bad_network_never_deadlocks_a_group_that_comes_and_goes() -> None:
     for seed in range(20):
         cluster = Cluster(3, seed, RaftOptions(quiet_after_seconds=0.1))
-        cluster.network.faults = Faults(0.2, 0.2, 0.001, 0.3)
+        cluster.network.faults = NetworkFaults(0.2, 0.2, 0.001, 0.3)
         for _ in range(10):
             cluster.run(cluster.random.choice([0.1, 1.0, 3.0]))
             leader = cluster.leader
             if leader is not None:
                 cluster.propose(leader)
-        cluster.network.faults = Faults()
+        cluster.network.faults = NetworkFaults()
         cluster.replicate()
         cluster.settle()
         cluster.run_until(all_are_quiet(cluster))

@@ -11,9 +11,9 @@ import random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
-from postroom.raft.memory_transport import Faults
+from postroom.raft.memory_transport import NetworkFaults
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 
 ACTIONS = 60
@@ -67,10 +67,10 @@ class Schedule:
         """With a sound network and everybody up, everything ends, and well."""
         cluster = self.cluster
         cluster.network.heal()
-        cluster.network.faults = Faults()
+        cluster.network.faults = NetworkFaults()
         for node in list(cluster.down):
             cluster.start(node)
-        assert cluster.replicate()[0].outcome in set(Outcome)
+        assert cluster.replicate()[0].outcome in set(ProposalOutcome)
         cluster.settle()
         cluster.run_until(lambda: all(each.outcomes for each in self.told()))
         histories = [each.machine.history() for each in cluster.current()]
@@ -161,9 +161,11 @@ class Schedule:
     def worsen(self) -> None:
         self.cluster.network.faults = self._faults()
 
-    def _faults(self) -> Faults:
+    def _faults(self) -> NetworkFaults:
         choose = self.random.choice
-        return Faults(choose([0, 0.1, 0.3]), choose([0, 0.2]), 0.001, choose([0.001, 0.05, 0.4]))
+        return NetworkFaults(
+            choose([0, 0.1, 0.3]), choose([0, 0.2]), 0.001, choose([0.001, 0.05, 0.4])
+        )
 
     def _crash(self, member: Member, *, power: bool) -> None:
         lost = [each.command for each in self.cluster.proposed if each.node == member.node]

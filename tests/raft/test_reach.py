@@ -21,7 +21,7 @@ from postroom.raft.messages import (
     Voted,
     encode_frame,
 )
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.reach import beyond_reach
 from tests.raft.cluster import GROUP_ID
 from tests.raft.scripted import ScriptedPeers
@@ -85,7 +85,7 @@ def test_what_nobody_can_have_reached_is_dropped(
     peers.propose(b"x")
     peers.turn()
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_what_can_be_reached_is_let_in() -> None:
@@ -118,4 +118,4 @@ def test_an_entry_that_a_follower_was_not_sent_is_not_counted(
         f"dropped what node 3 says, that it has entry {last}: it was sent no such entry"
     ]
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED] * 5
+    assert peers.outcomes == [ProposalOutcome.APPLIED] * 5

@@ -7,11 +7,18 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.raft import messages
-from postroom.raft.journal import JOINT, is_payload, members_in, membership_payload
-from postroom.raft.membership import AddLearner, Members, Promote, Replace
+from postroom.raft.journal import (
+    ENTRIES_VERSION,
+    KIND_VERSIONS,
+    MEMBERSHIP,
+    is_payload,
+    members_in,
+    membership_payload,
+)
+from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
 from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
@@ -26,7 +33,7 @@ def with_learner(*, caught_up: bool = True) -> ScriptedPeers:
     peers.group.change_members(AddLearner(4), peers.outcomes.append)
     peers.turn()
     peers.acknowledge(2)
-    assert peers.outcomes.pop() is Outcome.APPLIED
+    assert peers.outcomes.pop() is ProposalOutcome.APPLIED
     if caught_up:
         peers.acknowledge(4)
     peers.acknowledge(3)
@@ -49,13 +56,15 @@ def test_what_is_decided_needs_a_majority_before_and_one_after(alone: int) -> No
     peers.acknowledge(alone)
     assert peers.outcomes == [], "a majority of one set of voters only"
     peers.acknowledge(7 - alone)
-    assert peers.outcomes == [Outcome.APPLIED], "1 and 3 of the former, 1 and 4 of the new ones"
+    assert peers.outcomes == [ProposalOutcome.APPLIED], (
+        "1 and 3 of the former, 1 and 4 of the new ones"
+    )
 
 
 def test_one_that_is_of_both_sets_is_enough_for_both() -> None:
     peers = replacing()
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_the_leader_ends_it_by_itself() -> None:
@@ -79,7 +88,7 @@ def test_no_other_change_meanwhile() -> None:
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.group.change_members(AddLearner(5), peers.outcomes.append)
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
 
 def test_a_candidate_needs_both_majorities() -> None:
@@ -120,35 +129,51 @@ def test_joint_members_outlast_a_restart_and_the_end_of_their_entry() -> None:
     assert again.core.voter_sets == [{1, 2, 4}, {1, 2, 3}]
 
 
-def test_a_program_that_does_not_know_joint_members_refuses_their_entry() -> None:
+def test_joint_members_are_read_as_they_were_written() -> None:
     payload = membership_payload(JOINT_MEMBERS)
-    assert payload[:1] == JOINT, "it has a kind that was not used before"
     assert members_in(payload) == JOINT_MEMBERS
-    assert membership_payload(Members((1, 2), (3,))) == b"\x03\x92\x92\x01\x02\x91\x03"
-    twice = JOINT + msgspec.msgpack.encode(((1, 2), (), (2, 2)))
-    learns = JOINT + msgspec.msgpack.encode(((1, 2), (3,), (1, 3)))
+    twice = MEMBERSHIP + msgspec.msgpack.encode(((1, 2), (), (2, 2)))
+    learns = MEMBERSHIP + msgspec.msgpack.encode(((1, 2), (3,), (1, 3)))
     assert not is_payload(twice)
-    assert not is_payload(learns), "who votes in one set is no learner"
+    assert not is_payload(learns), "a voter of one set is no learner"
 
 
-def test_beside_a_member_that_cannot_read_it_nobody_is_replaced(
+def test_an_entry_of_a_newer_kind_waits_for_members_that_cannot_read_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     peers = with_learner()
-    encoded = messages.encode_frame
+    monkeypatch.setitem(KIND_VERSIONS, MEMBERSHIP, ENTRIES_VERSION + 1)
 
-    def of_an_earlier_version(*said: object) -> bytes:
-        return msgspec.msgpack.encode(msgspec.msgpack.decode(encoded(*said))[:3])  # type: ignore[arg-type]
+    def is_refused() -> bool:
+        peers.outcomes.clear()
+        peers.group.change_members(Remove(4), peers.outcomes.append)
+        peers.turn()
+        return peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
-    monkeypatch.setattr("tests.raft.scripted.encode_frame", of_an_earlier_version)
+    assert is_refused()
+    monkeypatch.setattr(messages, "ENTRIES_VERSION", ENTRIES_VERSION + 1)
+    for node in (2, 3):
+        assert is_refused(), "not all members are upgraded"
+        peers.acknowledge(node)
+    peers.acknowledge(4)
+    assert not is_refused()
     peers.acknowledge(2)
-    monkeypatch.undo()
-    assert not peers.group.may_replace
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
+
+
+def test_a_silent_member_of_an_earlier_version_does_not_stop_an_entry_of_a_newer_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = with_learner()
+    monkeypatch.setitem(KIND_VERSIONS, MEMBERSHIP, ENTRIES_VERSION + 1)
+    monkeypatch.setattr(messages, "ENTRIES_VERSION", ENTRIES_VERSION + 1)
+    for _ in range(20):
+        peers.now += 0.1
+        for node in (2, 4):
+            peers.acknowledge(node)
     peers.group.change_members(Replace(3, 4), peers.outcomes.append)
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
-    peers.acknowledge(2)
-    assert peers.group.may_replace, "it was upgraded"
+    assert peers.group.is_joint
 
 
 # In a cluster.
@@ -156,7 +181,7 @@ def test_beside_a_member_that_cannot_read_it_nobody_is_replaced(
 
 def joined(cluster: Cluster, node: int) -> Member:
     member = cluster.members[node] = Member(cluster, node)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     cluster.replicate()
     cluster.elect().group.change_members(AddLearner(node), told.append)
     cluster.run_until(lambda: told)
@@ -180,13 +205,13 @@ def test_a_voter_is_replaced_under_load() -> None:
     cluster = Cluster(3)
     joined(cluster, 4)
     leader = leader_for(cluster, 3, 4)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     leader.group.change_members(Replace(3, 4), told.append)
     proposed = [cluster.propose(leader) for _ in range(3)]
     cluster.run_until(lambda: told and not leader.group.is_joint)
     cluster.settle()
-    assert told == [Outcome.APPLIED]
-    assert [each.outcome for each in proposed] == [Outcome.APPLIED] * 3
+    assert told == [ProposalOutcome.APPLIED]
+    assert [each.outcome for each in proposed] == [ProposalOutcome.APPLIED] * 3
     assert set(leader.group.members) == {1, 2, 4}
     cluster.check_state_machine_safety()
     cluster.check_outcomes()
@@ -232,10 +257,10 @@ def test_a_leader_that_replaces_itself_hands_over() -> None:
     cluster = Cluster(3)
     joined(cluster, 4)
     leader = cluster.elect()
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     leader.group.change_members(Replace(leader.node, 4), told.append)
     cluster.run_until(lambda: cluster.leader not in (None, leader))
-    assert told == [Outcome.APPLIED]
+    assert told == [ProposalOutcome.APPLIED]
     assert leader.node not in cluster.elect().group.members
     cluster.replicate(3)
     cluster.settle()
@@ -251,7 +276,7 @@ def test_a_group_of_one_moves_to_another_node() -> None:
     cluster.crash(1)
     cluster.replicate(3)
     assert cluster.elect().group.members == (2,)
-    told: list[Outcome] = []
+    told: list[ProposalOutcome] = []
     cluster.elect().group.change_members(Promote(1), told.append)
     cluster.run_until(lambda: told)
-    assert told == [Outcome.SUPERSEDED]
+    assert told == [ProposalOutcome.SUPERSEDED]

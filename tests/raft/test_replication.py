@@ -5,7 +5,7 @@ from __future__ import annotations
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Append, Appended
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import BYTES_A_TURN, Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 
@@ -89,7 +89,7 @@ def test_a_leader_sends_what_it_was_given_and_commits_by_majority() -> None:
     peers.turn((2, Appended(1, True, 2)))
     assert peers.outcomes == []
     peers.acknowledge(4)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_an_answer_of_an_earlier_term_is_not_counted() -> None:
@@ -142,7 +142,7 @@ def test_the_leader_brings_a_follower_to_its_own_log() -> None:
     cluster.settle()
     cluster.check_log_matching()
     cluster.check_state_machine_safety()
-    assert {each.outcome for each in lost} <= {Outcome.SUPERSEDED, Outcome.UNKNOWN}
+    assert {each.outcome for each in lost} <= {ProposalOutcome.SUPERSEDED, ProposalOutcome.UNKNOWN}
     assert all(each.command not in leader.machine.history().values() for each in lost)
 
 
@@ -233,7 +233,7 @@ def test_all_members_lose_power_at_once() -> None:
     cluster.replicate(1)
     cluster.settle()
     cluster.check_outcomes()
-    assert all(each.outcome is Outcome.APPLIED for each in told)
+    assert all(each.outcome is ProposalOutcome.APPLIED for each in told)
 
 
 def test_bytes_under_way_to_a_slow_peer_are_bounded_and_cost_the_others_nothing() -> None:
@@ -309,7 +309,7 @@ def test_followers_apply_a_large_entry_over_turns_and_all_that_follow_after_it()
     large = cluster.propose(leader, bytes(20 * BYTES_A_TURN))
     small = [cluster.propose(leader, b"%d" % number) for number in range(5)]
     cluster.run_until(lambda: turns and turns[-1] == 6)
-    assert {each.outcome for each in (large, *small)} == {Outcome.APPLIED}
+    assert {each.outcome for each in (large, *small)} == {ProposalOutcome.APPLIED}
     assert turns.count(0) > 15, "it took a turn for each part"
     assert sorted(turns) == turns
     cluster.check_state_machine_safety()
@@ -342,7 +342,7 @@ def test_who_is_elected_half_way_through_a_large_entry_proposes_after_it() -> No
     successor = cluster.elect()
     proposed = cluster.propose(successor, b"after")
     cluster.run_until(lambda: proposed.outcome is not None)
-    assert proposed.outcome is Outcome.APPLIED
+    assert proposed.outcome is ProposalOutcome.APPLIED
     cluster.start(leader.node)
     cluster.settle()
     cluster.check_state_machine_safety()

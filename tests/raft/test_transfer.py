@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroom.raft.membership import Remove
 from postroom.raft.messages import Append, Appended, PreVote, TimeoutNow, Vote, Voted
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from tests.raft.cluster import Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
@@ -35,7 +35,7 @@ def test_leadership_moves_within_a_round_and_callers_see_a_pause_only() -> None:
         cluster.run_until(lambda target=target: target.group.is_leader)  # type: ignore[misc]
         assert cluster.now - before < 0.05
         cluster.run(1.5)
-        assert waiting.outcome is Outcome.SUPERSEDED
+        assert waiting.outcome is ProposalOutcome.SUPERSEDED
         assert not leader.group.is_transferring
         cluster.replicate(2)
         cluster.settle()
@@ -67,7 +67,7 @@ def test_proposals_wait_and_go_on_when_the_target_does_nothing() -> None:
         said = peers.acknowledge(2)
     assert not peers.group.is_transferring
     peers.acknowledge(2)
-    assert peers.outcomes == [Outcome.APPLIED]
+    assert peers.outcomes == [ProposalOutcome.APPLIED]
 
 
 def test_the_order_is_repeated_if_it_may_be_lost() -> None:
@@ -95,12 +95,12 @@ def test_to_nobody_means_going_on() -> None:
         peers.turn()
         assert not peers.group.is_transferring
         peers.acknowledge(2)
-        assert peers.outcomes == [Outcome.APPLIED]
+        assert peers.outcomes == [ProposalOutcome.APPLIED]
     alone = ScriptedPeers((1,))
     alone.group.transfer_leadership(None)
     alone.propose(b"x")
     alone.turn()
-    assert (alone.outcomes, alone.group.is_transferring) == ([Outcome.APPLIED], False)
+    assert (alone.outcomes, alone.group.is_transferring) == ([ProposalOutcome.APPLIED], False)
 
 
 def test_not_to_a_member_that_cannot_lead_yet() -> None:
@@ -168,7 +168,7 @@ def test_no_members_change_meanwhile() -> None:
     peers.group.transfer_leadership(3)
     peers.group.change_members(Remove(2), peers.outcomes.append)
     peers.turn()
-    assert peers.outcomes == [Outcome.SUPERSEDED]
+    assert peers.outcomes == [ProposalOutcome.SUPERSEDED]
 
 
 def test_transfers_under_load_lose_nothing() -> None:

@@ -10,10 +10,10 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.beside import InOrder
 from postroom.kv.engine import Engine
 from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryEngine
+from postroom.kv.state_writer import InlineStateWriter
 from postroom.limits import PARTITIONS_MAX
 from postroom.ranges import partitions
 from postroom.ranges.partitions import cuts
@@ -38,7 +38,7 @@ def fill(engine: Engine, names: list[bytes], size: int) -> None:
     engine.compact(b"\x00", b"\xff")
 
 
-def found(engine: Engine, part_bytes: int, span: keys.Span = WHOLE) -> list[bytes]:
+def found(engine: Engine, part_bytes: int, span: keys.KeySpan = WHOLE) -> list[bytes]:
     return [cut for cut in cuts(engine, span, part_bytes) if isinstance(cut, bytes)]
 
 
@@ -73,7 +73,7 @@ def test_parts_are_of_about_one_size(
 def test_a_fresh_table_that_no_engine_has_flushed_is_cut(installed: str, tmp_path: Path) -> None:
     """All of it is in the memtable and the log: the engine's tables know nothing of it."""
     opened = OnDisk(installed).open(tmp_path / "e", write_buffer_bytes=32 * 1024 * 1024)
-    engine = Gathering(opened, 1024, lambda _: None, InOrder())
+    engine = Gathering(opened, 1024, lambda _: None, InlineStateWriter())
     names = [b"%08d" % number for number in range(60_000)]
     random = Random(3)
     for start in range(0, len(names), 1000):

@@ -11,7 +11,7 @@ from postroom.errors import ConditionFailed
 from postroom.kv import keys
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
 from postroom.ranges.turn import take_turn
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
@@ -55,7 +55,7 @@ def test_who_is_answered_at_once_reads_another_range_as_it_will_be() -> None:
     assert isinstance(failing.answers[0][1], ConditionFailed)
     assert not write.answers
     assert not read.answers
-    second.end(Outcome.APPLIED)
+    second.end(ProposalOutcome.APPLIED)
     assert write.answers
     assert read.answers[0][0].value == b"new"
 
@@ -88,7 +88,7 @@ def test_an_error_that_stops_one_proposal_stops_no_other(monkeypatch: pytest.Mon
     for one_range, each in zip((first, second), asked, strict=True):
         one_range.replica.submit(each)
     take_turn((first.replica, second.replica))
-    second.end(Outcome.APPLIED)
+    second.end(ProposalOutcome.APPLIED)
     assert isinstance(asked[0].answers[0][1], ArithmeticError)
     assert asked[1].answers[0][1] is None
     assert first.engine.get(keys.head_key(b"k")) != second.engine.get(keys.head_key(b"k"))
@@ -96,5 +96,5 @@ def test_an_error_that_stops_one_proposal_stops_no_other(monkeypatch: pytest.Mon
     again = Asked(_commit(Put(b"k", b"new")))
     first.replica.submit(again)
     take_turn((first.replica, second.replica))
-    first.end(Outcome.APPLIED)
+    first.end(ProposalOutcome.APPLIED)
     assert again.answers[0][1] is None

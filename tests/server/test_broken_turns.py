@@ -12,7 +12,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import CommitUnknown, Unavailable
-from postroom.kv.held_folder import HeldFolder
+from postroom.kv.open_folder import OpenFolder
 from postroom.kv.storage import Storage
 from postroom.ranges.proposer import Proposer
 from postroom.server import asyncio_driver, disk_guard
@@ -158,19 +158,19 @@ def test_who_cannot_tell_how_much_room_is_left_goes_on(
     """A folder that was moved, say. Each turn raised; on a loop nobody was told."""
     monkeypatch.setattr(disk_guard, "ROOM_CHECK_SECONDS", 0.0)
 
-    def refuse(_: HeldFolder) -> int:
+    def refuse(_: OpenFolder) -> int:
         raise FileNotFoundError
 
     async def scenario() -> None:
         async with await postroom.aio.open(tmp_path / "store") as db:
-            monkeypatch.setattr(HeldFolder, "free_bytes", refuse)
+            monkeypatch.setattr(OpenFolder, "free_bytes", refuse)
             await db.put(b"key", b"1")
 
     if on_a_loop:
         asyncio.run(asyncio.wait_for(scenario(), PATIENCE_SECONDS))
     else:
         with postroom.open(tmp_path / "store") as db:
-            monkeypatch.setattr(HeldFolder, "free_bytes", refuse)
+            monkeypatch.setattr(OpenFolder, "free_bytes", refuse)
             db.put(b"key", b"1")
     monkeypatch.undo()
     with postroom.open(tmp_path / "store") as again:

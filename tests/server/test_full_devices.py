@@ -17,14 +17,14 @@ import pytest
 
 import postroom
 from postroom import errors
-from postroom.kv import held_folder
+from postroom.kv import open_folder
 from postroom.kv.engine import EngineFailed, EngineFull
 from postroom.kv.engine_file import EngineName
 from postroom.kv.folder import DeviceFull
-from postroom.kv.held_folder import HeldFolder
 from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.open_folder import OpenFolder
 from postroom.kv.opening import open_engine, open_to_read
-from postroom.kv.reopening import Reopening
+from postroom.kv.reopening import ReopeningEngine
 from postroom.kv.storage import Storage
 from tests.kv.on_disk import INSTALLED
 
@@ -248,7 +248,7 @@ def test_a_folder_that_is_opened_to_read_is_left_as_it_is(
 
 def test_an_engine_is_opened_again_when_there_is_room() -> None:
     disk = MemoryDisk(capacity_bytes=100)
-    engine = Reopening(partial(MemoryEngine, disk), partial(MemoryEngine, disk))
+    engine = ReopeningEngine(partial(MemoryEngine, disk), partial(MemoryEngine, disk))
     engine.write({b"a": bytes(50)}, sync=False)
     with pytest.raises(EngineFull):
         engine.write({b"b": bytes(500)}, sync=False)
@@ -277,7 +277,7 @@ def test_a_folder_that_cannot_be_written_is_opened_to_read() -> None:
             engine.write({b"a": b"1"}, sync=False)
         return engine
 
-    engine = Reopening(open_to_write, to_read)
+    engine = ReopeningEngine(open_to_write, to_read)
     assert engine.full
     assert not engine.open_again()
     is_full, disk.capacity_bytes = False, None
@@ -286,7 +286,7 @@ def test_a_folder_that_cannot_be_written_is_opened_to_read() -> None:
 
 
 def test_a_sync_that_finds_no_room_is_a_failure_like_any_other(tmp_path: Path) -> None:
-    folder = HeldFolder(tmp_path / "store", INSTALLED[0], create=True)
+    folder = OpenFolder(tmp_path / "store", INSTALLED[0], create=True)
     error = folder.failure(OSError(28, "No space left on device"))
     assert type(error) is EngineFailed
     assert type(folder.failure(Exception("IO error: No space left on device"))) is EngineFull
@@ -296,13 +296,13 @@ def test_a_sync_that_finds_no_room_is_a_failure_like_any_other(tmp_path: Path) -
 def test_the_room_that_is_needed_follows_from_the_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = HeldFolder(tmp_path / "store", INSTALLED[0], create=True)
-    monkeypatch.setattr(HeldFolder, "free_bytes", lambda _: 100 * MIB)
+    folder = OpenFolder(tmp_path / "store", INSTALLED[0], create=True)
+    monkeypatch.setattr(OpenFolder, "free_bytes", lambda _: 100 * MIB)
     assert folder.working_bytes(16 * MIB) == 0
     (folder.path / "000001.log").write_bytes(bytes(1000))
     (folder.path / "000002.ldb").write_bytes(bytes(7000))
     # The log is flushed; what that comes to, and all tables, are compacted.
     assert folder.working_bytes(16 * MIB) == 1000 + 8000
-    monkeypatch.setattr(held_folder, "COMPACTED_TABLES", 0)
+    monkeypatch.setattr(open_folder, "COMPACTED_TABLES", 0)
     assert folder.working_bytes(100) == 1600  # both engines limit a compaction
     folder.release()

@@ -10,7 +10,6 @@ import pytest
 
 from postroom.errors import Unavailable
 from postroom.limits import MEMBERS_MAX
-from postroom.raft.group import Progress
 from postroom.raft.membership import (
     AddLearner,
     Change,
@@ -21,7 +20,8 @@ from postroom.raft.membership import (
     Replace,
     changed,
 )
-from postroom.raft.outcome import Outcome
+from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.replication import PeerProgress
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
 from postroom.server.membership import MembershipService, has_joined
 
@@ -35,8 +35,7 @@ class Group:
     def __init__(self, voters: tuple[int, ...], learners: tuple[int, ...] = ()) -> None:
         self.both = Members(voters, learners)
         self.last_index = LAST_INDEX
-        self.behind: dict[int, Progress] = {}
-        self.may_replace = True
+        self.behind: dict[int, PeerProgress] = {}
 
     @property
     def members(self) -> tuple[Any, ...]:
@@ -50,9 +49,9 @@ class Group:
     def learners(self) -> tuple[Any, ...]:
         return self.both.learners
 
-    def progress(self) -> dict[Any, Progress]:
+    def progress(self) -> dict[Any, PeerProgress]:
         everybody = (*self.both.voters, *self.both.learners)
-        level = Progress(LAST_INDEX, 0.0, snapshot_under_way=False)
+        level = PeerProgress(LAST_INDEX, 0.0, snapshot_under_way=False)
         return {node: self.behind.get(node, level) for node in everybody}
 
 
@@ -64,16 +63,16 @@ class Node:
         self.group = group
         self.nodes: Nodes | None = Nodes(b"c" * 16, 100, nodes)
         self.done: list[object] = []
-        self.outcome = Outcome.APPLIED
+        self.outcome = ProposalOutcome.APPLIED
         self.refuses = False
         self.service = MembershipService(self, group, self)  # type: ignore[arg-type]
 
     async def wait(self, timeout_seconds: float) -> None:
         raise AssertionError
 
-    async def change_members(self, change: Change) -> Outcome:
+    async def change_members(self, change: Change) -> ProposalOutcome:
         self.done.append(change)
-        if self.outcome is Outcome.APPLIED:
+        if self.outcome is ProposalOutcome.APPLIED:
             after = changed(self.group.both, change)
             assert after is not None, change
             self.group.both = changed(after, FinishReplacement()) or after
@@ -102,7 +101,7 @@ class Node:
 def silent(*members: int) -> Group:
     """A group of three, some of whom have not answered for long; or who joins it does not."""
     group = Group((1, 2, 3))
-    group.behind = {each: Progress(0, 5.0, snapshot_under_way=False) for each in members}
+    group.behind = {each: PeerProgress(0, 5.0, snapshot_under_way=False) for each in members}
     return group
 
 
@@ -137,9 +136,9 @@ def test_a_node_that_joins_is_fed_and_then_counted() -> None:
 def test_it_is_not_counted_before_it_has_caught_up() -> None:
     group = Group((1, 2, 3), (4, 5, 6, 7))
     group.behind = {
-        4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
-        5: Progress(LAST_INDEX, 5.0, snapshot_under_way=False),
-        6: Progress(LAST_INDEX, 0.0, snapshot_under_way=True),
+        4: PeerProgress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
+        5: PeerProgress(LAST_INDEX, 5.0, snapshot_under_way=False),
+        6: PeerProgress(LAST_INDEX, 0.0, snapshot_under_way=True),
     }
     node = Node(group, *(member(each) for each in range(1, 8)))
     assert node.steps() == [Promote(7)]
@@ -150,7 +149,7 @@ def test_it_is_not_counted_before_it_has_ever_answered() -> None:
     """In a young cluster even a node that has nothing is only a few entries behind."""
     group = Group((1, 2, 3), (4,))
     group.last_index = 30
-    group.behind = {4: Progress(0, 0.0, snapshot_under_way=False)}
+    group.behind = {4: PeerProgress(0, 0.0, snapshot_under_way=False)}
     assert Node(group, *(member(each) for each in (1, 2, 3, 4))).steps() == []
 
 
@@ -170,7 +169,7 @@ def test_a_wiped_disk_that_was_heard_a_moment_ago_is_replaced_in_the_same_way() 
 
 def test_a_node_that_is_replaced_counts_until_its_successor_does() -> None:
     group = Group((1, 2, 3), (4,))
-    group.behind = {4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False)}
+    group.behind = {4: PeerProgress(LAST_INDEX - 500, 0.0, snapshot_under_way=False)}
     node = Node(group, member(1), member(2), member(3, retired=True), member(4))
     assert node.steps() == []
     group.behind.clear()
@@ -181,15 +180,15 @@ def test_two_wiped_disks_are_replaced_one_after_the_other() -> None:
     group = Group((1, 2, 3, 4, 5), (6, 7))
     retired = [member(each, retired=True) for each in (4, 5)]
     node = Node(group, member(1), member(2), member(3), *retired, member(6), member(7))
-    group.behind = {5: Progress(0, 5.0, snapshot_under_way=False)}
+    group.behind = {5: PeerProgress(0, 5.0, snapshot_under_way=False)}
     assert node.steps()[:2] == [Replace(5, 6), Replace(4, 7)], "the one that is gone comes first"
 
 
 def test_one_that_is_gone_of_an_even_number_leaves_before_its_successor_has_caught_up() -> None:
     group = Group((1, 2, 3, 4), (5,))
     group.behind = {
-        4: Progress(0, 5.0, snapshot_under_way=False),
-        5: Progress(0, 0.0, snapshot_under_way=True),
+        4: PeerProgress(0, 5.0, snapshot_under_way=False),
+        5: PeerProgress(0, 0.0, snapshot_under_way=True),
     }
     node = Node(group, member(1), member(2), member(3), member(4, retired=True), member(5))
     assert node.steps(1) == [Remove(4)]
@@ -213,20 +212,9 @@ def test_a_replacement_under_way_is_waited_for() -> None:
     assert node.done == []
 
 
-def test_beside_an_earlier_version_one_joins_and_then_one_leaves() -> None:
-    """It cannot read joint members. Who is gone leaves first."""
-    nodes = (member(1), member(2), member(3, retired=True), member(4))
-    node = Node(silent(3), *nodes)
-    node.group.may_replace = False
-    assert node.steps() == [Remove(3), AddLearner(4), Promote(4), ForgetNode(3)]
-    node = Node(Group((1, 2, 3)), *nodes)
-    node.group.may_replace = False
-    assert node.steps() == [AddLearner(4), Promote(4), Remove(3), ForgetNode(3)]
-
-
 def test_a_leader_that_is_replaced_leads_until_then() -> None:
     group = Group((1, 2, 3), (4,))
-    group.behind = {4: Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=True)}
+    group.behind = {4: PeerProgress(LAST_INDEX - 500, 0.0, snapshot_under_way=True)}
     node = Node(group, member(1, retired=True), member(2), member(3), member(4))
     assert node.steps(3) == []
     group.behind.clear()
@@ -262,9 +250,9 @@ def test_who_is_far_behind_is_not_counted_on() -> None:
     """It answers, and still it would be long until anything could be agreed on."""
     group = Group((1, 2, 3))
     for behind in (
-        Progress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
-        Progress(LAST_INDEX, 0.0, snapshot_under_way=True),
-        Progress(0, 0.0, snapshot_under_way=False),
+        PeerProgress(LAST_INDEX - 500, 0.0, snapshot_under_way=False),
+        PeerProgress(LAST_INDEX, 0.0, snapshot_under_way=True),
+        PeerProgress(0, 0.0, snapshot_under_way=False),
     ):
         group.behind = {3: behind}
         node = Node(group, member(1), member(2, retired=True), member(3))
@@ -290,7 +278,7 @@ def test_a_retired_leader_hands_over() -> None:
 def test_a_retired_leader_hands_over_to_one_that_stays_and_keeps_up() -> None:
     """Two that are retired would hand over to each other for ever."""
     group = Group((1, 2, 3, 4))
-    group.behind = {3: Progress(10, 0.0, snapshot_under_way=False)}
+    group.behind = {3: PeerProgress(10, 0.0, snapshot_under_way=False)}
     both = [member(1, retired=True), member(2, retired=True)]
     assert Node(group, *both, member(3), member(4)).steps(1) == [Remove(2)]
     node = Node(silent(3), *both, member(3))
@@ -305,9 +293,9 @@ def test_a_learner_that_is_retired_goes_too() -> None:
 
 def test_what_was_refused_is_tried_again() -> None:
     node = Node(Group((1, 2)), member(1), member(2), member(3))
-    node.outcome = Outcome.SUPERSEDED
+    node.outcome = ProposalOutcome.SUPERSEDED
     assert node.steps(2) == [AddLearner(3), AddLearner(3)]
-    node.outcome = Outcome.APPLIED
+    node.outcome = ProposalOutcome.APPLIED
     assert node.steps() == [AddLearner(3), Promote(3)]
 
 

@@ -12,7 +12,7 @@ EPOCH_MILLISECONDS: Final = 1_700_000_000_000
 
 
 class VirtualClock:
-    """A :class:`postroom.kv.clock.Clock`.
+    """A :class:`postroom.kv.clock.TimeSource`.
 
     Args:
         reading_seconds: how long it takes to read the wall clock.

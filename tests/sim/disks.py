@@ -14,14 +14,14 @@ from typing import Final
 
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
-from postroom.kv.beside import Work
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.log.memory import MemoryDevice, MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, read_log
-from postroom.kv.marker import MARKER_KEY
+from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.sorted_map import SortedMap
+from postroom.kv.state_writer import Work
 from postroom.kv.storage import Storage
 from postroom.server.node import Node
 from postroom.server.store import stopped_by
@@ -35,7 +35,7 @@ GATHERED_KEYS_MAX: Final = 24
 
 
 class ChosenMoment:
-    """A :class:`postroom.kv.beside.Beside` in one thread."""
+    """A :class:`postroom.kv.state_writer.Beside` in one thread."""
 
     def __init__(self, randomness: Random) -> None:
         self._random = randomness
@@ -79,7 +79,7 @@ def open_storage(
     try:
         return Storage.open(
             state, disk.log, lambda: randomness.randbytes(LOG_ID_BYTES),
-            segment_bytes=segment_bytes, beside=ChosenMoment(randomness),
+            segment_bytes=segment_bytes, writer=ChosenMoment(randomness),
             gathered_keys_max=GATHERED_KEYS_MAX,
         )  # fmt: skip
     except (OSError, EngineFailed) as error:
@@ -151,7 +151,7 @@ def logged(disk: MemoryDisk) -> WriteSet:
     if stored is None or not frozen.names():
         return {}
     content: WriteSet = {}
-    for records in read_log(frozen, stored[4 : 4 + LOG_ID_BYTES], 0).records:
+    for records in read_log(frozen, decode_marker(stored)[0], 0).records:
         for record in records:
             content.update(record.writes)
     return {key: value for key, value in content.items() if value is not None}

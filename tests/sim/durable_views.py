@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from postroom.kv.engine import WriteSet
 from postroom.kv.log import reader
-from postroom.kv.log.format import BLOCK_BYTES, LOG_ID_BYTES, Record, decode_header
+from postroom.kv.log.format import BLOCK_BYTES, LogRecord, decode_header
 from postroom.kv.log.memory import MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, Segment
-from postroom.kv.marker import MARKER_KEY
+from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk
 from postroom.kv.sorted_map import SortedMap
 
@@ -44,10 +44,10 @@ class _DurableFile:
         """It has to be read as a whole."""
         self.read_at = -1
         self.prefix = bytearray()
-        self.records: list[Record] = []
+        self.records: list[LogRecord] = []
         self.writes: WriteSet = {}
 
-    def add(self, records: list[Record]) -> None:
+    def add(self, records: list[LogRecord]) -> None:
         """These were read, after the others."""
         self.read_at = self.of.settled
         for record in records:
@@ -69,10 +69,10 @@ class _DurableFile:
     def close(self) -> None: ...
 
 
-class _Reading(reader._Reading):
+class _Reading(reader._LogReading):
     """A reading of a log that knows what the one before it has decoded."""
 
-    def _records(self, segment: Segment) -> Iterator[Record]:
+    def _records(self, segment: Segment) -> Iterator[LogRecord]:
         file = segment.file
         assert isinstance(file, _DurableFile)
         if file.read_at != file.of.settled:
@@ -83,7 +83,7 @@ class _Reading(reader._Reading):
                 file.add(list(super()._records(segment)))
         return iter(file.records)
 
-    def _added(self, segment: Segment, last: Record) -> Iterator[Record]:
+    def _added(self, segment: Segment, last: LogRecord) -> Iterator[LogRecord]:
         after = reader.read_records(segment.file, last.end, self._seed, last.sequence + 1)
         for record in after:
             if record.epoch < last.epoch:
@@ -127,7 +127,7 @@ class _View:
             Segment(name, file, decode_header(file.read(0, BLOCK_BYTES)))
             for name, file in self._files.items()
         ]
-        found = _Reading(segments, stored[4 : 4 + LOG_ID_BYTES], 0).found
+        found = _Reading(segments, decode_marker(stored)[0], 0).found
         content: WriteSet = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             file = segment.file

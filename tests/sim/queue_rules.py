@@ -60,7 +60,7 @@ class _Queue:
                 return f"what is over is over twice: {numbers} of {key[:-8].hex()}"
             over.update(numbers)
         elif part == "leased":
-            self.holdings[key] = holding = records.read_holding(stored)
+            self.holdings[key] = holding = records.holdings.decode(stored)
             if rest[:8] != keys.u64(holding.until):
                 return f"a holding is misplaced: {holding}"
         elif part:

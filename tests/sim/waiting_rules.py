@@ -19,7 +19,7 @@ from postroom.client.database import Database
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader
-from postroom.kv.gathering import Gathering, Overlaid
+from postroom.kv.gathering import Gathering, OverlaidReader
 from postroom.messaging.claims import Claims
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.queues.claiming import Claiming
@@ -164,7 +164,7 @@ def _seen(replica: Replica) -> Reader:
     """What the replica reads, without writing what waits in memory first."""
     stored: Reader = replica._stored
     if isinstance(stored, Gathering):
-        return Overlaid(stored._engine, {**stored._under_way, **stored._gathered})
+        return OverlaidReader(stored._engine, {**stored._under_way, **stored._gathered})
     return stored
 
 

@@ -71,12 +71,5 @@ def _show(console: Console, result: AuditResult) -> None:
         more = finding.differences - len(finding.examples)
         if more:
             console.out(f"{finding.counter}: {more:,} more", style="red", highlight=False)
-    if result.unnoted:
-        console.out(
-            f"{counted(result.unnoted, 'sum was', 'sums were')} begun by an earlier version, "
-            "which did not note what "
-            "was added where: they were not recounted.",
-            highlight=False,
-        )
     summary = f"{counted(result.compared, 'value')} compared, {result.differences:,} differ."
     console.out(summary, highlight=False)

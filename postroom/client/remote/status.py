@@ -12,7 +12,7 @@ from postroom.client.values import (
     service_infos,
     storage_info,
 )
-from postroom.errors import Invalid, VersionMismatch
+from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.messaging.counters import Counters
 from postroom.messaging.requests import ReadCounters
@@ -63,10 +63,7 @@ class ClusterStatusReader:
         return nodes.nodes
 
     async def _positions(self) -> Sequence[Position]:
-        try:
-            found: list[Position] = await self._sender.send(ReadPositions())
-        except VersionMismatch:  # the node that leads has an earlier version, without positions
-            return ()
+        found: list[Position] = await self._sender.send(ReadPositions())
         return found
 
 

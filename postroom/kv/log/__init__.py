@@ -1,4 +1,4 @@
-"""The log of a node: what it has promised, on the device before anybody hears of it.
+"""The log of a node: its promises, on the device before anybody hears of them.
 
 ::
 
@@ -6,9 +6,9 @@
                              ◀── what was promised ── reader ◀──── at opening
 
 It knows neither consensus nor the engine: a record is a set of keys and values, as a write set is.
-*Entries* (of the logs of all groups together) lie in their records until nobody wants them; *notes*
-(everything else: hard states, records of the store) are few, small, and written again at the
-beginning of each segment. So a segment can go once its entries can.
+*Entries* (of the logs of all groups together) lie in their records until nobody wants them. *Notes*
+(everything else: hard states, records of the store) are few and small, and are written again at the
+beginning of each segment. A segment can therefore go once its entries can.
 
 :mod:`.format` says what the bytes are, ``docs/storage.md`` says it for people.
 """

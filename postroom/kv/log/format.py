@@ -11,12 +11,12 @@ write that the power cuts short can only spoil itself.
 Invariants:
 
 * Sequence numbers of records rise by one, through all segments. The checksum covers the number and
-  is seeded with the id of the log, so what an earlier use of the segment left is never taken for a
-  record that follows.
-* Epochs, one for each opening, never fall along the log: of two records with one number (the power
-  cut off the first one) the later one counts, and nothing that once followed the first one does.
-* A record says which one was known to be durable when it was written. So a record that cannot be
-  read is damage if a later one says that it was durable, and else the torn end.
+  is seeded with the id of the log. Remains of an earlier use of the segment are thus never taken
+  for a record that follows.
+* Epochs, one for each opening, never fall along the log. If two records have one number (the power
+  cut off the first one), the later one counts. Nothing that once followed the first one counts.
+* A record says which one was known to be durable when it was written. A record that cannot be read
+  is therefore damage if a later one says that it was durable, and else the torn end.
 * A header lies within one sector, which devices write whole or not at all.
 """
 
@@ -58,7 +58,7 @@ _decode = msgspec.msgpack.Decoder(dict[bytes, bytes | None]).decode
 
 
 class Header(NamedTuple):
-    """Who a segment is.
+    """The identity of a segment.
 
     Attributes:
         log_id: of which log.
@@ -73,7 +73,7 @@ class Header(NamedTuple):
     first: int
 
 
-class Record(NamedTuple):
+class LogRecord(NamedTuple):
     """One record, as it is read.
 
     Attributes:
@@ -94,7 +94,7 @@ class Record(NamedTuple):
 
 
 def seed_of(log_id: bytes) -> int:
-    """With which all checksums of a log begin."""
+    """Return the seed of all checksums of a log."""
     return zlib.crc32(log_id)
 
 
@@ -107,14 +107,14 @@ def blocks(size: int) -> int:
 
 
 def encode_header(header: Header) -> bytes:
-    """The first block of a segment, with an empty one behind it for the pointer."""
+    """Return the first block of a segment, with an empty one behind it for the pointer."""
     log_id, number, size, first = header
     content = _HEADER.pack(MAGIC, FORMAT_VERSION, log_id, number, size, first)
     return (content + _CHECKSUM.pack(zlib.crc32(content))).ljust(FIRST_RECORD_AT, b"\0")
 
 
 def decode_header(block: bytes) -> Header | None:
-    """Who the segment is that begins with ``block``; ``None``: it is none, or cannot be read.
+    """Return the header of a segment that begins with ``block``; ``None``: it has none.
 
     Raises:
         VersionMismatch: it is of a later version.
@@ -136,14 +136,14 @@ def decode_header(block: bytes) -> Header | None:
 
 
 def encode_pointer(header: Header, offset: int) -> bytes:
-    """The second block of a segment: reading may begin at ``offset``."""
+    """Return the second block of a segment: reading may begin at ``offset``."""
     content = _POINTER.pack(header.number, offset)
     checksum = zlib.crc32(content, seed_of(header.log_id))
     return (content + _CHECKSUM.pack(checksum)).ljust(BLOCK_BYTES, b"\0")
 
 
 def decode_pointer(block: bytes, header: Header) -> int | None:
-    """Where reading may begin; ``None``: nothing that can be read says so."""
+    """Return where reading may begin; ``None``: nothing that can be read says so."""
     content = block[: _POINTER.size]
     if len(block) < _POINTER.size + _CHECKSUM.size:
         return None
@@ -158,13 +158,13 @@ def decode_pointer(block: bytes, header: Header) -> int | None:
 
 
 encode_payload: Callable[[WriteSet], bytes] = _encode
-"""What a record holds, as it is stored."""
+"""Encode the content of a record."""
 
 
 def encode_record(
     seed: int, sequence: int, durable: int, epoch: int, kind: int, payload: bytes
 ) -> bytes:
-    """A record as it is written, in whole blocks."""
+    """Return a record as it is written, in whole blocks."""
     head = _RECORD.pack(len(payload), sequence, durable, epoch, kind)
     checksum = zlib.crc32(payload, zlib.crc32(head, seed))
     padding = bytes(-(RECORD_HEADER_BYTES + len(payload)) % BLOCK_BYTES)
@@ -177,8 +177,8 @@ def claimed(data: bytes | memoryview, at: int) -> tuple[int, int]:
     return sequence, blocks(RECORD_HEADER_BYTES + length)
 
 
-def decode_record(data: bytes | memoryview, at: int, seed: int) -> Record | None:
-    """The record at ``at`` of ``data``; ``None``: there is none that is intact."""
+def decode_record(data: bytes | memoryview, at: int, seed: int) -> LogRecord | None:
+    """Return the record at ``at`` of ``data``; ``None``: there is none that is intact."""
     begin = at + RECORD_HEADER_BYTES
     if begin > len(data):
         return None
@@ -192,4 +192,6 @@ def decode_record(data: bytes | memoryview, at: int, seed: int) -> Record | None
         writes = _decode(content[_RECORD.size :])
     except msgspec.DecodeError:
         return None
-    return Record(sequence, durable, epoch, kind, writes, at + blocks(RECORD_HEADER_BYTES + length))
+    return LogRecord(
+        sequence, durable, epoch, kind, writes, at + blocks(RECORD_HEADER_BYTES + length)
+    )

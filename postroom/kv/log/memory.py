@@ -5,10 +5,10 @@
     write ── unsynced ──▶ sectors in the cache ── sync, or a synced write of these ──▶ durable
                                 │ loss of power: any of them may have become durable, in any order
 
-A write that is cut short, by the power or by a fault, has reached the device in part: its sectors
-stand in the cache when the hook ``at_write`` of the disk is called, so that a loss of power there
-leaves any of them. The cache outlives the process: what one that was killed has written may still
-be lost with the power, unless it is synced by the next one.
+A write that is cut short, by the power or by a fault, has reached the device in part. Its sectors
+stand in the cache when the hook ``at_write`` of the disk is called, so a loss of power there leaves
+any of them. The cache outlives the process: the writes of one that was killed may still be lost
+with the power, unless the next one syncs them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ SECTOR_BYTES: Final = 512
 
 
 class WriteFault(enum.Enum):
-    """What becomes of a write that fails."""
+    """The effect of a write that fails."""
 
     NOT_AT_ALL = enum.auto()
     THERE_WHOLE = enum.auto()
     TORN = enum.auto()
-    """Some sectors are there; of what the state writes, which is atomic, nothing."""
+    """A part of the sectors is there; nothing of a write to the state, which is atomic."""
 
 
-class Faults(Protocol):
-    """Who decides what fails: :class:`postroom.kv.memory.MemoryDisk`."""
+class WriteFaults(Protocol):
+    """The source of faults: :class:`postroom.kv.memory.MemoryDisk`."""
 
     def begin_write(self) -> WriteFault | None:
-        """Number a write, and say how it is to fail; may raise."""
+        """Begin a numbered write; return how it is to fail, or raise."""
 
 
 class MemoryFile:
@@ -56,7 +56,7 @@ class MemoryFile:
         self._cache: dict[int, bytes] = {}
 
     def write(self, offset: int, data: bytes, *, sync: bool) -> None:
-        """As the port says, but for the faults that the disk was given."""
+        """Write whole blocks, but for the faults that the disk was given."""
         self._device.begin_write(self, offset, data)
         self._put(offset, data)
         if sync:
@@ -65,21 +65,21 @@ class MemoryFile:
         self._device.version += 1
 
     def cut_short(self, offset: int, data: bytes, *, whole: bool) -> None:
-        """A write has reached the device, or every other sector of it has; nobody was told."""
+        """Let a write reach the device, or every other sector of it; the caller is not told."""
         for number, begin in enumerate(range(0, len(data), SECTOR_BYTES)):
             if whole or number % 2:
                 self._put(offset + begin, data[begin : begin + SECTOR_BYTES])
         self._device.version += 1
 
     def sync(self) -> None:
-        """As the port says."""
+        """Make durable what was written."""
         self._device.begin_write(self, 0, b"")
         for at in list(self._cache):
             self._settle(at)
         self._device.version += 1
 
     def read(self, offset: int, size: int) -> bytes:
-        """As the port says."""
+        """Return as much as there is of the span."""
         content = bytearray(self.durable[offset : offset + size])
         for at, sector in self._cache.items():
             begin = at * SECTOR_BYTES - offset
@@ -88,10 +88,10 @@ class MemoryFile:
         return bytes(content[:size])
 
     def close(self) -> None:
-        """As the port says."""
+        """Close it."""
 
     def crash(self, lose_unsynced: Random | None) -> None:
-        """With a loss of power any of what is in the cache has become durable, and it is empty."""
+        """Empty the cache after a loss of power; any of it may have become durable."""
         if lose_unsynced is not None:
             for at in list(self._cache):
                 if lose_unsynced.random() < 0.5:
@@ -118,7 +118,7 @@ class MemoryDevice:
         room_bytes: for all files together; ``None`` is without limit.
     """
 
-    def __init__(self, faults: Faults) -> None:
+    def __init__(self, faults: WriteFaults) -> None:
         self.files: dict[str, MemoryFile] = {}
         self.version = 0
         self.room_bytes: int | None = None
@@ -126,11 +126,11 @@ class MemoryDevice:
         self._mark = self._durable_mark = 0
 
     def names(self) -> list[str]:
-        """As the port says."""
+        """Return the names of the files, the mark aside."""
         return sorted(self.files)
 
     def create(self, name: str, size: int) -> None:
-        """As the port says."""
+        """Make a file of zeros, durably."""
         self.begin_write(None, 0, b"")
         used = sum(file.size for file in self.files.values())
         if self.room_bytes is not None and used + size > self.room_bytes:
@@ -139,30 +139,30 @@ class MemoryDevice:
         self.version += 1
 
     def open(self, name: str) -> MemoryFile:
-        """As the port says."""
+        """Open a file."""
         return self.files[name]
 
     def rename(self, old: str, new: str) -> None:
-        """As the port says."""
+        """Rename a file, durably."""
         self.begin_write(None, 0, b"")
         self.files[new] = self.files.pop(old)
         self.version += 1
 
     def remove(self, name: str) -> None:
-        """As the port says."""
+        """Remove a file."""
         del self.files[name]
         self.version += 1
 
     def mark(self, sequence: int) -> None:
-        """As the port says."""
+        """Store the mark."""
         self._mark = sequence
 
     def marked(self) -> int:
-        """As the port says."""
+        """Return the newest mark that can be read; 0: none."""
         return self._mark
 
     def close(self) -> None:
-        """As the port says."""
+        """Close it."""
 
     def begin_write(self, file: MemoryFile | None, offset: int, data: bytes) -> None:
         """Only for :class:`MemoryFile`: number a write, and let it fail if it is to."""
@@ -179,7 +179,7 @@ class MemoryDevice:
         raise OSError(errno.EIO, "a fault that the test asked for")
 
     def crash(self, lose_unsynced: Random | None) -> None:
-        """What was not synced is lost in part; the mark is the newest one, or an older one."""
+        """Lose in part what was not synced; the mark is the newest one, or an older one."""
         for file in self.files.values():
             file.crash(lose_unsynced)
         if lose_unsynced is not None:

@@ -1,11 +1,11 @@
-"""Reading a log when it is opened: what it holds, where it ends, and whether anything is missing.
+"""The reading of a log that is opened: its content, its end, and the check for missing records.
 
 ::
 
     headers ─▶ the newest segment that has a record ─▶ its notes say which is the oldest one wanted
             ─▶ all records from there on, in order ─▶ the end: torn, or damaged?
 
-What ends the log is a block at which no record of the next number is intact. That is the torn end
+The log ends at a block at which no record of the next number is intact. It is the torn end
 of a write that was never acknowledged, *unless*
 
 * the mark, or the state (``durable``), says that the record was durable;
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from postroom.errors import StoreCorrupted
-from postroom.kv.log.device import Device, File
+from postroom.kv.log.device import Device, SegmentFile
 from postroom.kv.log.format import (
     BLOCK_BYTES,
     CHANGES,
@@ -34,7 +34,7 @@ from postroom.kv.log.format import (
     FIRST_RECORD_AT,
     POINTER_AT,
     Header,
-    Record,
+    LogRecord,
     claimed,
     decode_header,
     decode_pointer,
@@ -58,7 +58,7 @@ class Segment:
     """
 
     name: str
-    file: File
+    file: SegmentFile
     header: Header | None
 
     @property
@@ -68,8 +68,8 @@ class Segment:
 
 
 @dataclass
-class Found:
-    """What reading a log has come to.
+class LogContents:
+    """The content of a log that was read.
 
     Attributes:
         segments: those that are wanted, oldest first.
@@ -83,15 +83,15 @@ class Found:
 
     segments: list[Segment] = field(default_factory=list)
     spares: list[Segment] = field(default_factory=list)
-    records: list[list[Record]] = field(default_factory=list)
+    records: list[list[LogRecord]] = field(default_factory=list)
     last: int = 0
     end: int = 0
     epoch: int = 0
     number: int = 0
 
 
-def read_log(device: Device, log_id: bytes, durable: int) -> Found:
-    """Everything that the log of the id ``log_id`` holds.
+def read_log(device: Device, log_id: bytes, durable: int) -> LogContents:
+    """Read everything that the log of the id ``log_id`` holds.
 
     Args:
         device: where it lies.
@@ -104,7 +104,7 @@ def read_log(device: Device, log_id: bytes, durable: int) -> Found:
     """
     with contextlib.ExitStack() as opened:
         segments = _open_segments(device, opened)
-        found = _Reading(segments, log_id, max(durable, device.marked())).found
+        found = _LogReading(segments, log_id, max(durable, device.marked())).found
         opened.pop_all()
         return found
 
@@ -121,14 +121,14 @@ def _open_segments(device: Device, opened: contextlib.ExitStack) -> list[Segment
     return segments
 
 
-class _Reading:
+class _LogReading:
     """One reading of a log."""
 
     def __init__(self, segments: list[Segment], log_id: bytes, durable: int) -> None:
         self._segments = segments
         self._seed = seed_of(log_id)
         self._durable = durable
-        self.found = Found()
+        self.found = LogContents()
         self._check_sizes(log_id)
         written = sorted((each for each in segments if each.header), key=lambda each: each.number)
         self.found.number = written[-1].number if written else 0
@@ -144,9 +144,9 @@ class _Reading:
                 raise damaged(f"{segment.name} is {size} bytes long{expected}")
 
     def _read(self, written: list[Segment]) -> None:
-        """From the newest that has any record back to the oldest that is wanted."""
+        """Read from the newest segment with a record back to the oldest that is wanted."""
         found = self.found
-        records: list[Record] = []
+        records: list[LogRecord] = []
         begun: list[Segment] = []
         while written and not records:
             begun.append(written.pop())
@@ -169,16 +169,18 @@ class _Reading:
         for each in begun:
             self._check_nothing_later(each, FIRST_RECORD_AT, last.sequence)
 
-    def _add(self, segment: Segment, records: list[Record]) -> None:
-        """One that was begun and given up has no record. What the next process wrote had room in
-        the segment before, perhaps: so those around it follow each other, whatever its header says.
+    def _add(self, segment: Segment, records: list[LogRecord]) -> None:
+        """Add a segment, unless it was begun and given up: then it has no record.
+
+        The next process may have had room in the segment before. The segments around it then follow
+        each other, whatever its header says.
         """
         if not records and self.found.segments:
             return
         self.found.segments.append(segment)
         self.found.records.append(records)
 
-    def _records_from_pointer(self, segment: Segment) -> Iterator[Record]:
+    def _records_from_pointer(self, segment: Segment) -> Iterator[LogRecord]:
         header = segment.header
         assert header is not None
         pointer = decode_pointer(segment.file.read(POINTER_AT, BLOCK_BYTES), header)
@@ -188,7 +190,7 @@ class _Reading:
                 return read_records(segment.file, pointer, self._seed, first.sequence)
         return self._records(segment)
 
-    def _records(self, segment: Segment) -> Iterator[Record]:
+    def _records(self, segment: Segment) -> Iterator[LogRecord]:
         assert segment.header is not None
         records = read_records(segment.file, FIRST_RECORD_AT, self._seed, segment.header.first)
         first = next(records, None)
@@ -212,7 +214,7 @@ class _Reading:
                 )
             before = records[-1].sequence, records[-1].epoch
 
-    def _check_end(self, newest: Segment, last: Record) -> None:
+    def _check_end(self, newest: Segment, last: LogRecord) -> None:
         if last.sequence < self._durable:
             raise damaged(
                 f"it ends with record {last.sequence}, in {newest.name}, but record "
@@ -224,7 +226,7 @@ class _Reading:
     def _check_nothing_later(
         self, segment: Segment, start: int, last: int, stop: int | None = None
     ) -> None:
-        """That no later record says that the one after ``last`` was durable."""
+        """Check that no later record says that the one after ``last`` was durable."""
         file = segment.file
         for at in range(start, min(stop or file.size, file.size), _WINDOW_BYTES):
             window = file.read(at, _WINDOW_BYTES)
@@ -240,8 +242,8 @@ class _Reading:
                     )
 
 
-def read_records(file: File, at: int, seed: int, first: int | None) -> Iterator[Record]:
-    """The records from ``at`` on, as long as their numbers rise by one from ``first``."""
+def read_records(file: SegmentFile, at: int, seed: int, first: int | None) -> Iterator[LogRecord]:
+    """Iterate over the records from ``at`` on, while their numbers rise by one from ``first``."""
     window, begin = b"", at
     epoch = 0
     while at + BLOCK_BYTES <= file.size:
@@ -259,8 +261,8 @@ def read_records(file: File, at: int, seed: int, first: int | None) -> Iterator[
         first, epoch, at = record.sequence + 1, record.epoch, at + size
 
 
-def _oldest(records: list[Record], newest: int) -> int:
-    """Which segment is the oldest one that is wanted, as the newest one says."""
+def _oldest(records: list[LogRecord], newest: int) -> int:
+    """Return the number of the oldest segment that is wanted, as the newest one says."""
     for record in reversed(records):
         stored = record.writes.get(OLDEST_NOTE)
         if stored is not None:
@@ -269,7 +271,7 @@ def _oldest(records: list[Record], newest: int) -> int:
 
 
 def damaged(what: str) -> StoreCorrupted:
-    """The error for a log that is not what it must be."""
+    """Return the error for a log that is not what it must be."""
     return StoreCorrupted(
         f"The log of the store is damaged: {what}. Nothing was changed. Restore the whole folder "
         "from a backup; a node of a cluster is replaced as if its disk were lost."

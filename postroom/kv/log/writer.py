@@ -1,4 +1,4 @@
-"""Writing the log: records one after the other, from segment to segment.
+"""The writer of the log: records one after the other, from segment to segment.
 
 ::
 
@@ -12,13 +12,13 @@ Invariants:
 * One record is under way at a time; in each segment the first one has all notes.
 * A segment is begun anew only after a durable record of another one says that it is not wanted.
 * A segment is left only when all of it is durable.
-* The first record of each opening is durable before there is a second one: so no two of them count
-  as the same epoch, but those that have left nothing or one torn record.
+* The first record of each opening is durable before there is a second one. No two openings thus
+  count as the same epoch, but those that have left nothing or one torn record.
 
-Making a segment of full length takes its time, so nobody waits for that: it is made in the
-background, and where none is ready a short one is written meanwhile. A new log begins with a short
-one. What is short is not kept once a longer one can take its place. A short one is made before the
-room of the log is used up: when it is, the device may be full.
+Making a segment of full length takes its time, so nobody waits for it: it is made in the
+background. If none is ready a short one is written meanwhile. A new log begins with a short one. A
+short one is not kept once a longer one can take its place. It is made before the room of the log is
+used up: when it is, the device may be full.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from postroom.kv.engine import WriteSet
-from postroom.kv.log.device import Device, File
+from postroom.kv.log.device import Device, SegmentFile
 from postroom.kv.log.format import (
     CHANGES,
     CLOSED,
@@ -46,7 +46,7 @@ from postroom.kv.log.format import (
     encode_record,
     seed_of,
 )
-from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, Found, Segment
+from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, LogContents, Segment
 
 SPARES_KEPT: Final = 1
 SHORT_SHARE: Final = 64
@@ -59,7 +59,7 @@ _RAFT_LOG: Final = 2
 _ENTRY: Final = 0x6C
 
 Places = dict[bytes, tuple[int, int]]
-"""Of each group the lowest and the highest index that may lie somewhere."""
+"""The lowest and the highest index of each group that may lie somewhere."""
 
 
 class Log:
@@ -83,7 +83,7 @@ class Log:
         device: Device,
         log_id: bytes,
         segment_bytes: int,
-        found: Found,
+        found: LogContents,
         notes: Callable[[], WriteSet],
     ) -> None:
         self.device = device
@@ -98,7 +98,7 @@ class Log:
         self._making = threading.Lock()
         self._naming = threading.Lock()
         self._names: set[str] = set()
-        """Of the segments that are being made."""
+        """The names of the segments that are being made."""
         self._places: dict[int, Places] = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             for record in records:
@@ -168,48 +168,48 @@ class Log:
 
     @property
     def is_new(self) -> bool:
-        """Whether nothing was written since it was opened."""
+        """Return whether nothing was written since it was opened."""
         return self._is_new
 
     @property
     def is_half_full(self) -> bool:
-        """Whether it is time to think of the next segment."""
+        """Return whether it is time to think of the next segment."""
         return self._end * 2 > self._segments[-1].file.size
 
     @property
     def left_bytes(self) -> int:
-        """How much can be written before a file must be made."""
+        """Return how much can be written before a file must be made."""
         spares = sum(each.file.size for each in self._spares)
         return self._segments[-1].file.size - self._end + spares
 
     @property
     def short_bytes(self) -> int:
-        """How long a segment is that somebody waits for."""
+        """Return how long a segment is that somebody waits for."""
         return _short(self.segment_bytes)
 
     @property
     def has_spare(self) -> bool:
-        """Whether there is one of full length."""
+        """Return whether there is one of full length."""
         return any(each.file.size >= self.segment_bytes for each in self._spares)
 
     @property
     def wants_spare(self) -> bool:
-        """Whether one has to be made: none of full length is there, or will be let go."""
+        """Return whether one has to be made: none of full length is there, or will be let go."""
         others = (*self._spares, *self._segments[:-1])
         return not any(each.file.size >= self.segment_bytes for each in others)
 
     @property
     def older(self) -> list[int]:
-        """The segments before the current one, oldest first."""
+        """Return the segments before the current one, oldest first."""
         return [each.number for each in self._segments[:-1]]
 
     @property
     def current(self) -> int:
-        """The segment that is written now."""
+        """Return the segment that is written now."""
         return self._segments[-1].number
 
     def places(self, number: int) -> Places:
-        """Which entries may lie in a segment."""
+        """Return which entries may lie in a segment."""
         return self._places.get(number, {})
 
     def make_spare(self, size_bytes: int | None = None) -> None:
@@ -234,7 +234,7 @@ class Log:
                 self._spares.append(self._make(self.short_bytes))
 
     def release(self, oldest: int) -> None:
-        """No segment before ``oldest`` is wanted, and a durable record says so."""
+        """Release the segments before ``oldest``, as a durable record says."""
         assert self.durable == self.last
         while self._segments[0].number < oldest:
             segment = self._segments.pop(0)
@@ -242,7 +242,7 @@ class Log:
             self._spares.append(segment)
 
     def trim(self) -> None:
-        """More spare segments than one will be used do not stay."""
+        """Remove the spare segments beyond the one that will be used."""
         while len(self._spares) > SPARES_KEPT:
             segment = min(self._spares, key=lambda each: each.file.size)
             self._spares.remove(segment)
@@ -288,8 +288,8 @@ class Log:
         finally:
             self._names.discard(name)
 
-    def _open(self, name: str) -> File:
-        """A segment that was just made; if that fails nothing is left of it."""
+    def _open(self, name: str) -> SegmentFile:
+        """Open a segment that was just made; if that fails nothing is left of it."""
         try:
             return self.device.open(name)
         except OSError:  # no descriptor is left, say: another one would be made, and another one
@@ -299,7 +299,7 @@ class Log:
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
         places = self._places.setdefault(number, {})
         for key in writes:
-            # As ``is_entry`` says. There may be one for each of many groups in each turn.
+            # This is ``is_entry``, inlined. There may be one for each of many groups in each turn.
             if len(key) == ENTRY_KEY_BYTES and key[9] == _ENTRY and key[0] == _RAFT_LOG:
                 group, index = key[:-8], int.from_bytes(key[-8:], "big")
                 known = places.get(group)
@@ -312,18 +312,18 @@ class Log:
 
 
 def is_entry(key: bytes) -> bool:
-    """Whether a key of the log is that of an entry: ``02 range 'l' index``."""
+    """Return whether a key of the log is that of an entry: ``02 range 'l' index``."""
     return len(key) == ENTRY_KEY_BYTES and key[0] == _RAFT_LOG and key[9] == _ENTRY
 
 
 def _short(segment_bytes: int) -> int:
-    """How long a segment is that somebody waits for."""
+    """Return how long a segment is that somebody waits for."""
     return blocks(min(segment_bytes, max(segment_bytes // SHORT_SHARE, SHORT_BYTES_MIN)))
 
 
-def create_log(device: Device, log_id: bytes, segment_bytes: int, notes: WriteSet) -> None:
-    """The first segment of a new log, under the name that tells that it is not in force yet."""
-    payload = encode_payload({**notes, OLDEST_NOTE: (1).to_bytes(8, "big")})
+def create_log(device: Device, log_id: bytes, segment_bytes: int) -> None:
+    """Make the first segment of a new log, under a name that does not count yet."""
+    payload = encode_payload({OLDEST_NOTE: (1).to_bytes(8, "big")})
     needed = FIRST_RECORD_AT + blocks(RECORD_HEADER_BYTES + len(payload))
     size = max(_short(segment_bytes), needed + FIRST_RECORD_AT)
     device.create(FIRST_NEW, size)

@@ -102,14 +102,14 @@ def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Loca
     elif part in {layout.scheduled, layout.ready, layout.dead}:
         yield records.entries.decode(packed).locator
     elif part == layout.leased and not layout.is_mark(key):
-        yield from (each.locator for each in records.read_holding(packed).entries)
+        yield from (each.locator for each in records.holdings.decode(packed).entries)
 
 
 def _first_of(layout: records.Layout, key: bytes, packed: bytes, number: int) -> bytes:
     """Return a stored list, or holding, with its first messages only."""
     if layout.is_list(key):
         return records.encode(records.ended_lists.decode(packed)[:number])
-    holding = records.read_holding(packed)
+    holding = records.holdings.decode(packed)
     return records.encode(msgspec.structs.replace(holding, entries=holding.entries[:number]))
 
 

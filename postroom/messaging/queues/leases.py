@@ -143,7 +143,7 @@ class LeaseTable:
                 hold.marks.append(key)
                 over.update(records.marks.decode(packed))
             else:
-                holding = records.read_holding(packed)
+                holding = records.holdings.decode(packed)
                 if layout.until_in(key) != holding.until or not holding.entries:
                     raise ValueError("a holding is not that of its key")
                 hold = Hold(key, holding, monotonic + seconds_left(holding, now))

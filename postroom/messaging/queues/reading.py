@@ -381,7 +381,7 @@ def _held(
 ) -> Iterator[_Found]:
     """Iterate over the messages of a holding that are still leased."""
     try:
-        holding, first = records.read_holding(packed), _first(token, after)
+        holding, first = records.holdings.decode(packed), _first(token, after)
     except UNDECODABLE as error:
         raise damaged(manager.name, "a stored holding", error) from error
     for number, held in enumerate(holding.entries[first:], first):

@@ -105,7 +105,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.key, self.kind, self.id
 
 
-class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=False):
+class Holding(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The messages of one claim: leased together, each until it is settled.
 
     Attributes:
@@ -130,18 +130,6 @@ class Holding(msgspec.Struct, frozen=True, array_like=True, tag="holding", gc=Fa
         An extension does not change it.
         """
         return self.fired or self.since
-
-
-class _LeaseOfOne(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A lease as it was stored before there were holdings: each message had its own."""
-
-    entry: Entry
-    consumer: bytes
-    since: int
-    until: int
-    transaction: bytes = b""
-    claim: int = 0
-    fired: int = 0
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -193,22 +181,10 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, gc=False):
 encode = msgspec.msgpack.encode
 entries: Final = msgspec.msgpack.Decoder(Entry)
 marks: Final = msgspec.msgpack.Decoder(list[int])
-_holdings: Final = msgspec.msgpack.Decoder(Holding)
-_leases_of_one: Final = msgspec.msgpack.Decoder(_LeaseOfOne)
-_IS_HOLDING: Final = encode("holding")
+holdings: Final = msgspec.msgpack.Decoder(Holding)
 bodies: Final = msgspec.msgpack.Decoder(Body)
 states: Final = msgspec.msgpack.Decoder(State)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
-
-
-def read_holding(packed: bytes) -> Holding:
-    """Return a stored holding, also from the lease of one message as it once was stored."""
-    if packed.startswith(_IS_HOLDING, 1):
-        return _holdings.decode(packed)
-    old = _leases_of_one.decode(packed)
-    return Holding(
-        old.consumer, old.since, old.until, old.transaction, old.claim, [old.entry], old.fired
-    )
 
 
 def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
@@ -222,7 +198,7 @@ def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
     over: set[int] = set()
     for _, mark in reader.iterate(key + b"\x00", keys.after_prefix(key)):
         over.update(marks.decode(mark))
-    return [each for n, each in enumerate(read_holding(packed).entries) if n not in over]
+    return [each for n, each in enumerate(holdings.decode(packed).entries) if n not in over]
 
 
 def is_mark(where: bytes) -> bool:

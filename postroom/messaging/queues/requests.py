@@ -456,7 +456,7 @@ class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
         leased_until: a timestamp; 0: nobody holds it.
         done_at: the timestamp of its acknowledgement, or death; 0: it is live.
         fired_at: the timestamp at which it was fired for its holder, or for the attempt that ended
-            it; 0: there was none, or a node that did not store that has ended it.
+            it; 0: there was none.
         lasts: for how many milliseconds a claimed message is leased, from the answer on. With it,
             no client need compare a timestamp with its own clock.
     """

@@ -36,6 +36,7 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.marker import FORMAT_VERSION
 from postroom.limits import JOIN_ADDRESSES_MAX, VOTERS_MAX
 from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord
 from postroom.ranges.nodes import (
@@ -48,7 +49,7 @@ from postroom.ranges.nodes import (
     secret_key,
 )
 from postroom.server.node import RANGE_ID
-from postroom.server.store import FORMAT_VERSION, STORE_KEY, StoreRecord, read_store
+from postroom.server.store import STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")
 KNOWN_NODES_KEY: Final = keys.store_key("known nodes")

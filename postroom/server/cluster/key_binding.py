@@ -6,7 +6,7 @@
                or if it is the next one that the node has announced
     any node   its certificate's file has another key now ─▶ tells the leader, with the old key
 
-A folder of an earlier version thereby gets its keys at the next contact. To renew a key, one writes
+To renew a key, one writes
 the new files, waits for the line in the log, and starts the node again. Between the two, both
 count.
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
-from postroom.kv.clock import Clock
+from postroom.kv.clock import TimeSource
 from postroom.kv.engine import Engine
 from postroom.kv.engine_file import EngineName
 from postroom.limits import DISK_RESERVE_BYTES, MEMORY_BYTES
@@ -115,7 +115,9 @@ class ServedNode:
         companions: the services beside it, which it starts and stops; add them before ``run``.
     """
 
-    def __init__(self, settings: NodeSettings, clock: Clock, randomness: random.Random) -> None:
+    def __init__(
+        self, settings: NodeSettings, clock: TimeSource, randomness: random.Random
+    ) -> None:
         self._settings = settings
         self._security = settings.security
         self._clock = clock

@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from postroom.errors import LeaseLost, StoreCorrupted
-from postroom.kv import keys
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.records import Entry, read_holding
+from postroom.messaging.queues.records import holdings
 from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
 
@@ -67,7 +66,7 @@ def test_a_claim_is_one_record_and_none_is_left_of_what_is_settled_together(
 ) -> None:
     messages = queues.claim(6)
     (packed,) = leased(queues).values()
-    assert len(read_holding(packed).entries) == 6
+    assert len(holdings.decode(packed).entries) == 6
     assert held(queues) == PAYLOADS
     queues.acknowledge(*messages)
     assert not leased(queues)
@@ -176,7 +175,7 @@ def test_what_is_kept_of_a_claim_is_a_few_times_what_is_held_of_it() -> None:
             entries = len(hold.stored.entries)
             assert entries <= max(8, 4 * hold.left)
             packed = next(iter(leased(queues).values()))
-            assert len(read_holding(packed).entries) == entries
+            assert len(holdings.decode(packed).entries) == entries
             assert len(leased(queues)) <= 1 + entries
     payloads = [each.payload for each in kept]
     assert sorted(held(queues)) == sorted(payloads)
@@ -222,38 +221,3 @@ def test_it_is_held_by_what_succeeded_though_a_longer_extension_failed(queues: Q
     outcomes = at_once(queues, extend, fails, acknowledging(second))
     assert outcomes[1:] == [LeaseLost, 1]
     assert held(queues) == [first.payload]
-
-
-@pytest.mark.parametrize("end", ["acknowledge", "extend", "expire", "drop"])
-def test_leases_that_were_stored_one_by_one_are_understood(queues: Queues, end: str) -> None:
-    """As they were before there were holdings."""
-    messages = queues.claim(3)
-    ((key, packed),) = leased(queues).items()
-    held_then = read_holding(packed)
-    layout, entries = queues.manager().layout, held_then.entries
-    old: dict[bytes, bytes | None] = {
-        layout.leased + keys.u64(held_then.until) + each.seq: packed_as_then(each, held_then)
-        for each in entries
-    }
-    queues.store.engine.inner.write({key: None, **old}, sync=True)
-    queues.store.restart()
-    assert held(queues) == PAYLOADS[:3]
-    if end == "acknowledge":
-        queues.acknowledge(*messages)
-    elif end == "extend":
-        queues.extend(messages[0], 100.0)
-        queues.acknowledge(*messages)
-    elif end == "expire":
-        queues.pass_time(25)
-        assert queues.counts()["expired"] == 3
-    else:
-        queues.drop()
-        queues.pass_time(5)
-        assert not queues.stored()
-        return
-    assert not leased(queues)
-
-
-def packed_as_then(entry: Entry, holding: Any) -> bytes:
-    fields = (entry, holding.consumer, holding.since, holding.until, b"", holding.claim)
-    return msgspec.msgpack.encode(fields)

@@ -108,13 +108,13 @@ SET_ASIDE: Final[dict[str, tuple[Where, Change, Change, Selection, float]]] = {
     ),
     "counters: fewer done": (COUNTERS, _counted, _counts(done=-1), NONE, 70),
     "holding: of another time": (
-        lambda layout: layout.leased, records.read_holding, _but(until=1), NONE, 1,
+        lambda layout: layout.leased, records.holdings.decode, _but(until=1), NONE, 1,
     ),
     "holding: of nothing": (
-        lambda layout: layout.leased, records.read_holding, _but(entries=[]), NONE, 1,
+        lambda layout: layout.leased, records.holdings.decode, _but(entries=[]), NONE, 1,
     ),
     "holding: of others": (
-        lambda layout: layout.leased, records.read_holding,
+        lambda layout: layout.leased, records.holdings.decode,
         lambda holding: replace(holding, entries=[*holding.entries, *holding.entries]), NONE, 1,
     ),
     "schedule: of another name": (

@@ -151,15 +151,6 @@ def test_a_list_is_given_up_when_one_of_its_files_is_replaced(
     assert archive.found() == archive.files
 
 
-def test_who_knows_of_no_lists_refuses_manifests_that_have_some(tmp_path: Path) -> None:
-    archive = Archive(tmp_path)
-    archive.day(1)
-    assert newest.latest(archive.folder).format == manifests.FORMAT
-    for day in range(2, 40):
-        archive.day(day)
-    assert newest.latest(archive.folder).format == manifests.FORMAT_WITH_LISTS
-
-
 def test_a_list_that_is_damaged_or_gone_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import EngineFailed
+from postroom.kv.marker import FORMAT_VERSION
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster import formation
@@ -22,7 +23,7 @@ from postroom.server.cluster.formation import (
     WaitDecision,
     decide,
 )
-from postroom.server.store import FORMAT_VERSION, StoreRecord, check_empty, read_store
+from postroom.server.store import StoreRecord, check_empty, read_store
 from tests.server.cluster.beginnings import Beginning
 from tests.sim.disks import open_storage
 

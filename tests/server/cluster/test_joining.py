@@ -10,6 +10,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.errors import Invalid
+from postroom.kv.marker import FORMAT_VERSION
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import Admitted, NodeDescriptor, Nodes
 from postroom.server.cluster import joining as module
@@ -17,7 +18,7 @@ from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.security import Security
-from postroom.server.store import FORMAT_VERSION, StoreRecord
+from postroom.server.store import StoreRecord
 
 HERE, ELSEWHERE, OTHER = "here:1", "elsewhere:1", "other:1"
 CLUSTER, STORE = b"c" * 16, b"s" * 16

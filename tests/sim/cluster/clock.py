@@ -11,7 +11,7 @@ _MOMENT_LATER: Final = 1e-6
 
 
 class MachineClock:
-    """A :class:`postroom.kv.clock.Clock`.
+    """A :class:`postroom.kv.clock.TimeSource`.
 
     Args:
         agenda: the time that really passes.

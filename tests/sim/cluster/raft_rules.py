@@ -36,7 +36,7 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.raft.spool import Arriving
+from postroom.raft.spool import ArrivingSnapshot
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
@@ -70,7 +70,7 @@ class Log:
         record = state.get(_APPLIED)
         applied = 0 if record is None else decode_applied(record).index
         spool = state.get(_LOG + b"s")
-        arrived = None if spool is None else msgspec.msgpack.decode(spool, type=Arriving)
+        arrived = None if spool is None else msgspec.msgpack.decode(spool, type=ArrivingSnapshot)
         installs = arrived is not None and arrived.chunks > 0
         self.begins_after = arrived.index if installs and arrived else applied
 

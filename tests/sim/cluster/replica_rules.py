@@ -9,7 +9,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.sorted_map import SortedMap
-from postroom.raft.spool import Arriving
+from postroom.raft.spool import ArrivingSnapshot
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers
@@ -34,7 +34,7 @@ def applied_index(disk: SortedMap) -> int:
 def is_installing(disk: SortedMap) -> bool:
     """Whether the range is being replaced by a snapshot, piece by piece: it is not to be read."""
     stored = disk.get(_SPOOL)
-    return stored is not None and msgspec.msgpack.decode(stored, type=Arriving).chunks > 0
+    return stored is not None and msgspec.msgpack.decode(stored, type=ArrivingSnapshot).chunks > 0
 
 
 def look(machines: Iterable[Machine]) -> checkers.Content | None:

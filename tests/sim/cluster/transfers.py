@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.spool import Arriving
+from postroom.raft.spool import ArrivingSnapshot
 from postroom.ranges import state as range_state
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
         seen["installations begun again"] += 1
     taken_at = float("-inf")  # what is there at the beginning is from an earlier life
 
-    def counted_begin(arriving: Arriving, staged: WriteSet) -> None:
+    def counted_begin(arriving: ArrivingSnapshot, staged: WriteSet) -> None:
         nonlocal taken_at
         if spool.arriving is not None:
             seen["transfers restarted"] += 1

@@ -95,7 +95,7 @@ def _purged_until(then: Known, info: QueueInfo, now: int, at: int) -> int:
     settings of now for a moment only.
     """
     seconds = [each for each in (then.kept, kept_for(info)) if each >= 0]
-    # Leaders of earlier versions have purged while it was read: so what counts is now.
+    # More may have been purged while it was read.
     return min(now - from_seconds(min(seconds)), at) if seconds else 0
 
 

@@ -25,8 +25,6 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.pipeline.jobs.archive.folders import Folder
 from postroom.pipeline.jobs.archive.manifest import (
-    FORMAT,
-    FORMAT_WITH_LISTS,
     LISTS,
     Dropped,
     Kept,
@@ -113,7 +111,7 @@ def divided(
         rest = [each for each in rest if each.path not in taken]
     lists = [*stay, *(Listed(path, len(few)) for path, few in new.items())]
     whole = msgspec.structs.replace(
-        manifest, lists=lists, format=FORMAT_WITH_LISTS if lists else FORMAT,
+        manifest, lists=lists,
         dropped=[*manifest.dropped, *(Dropped(path, manifest.at) for path in sorted(given_up))],
     )  # fmt: skip
     return whole, msgspec.structs.replace(whole, files=rest), new

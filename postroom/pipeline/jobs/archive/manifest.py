@@ -31,8 +31,6 @@ import msgspec
 from postroom.errors import Invalid
 
 FORMAT: Final = 1
-FORMAT_WITH_LISTS: Final = 2
-"""Who does not know of lists would miss files."""
 MANIFESTS: Final = "manifests"
 FILES: Final = "files"
 LISTS: Final = "lists"
@@ -180,10 +178,10 @@ def decode(content: bytes) -> Manifest:
         found = _decoder.decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise Invalid(f"this is no manifest of an archive: {error}") from error
-    if found.format not in {FORMAT, FORMAT_WITH_LISTS}:
+    if found.format != FORMAT:
         raise Invalid(
             f"this archive was written by a later version (format {found.format}, and this one "
-            f"knows {FORMAT_WITH_LISTS}): nothing was changed: upgrade"
+            f"knows {FORMAT}): nothing was changed: upgrade"
         )
     return found
 

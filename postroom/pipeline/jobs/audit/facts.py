@@ -34,8 +34,6 @@ INDEX: Final = "inbox_index.messages"
 INDEX_OLDEST: Final = "inbox_index.oldest"
 INDEX_HELD: Final = "inbox_index.held"
 ACCOUNTING: Final = "accounting"
-UNNOTED: Final = "accounting.unnoted"
-"""Sums that an earlier version began: they cannot be recounted."""
 QUEUE_STATES: Final = ("scheduled", "ready", "leased", "done", "archived", "dead")
 QUEUE_ENQUEUED: Final = "queue.enqueued"
 QUEUE_ENDED: Final = "queue.ended"
@@ -255,15 +253,13 @@ def _of_records() -> Column:
     what, key, metric, value = (F.col(name) for name in ("what", "key", "metric", "value"))
     message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
     message["place"] = F.col("number")
-    noted = F.col("status") == 1
     is_sum = (what == "sum") & metric.isNotNull()
     state = _chosen(F.col("status"), _CLASS_OF_STATUS)
     alone = F.array(
         F.when(what == "message", _fact(IN_INBOXES, place=0, counted=1)),
         F.when(what == "message", _fact(INDEX, key=key, counted=1, counted_id=F.col("id"))),
         F.when(what == "hold", _fact(INDEX_HELD, key=key, counted_id=F.col("id"))),
-        F.when(is_sum & noted, _fact(ACCOUNTING, key=key, kind=metric, claimed=value)),
-        F.when(is_sum & ~noted, _fact(UNNOTED, key=key, kind=metric)),
+        F.when(is_sum, _fact(ACCOUNTING, key=key, kind=metric, claimed=value)),
         F.when(what == "body", _fact(QUEUE_MESSAGE, claimed=1, claimed_id=LIVE, **message)),
         F.when(what == "state", _fact(QUEUE_MESSAGE, claimed_id=state, **message)),
     )

@@ -81,12 +81,10 @@ class AuditResult:
     Attributes:
         at: the timestamp at which everything was claimed and counted.
         findings: one a counter.
-        unnoted: sums that an earlier version of the store began, and that cannot be recounted.
     """
 
     at: int
     findings: tuple[Finding, ...]
-    unnoted: int
 
     @property
     def compared(self) -> int:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom.client.sync import Database
 from postroom.errors import Error, SnapshotTooOld
-from postroom.pipeline.jobs.audit.facts import UNNOTED, compared, facts
+from postroom.pipeline.jobs.audit.facts import compared, facts
 from postroom.pipeline.jobs.audit.findings import EXAMPLES_MAX, AuditResult, findings
 from postroom.pipeline.jobs.job import SILENT, JobFailed, Progress, database
 
@@ -78,7 +78,6 @@ def _audit(
     groups = compared(facts(spark, tables, dropped, ranges))
     totals = {name: each for name, *each in _totals(groups)}
     progress("recounting", 1, 1)
-    unnoted = totals.pop(UNNOTED, [0])[0]
     examples: list[Any] = []
     if any(wrong or other for _, wrong, other in totals.values()):
         progress("looking for examples", 0, 1)
@@ -86,7 +85,7 @@ def _audit(
         progress("looking for examples", 1, 1)
     names = {each.number: each.name for each in queues}
     by_check = {name: (each[0], each[1], each[2]) for name, each in totals.items()}
-    return AuditResult(at, findings(by_check, examples, names), unnoted)
+    return AuditResult(at, findings(by_check, examples, names))
 
 
 def _table(spark: SparkSession, store: Mapping[str, str], table: str, at: int) -> DataFrame:

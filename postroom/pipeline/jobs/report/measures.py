@@ -138,7 +138,7 @@ def _taken(found: DataFrame, seconds: int) -> DataFrame:
         "taken", F.explode(F.array(*rows))
     )
     mine = (F.col("taken.of") == F.col("source")) & F.col("taken.value").isNotNull()
-    value = F.greatest(F.col("taken.value"), F.lit(0.0))  # clocks of before may have stood ahead
+    value = F.greatest(F.col("taken.value"), F.lit(0.0))  # a clock may have stood ahead
     return exploded.where(mine).select(
         "source", F.col("taken.measure").alias("measure"), *_DIVIDED_BY, value.alias("value")
     )

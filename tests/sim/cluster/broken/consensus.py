@@ -13,7 +13,7 @@ from postroom.raft import group as raft_group
 from postroom.raft.election import Elections
 from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import LeaseHolder, RangeLease
 from postroom.ranges.state import RangeState, decode_command
@@ -97,17 +97,17 @@ def votes_for_anybody() -> Patch:
 def sends_everything_early() -> Patch:
     """Votes, and answers to votes and appends, leave before they are durable."""
 
-    def early(self: raft_group.Group) -> list[Any]:
+    def early(self: raft_group.RaftGroup) -> list[Any]:
         taken, self.core.outbox = self.core.outbox, []
         return taken
 
-    return raft_group.Group, "take_early_messages", early
+    return raft_group.RaftGroup, "take_early_messages", early
 
 
 def cuts_blindly() -> Patch:
     """A follower cuts its log after the entry before the new ones, also where they agree."""
 
-    def take(self: Following, message: Append) -> None:
+    def take(self: FollowerReplication, message: Append) -> None:
         core, log = self._core, self._core.journal
         first = max(message.prev_index, core.commit_index, log.base_index) + 1
         if first <= log.last_index:
@@ -117,29 +117,29 @@ def cuts_blindly() -> Patch:
                 log.add(payload, index, term)
         core.adopt_members()
 
-    return Following, "_take", take
+    return FollowerReplication, "_take", take
 
 
 def commits_earlier_terms() -> Patch:
     """A leader commits by counting also what an earlier leader had appended (section 5.4.2)."""
 
-    def advance_commit(self: Feeding) -> None:
+    def advance_commit(self: LeaderReplication) -> None:
         core = self._core
         have = {peer.id: core.match_index[peer] for peer in core.voters}
         have[core.node_id] = core.journal.last_index
         core.commit_index = max(core.commit_index, core.majority_value(have))
 
-    return Feeding, "advance_commit", advance_commit
+    return LeaderReplication, "advance_commit", advance_commit
 
 
 def commits_without_majority() -> Patch:
     """One member less than a majority is enough."""
 
-    def advance_commit(self: Feeding) -> None:
+    def advance_commit(self: LeaderReplication) -> None:
         core = self._core
         core.commit_index = max(core.commit_index, core.journal.last_index)
 
-    return Feeding, "advance_commit", advance_commit
+    return LeaderReplication, "advance_commit", advance_commit
 
 
 def never_syncs() -> Patch:

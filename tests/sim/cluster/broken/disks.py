@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from postroom.kv.device_space import DeviceSpace
 from postroom.kv.engine import EngineFailed
-from postroom.kv.room import Room
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from tests.sim.cluster.broken import Patch
@@ -12,11 +12,11 @@ from tests.sim.cluster.broken import Patch
 def full_disk_stops_the_store() -> Patch:
     """A full device is taken for one that has failed."""
 
-    def check_kept(self: Room) -> None:
+    def check_kept(self: DeviceSpace) -> None:
         if self.full:
             raise EngineFailed(self.full)
 
-    return Room, "check_kept", check_kept
+    return DeviceSpace, "check_kept", check_kept
 
 
 def nobody_frees_room() -> Patch:
@@ -32,7 +32,7 @@ def nobody_frees_room() -> Patch:
 def full_for_ever() -> Patch:
     """The state is never written again, though there is room."""
 
-    def open_again(self: Room) -> bool:
+    def open_again(self: DeviceSpace) -> bool:
         return not self.full
 
-    return Room, "open_again", open_again
+    return DeviceSpace, "open_again", open_again

@@ -7,8 +7,8 @@ A wall clock can be set, rightly or wrongly. It is compared with the monotonic c
               ──────────┘
     monotonic ───────────────────
 
-A machine alone cannot tell an error from its correction, or from the end of a suspension. So it
-follows each jump. A node of a cluster asks the others (``judge``, see
+A machine alone cannot tell an error from its correction, or from the end of a suspension. It
+therefore follows each jump. A node of a cluster asks the others (``judge``, see
 :mod:`postroom.server.peer_clocks`): while they contradict its wall clock, it goes on with the
 monotonic one.
 
@@ -23,14 +23,14 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 LOOK_MILLISECONDS: Final = 250
-"""So often the two clocks are compared."""
+"""The time between two comparisons of the clocks."""
 STEP_MILLISECONDS: Final = 250
 """A smaller difference is no jump: a thread may stand still between two readings."""
 JITTER_MILLISECONDS: Final = 2
 """A smaller difference is none at all."""
 
 
-class Judge(Protocol):
+class WallClockJudge(Protocol):
     """Tells whether a wall clock is to be believed."""
 
     def __call__(self, before: float, own: float, since: float | None) -> float:
@@ -61,7 +61,7 @@ class TrustedWall:
     """
 
     def __init__(self, wall: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        self.judge: Judge = believe
+        self.judge: WallClockJudge = believe
         self._wall = wall
         self._monotonic = monotonic
         self._looking = threading.Lock()
@@ -80,7 +80,7 @@ class TrustedWall:
         self._known_until = 0
 
     def look_now_and_then(self) -> None:
-        """Do so if it is time: also a wall clock that stands is looked at."""
+        """Compare the clocks if it is time, even if the wall clock stands still."""
         if (self._monotonic() - self._looked_at) * 1000 > LOOK_MILLISECONDS:
             self._known_until = 0
 
@@ -108,6 +108,7 @@ class TrustedWall:
             return trusted
 
     def _time_passed(self, trusted: int, milliseconds: float, step: float) -> None:
-        """So much time has passed, and the trusted clock, which reads ``trusted`` now, has been set
-        by ``step`` milliseconds meanwhile.
+        """Note that time has passed, and that the trusted clock was set by a step meanwhile.
+
+        ``trusted`` is its reading now.
         """

@@ -18,7 +18,7 @@ SENT_BYTES_A_TURN: Final = 8 * 1024 * 1024
 """The bytes after which no other frame leaves in a turn."""
 
 
-class Outgoing:
+class OutgoingMessages:
     """The frames that wait to leave, by node; see the module.
 
     Args:

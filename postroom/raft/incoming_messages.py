@@ -22,7 +22,7 @@ from postroom.raft.messages import (
     Voted,
 )
 from postroom.raft.proposals import Proposals
-from postroom.raft.replication import Feeding, Following
+from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.raft.snapshot_receiver import SnapshotReceiver
 from postroom.raft.state_machine import NodeId
 from postroom.raft.syncobj_core import LEADER, Core
@@ -35,8 +35,8 @@ class IncomingMessages:
         self,
         core: Core,
         elections: Elections,
-        feeding: Feeding,
-        following: Following,
+        feeding: LeaderReplication,
+        following: FollowerReplication,
         receiver: SnapshotReceiver,
         proposals: Proposals,
     ) -> None:
@@ -49,7 +49,7 @@ class IncomingMessages:
         self._proposals = proposals
         self.waiting: list[tuple[NodeId, Message]] = []
         self.has_entries = False
-        """Whether the messages dealt with last had entries, or a part of a snapshot."""
+        """True if the messages dealt with last had entries, or a part of a snapshot."""
 
     def work_off(self, writes: WriteSet) -> None:
         """Deal with all messages that have arrived, in order."""

@@ -1,12 +1,12 @@
-"""The room that a storage has on its device, and what it does where there is none.
+"""The space that a storage has on its device, and its work where there is none.
 
 ::
 
     the device is full ──▶ the state stays in memory ──▶ there is room: opened again, written
                             the log has room that was made beforehand
 
-A storage on a full device is read as before. What frees room may still be written, as long as the
-log and the memory have room for it.
+A storage on a full device is read as before. Writes that free room are still taken, as
+long as the log and the memory have room for them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from __future__ import annotations
 import contextlib
 from typing import Final
 
-from postroom.kv.beside import Beside
 from postroom.kv.engine import BlockDamaged, EngineFailed, EngineFull, StateEngine
 from postroom.kv.gathering import Gathering
 from postroom.kv.log.writer import Log
+from postroom.kv.state_writer import StateWriter
 from postroom.limits import FULL_DEVICE_BYTES_MAX, FULL_DEVICE_KEYS_MAX
 
 ALL: Final = b"\xff" * 9
@@ -27,21 +27,23 @@ DELETIONS_SHARE: Final = 4
 """Deletions are taken up to this part of that; leases and the clock need what is left."""
 
 
-class Room:
+class DeviceSpace:
     """See the module.
 
     Args:
         state: the engine.
         applied: the same with what has yet to be written into it.
         log: of the storage.
-        beside: who compacts.
+        writer: who compacts.
     """
 
-    def __init__(self, state: StateEngine, applied: Gathering, log: Log, beside: Beside) -> None:
+    def __init__(
+        self, state: StateEngine, applied: Gathering, log: Log, writer: StateWriter
+    ) -> None:
         self._state = state
         self._applied = applied
         self._log = log
-        self._beside = beside
+        self._writer = writer
         self._is_compacting = False
 
     @property
@@ -65,10 +67,10 @@ class Room:
             with contextlib.suppress(OSError):  # there is none any more
                 log.make_spare(size)
 
-        self._beside.later(make)
+        self._writer.later(make)
 
     def takes_deletions(self) -> bool:
-        """Whether a full device leaves room in memory, and in the log, for what frees some."""
+        """Return whether a full device leaves room, in memory and in the log, for deletions."""
         keys_kept, bytes_kept = self._applied.kept()
         return (
             keys_kept < FULL_DEVICE_KEYS_MAX // DELETIONS_SHARE
@@ -111,7 +113,7 @@ class Room:
         """Give back, in the background, the room of what was deleted."""
         if not self._is_compacting and self._applied.full is None:
             self._is_compacting = True
-            self._beside.later(self._compact)
+            self._writer.later(self._compact)
 
     def _compact(self) -> None:
         try:

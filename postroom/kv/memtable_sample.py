@@ -1,10 +1,10 @@
-"""A sample of what was written last, which tells where the bytes lie that no table has yet.
+"""A sample of the newest writes, which tells where the bytes lie that no table has yet.
 
-An engine knows how large its tables are, key by key. Of what is in memory, and in its log, it knows
-only how much that is. So the keys of the last writes are sampled here, each for some bytes: the
-newest samples that make up what is in memory tell how it is spread.
+An engine knows how large its tables are, key by key. It knows only the size
+of its memtable and of its log. The keys of the last writes are therefore sampled here, each for
+some bytes. The newest samples that make up the memtable tell how it is spread.
 
-What is sampled is bounded, whatever is written. A sample is off by some kilobytes, and while a
+The size of the sample is bounded. A sample is off by some kilobytes, and while a
 table is being made of what was in memory that is counted nowhere for a moment.
 """
 
@@ -21,7 +21,7 @@ SAMPLE_BYTES: Final = 16 * 1024
 SAMPLES_KEPT: Final = 2048
 
 
-class Unflushed:
+class MemtableSample:
     """See the module. One thread at a time tells what is written; any thread asks."""
 
     def __init__(self) -> None:
@@ -42,8 +42,9 @@ class Unflushed:
         self._left = 0
 
     def bytes_in(self, lower: bytes, upper: bytes, size: int) -> int:
-        """Return about how many bytes of ``[lower, upper)`` are in no table, where in all ``size``
-        bytes are in none.
+        """Return about how many bytes of ``[lower, upper)`` are in no table.
+
+        All keys together have ``size`` bytes in no table.
         """
         if size <= 0 or lower >= upper or not self._samples:
             return 0
@@ -67,4 +68,4 @@ class Unflushed:
         return found
 
 
-__all__ = ["SAMPLES_KEPT", "SAMPLE_BYTES", "Unflushed"]
+__all__ = ["SAMPLES_KEPT", "SAMPLE_BYTES", "MemtableSample"]

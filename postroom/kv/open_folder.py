@@ -1,4 +1,4 @@
-"""A folder that an engine of this process has open: what all engines on disk share.
+"""A folder that an engine of this process has open. All engines on disk share this.
 
 ::
 
@@ -25,7 +25,7 @@ from postroom.kv.table_files import table_bytes
 BLOOM_BITS_PER_KEY: Final = 10
 
 ENTRY_OVERHEAD_BYTES: Final = 48
-"""What a memtable entry takes beside key and value, generously: node, lengths, sequence number."""
+"""The bytes of a memtable entry beside key and value: node, lengths, sequence number."""
 
 
 COMPACTED_TABLES: Final = 25
@@ -35,7 +35,7 @@ LEVEL_0_TABLES: Final = 12
 """With more of them on level 0 both engines let writes wait; a compaction takes all of these."""
 
 
-class HeldFolder:
+class OpenFolder:
     """See the module.
 
     Args:
@@ -78,7 +78,7 @@ class HeldFolder:
 
     @property
     def failed(self) -> bool:
-        """Whether a write has failed."""
+        """Return whether a write has failed."""
         return self._failure is not None
 
     @property
@@ -95,7 +95,7 @@ class HeldFolder:
         """Return the error to raise for ``error``, which a write met: it was the last one.
 
         An error of the operating system's own comes of a sync: what was written before it may be
-        lost. So that is never taken for a mere want of room.
+        lost. It is never taken for a mere lack of room.
         """
         full = is_full(error) and getattr(error, "errno", None) is None
         self._failure = (EngineFull if full else EngineFailed)(
@@ -135,7 +135,7 @@ class HeldFolder:
         return logs + min(logs + tables, inputs_max)
 
     def free_bytes(self) -> int:
-        """Room that the device has for this process."""
+        """Return room that the device has for this process."""
         device = os.statvfs(self.path)
         return device.f_bavail * device.f_frsize
 
@@ -160,7 +160,7 @@ def closed_if_it_fails(database: Any) -> Iterator[None]:
 
 
 def closed() -> RuntimeError:
-    """The error for calls after ``close``."""
+    """Return the error for calls after ``close``."""
     return RuntimeError("The engine is closed.")
 
 

@@ -1,4 +1,4 @@
-"""What a storage still wants of its log: what groups keep, and what the state does not have yet."""
+"""The part of a log that a storage still needs: kept by groups, or not yet in the state."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 
 
-class Held(NamedTuple):
-    """What a group keeps of its log.
+class RetainedLog(NamedTuple):
+    """The part of its log that a group keeps.
 
     Attributes:
         entries: what the keys of its entries begin with.
@@ -28,7 +28,7 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Reclaiming:
+class Reclamation:
     """The state is being synced so that older segments can go."""
 
     bases: dict[bytes, tuple[int, int]]

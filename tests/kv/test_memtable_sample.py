@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.kv.unflushed import SAMPLE_BYTES, SAMPLES_KEPT, Unflushed
+from postroom.kv.memtable_sample import SAMPLE_BYTES, SAMPLES_KEPT, MemtableSample
 
 
-def written(batches: int, keys: int, size: int, first: int = 0) -> Unflushed:
-    unflushed = Unflushed()
+def written(batches: int, keys: int, size: int, first: int = 0) -> MemtableSample:
+    unflushed = MemtableSample()
     for batch in range(batches):
         numbers = range(first + batch * keys, first + (batch + 1) * keys)
         unflushed.wrote({b"%08d" % number: bytes(size) for number in numbers})

@@ -1,4 +1,4 @@
-"""Writing the state beside the turns: by a thread, or by whoever asks.
+"""The writer of the state beside the turns: a thread, or the caller itself.
 
 ::
 
@@ -21,17 +21,20 @@ from typing import Final, Protocol
 Work = Callable[[], None]
 
 LOOKS_AGAIN_SECONDS: Final = 1.0
-"""Who waits for a batch looks whether it was begun: an interrupt can leave it half-way."""
+"""The time after which a waiter looks whether its batch was begun.
+
+An interrupt can leave it half-way.
+"""
 
 
-class Beside(Protocol):
-    """Who carries out what a turn need not wait for."""
+class StateWriter(Protocol):
+    """The writer of batches of the state, which does what a turn need not wait for."""
 
     def start(self, work: Work) -> None:
         """Carry out ``work``, now or later. To be called by one thread at a time.
 
-        What was started before has been finished. If ``work`` raises, this does, or the next
-        :meth:`finish`.
+        The work that was started before has been finished. If ``work`` raises, this method does, or
+        the next :meth:`finish`.
         """
 
     def finish(self) -> None:
@@ -42,31 +45,31 @@ class Beside(Protocol):
         """
 
     def later(self, work: Work) -> None:
-        """Do something that nobody waits for; it raises nothing."""
+        """Do work that nobody waits for; it raises nothing."""
 
     def close(self) -> None:
         """Finish what is under way. Idempotent; what it raises is left to those who write next."""
 
 
-class InOrder:
-    """At once, without a thread."""
+class InlineStateWriter:
+    """A writer that does everything at once, without a thread."""
 
     def start(self, work: Work) -> None:
-        """As the protocol says."""
+        """Carry out ``work``."""
         work()
 
     def finish(self) -> None:
-        """As the protocol says."""
+        """Wait until the work that was started is done."""
 
     def later(self, work: Work) -> None:
-        """As the protocol says."""
+        """Do work that nobody waits for."""
         work()
 
     def close(self) -> None:
-        """As the protocol says."""
+        """Close it."""
 
 
-class StateThread:
+class StateWriterThread:
     """A thread that writes the state; it is made when it is first needed.
 
     A lock that is held stands for "nothing to be told"; releasing it wakes who waits for it. (A
@@ -75,7 +78,7 @@ class StateThread:
 
     def __init__(self) -> None:
         self._work: Work | None = None
-        """What is under way; only the thread says that nothing is."""
+        """The work that is under way; only the thread says that there is none."""
         self._wanted, self._done = threading.Lock(), threading.Lock()
         self._wanted.acquire()
         self._done.acquire()
@@ -85,7 +88,7 @@ class StateThread:
         self._others: list[threading.Thread] = []
 
     def start(self, work: Work) -> None:
-        """As the protocol says; where no thread is to be had, it is done here."""
+        """Carry out ``work`` in the thread, or here if the system has no thread to give."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="postroom state", daemon=True)
             if not _starts(self._thread):
@@ -96,16 +99,14 @@ class StateThread:
         _wake(self._wanted)  # whoever waited for long may have done so already
 
     def finish(self) -> None:
-        """As the protocol says."""
+        """Wait until the work that was started is done."""
         self._wait()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def later(self, work: Work) -> None:
-        """As the protocol says: in a thread of its own, for it may take long; or here, if there is
-        none.
-        """
+        """Do work in a thread of its own, for it may take long; or here, if there is none."""
         self._others = [each for each in self._others if each.is_alive()]
         thread = threading.Thread(target=work, name="postroom log", daemon=True)
         self._others.append(thread)
@@ -114,7 +115,7 @@ class StateThread:
             work()
 
     def close(self) -> None:
-        """As the protocol says."""
+        """Close it."""
         if self._thread is not None:
             self._wait()
             self._is_closed = True

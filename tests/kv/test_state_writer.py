@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from postroom.kv import beside
-from postroom.kv.beside import StateThread
+from postroom.kv import state_writer
+from postroom.kv.state_writer import StateWriterThread
 
 
 def fail() -> None:
@@ -15,7 +15,7 @@ def fail() -> None:
 
 
 def test_what_was_started_is_done_before_the_next() -> None:
-    thread, done = StateThread(), list[int]()
+    thread, done = StateWriterThread(), list[int]()
     for number in range(500):
         thread.finish()
         assert len(done) == number
@@ -25,7 +25,7 @@ def test_what_was_started_is_done_before_the_next() -> None:
 
 
 def test_what_it_raises_is_told_once() -> None:
-    thread = StateThread()
+    thread = StateWriterThread()
     thread.finish()
     thread.start(fail)
     with pytest.raises(OSError, match="no"):
@@ -36,7 +36,7 @@ def test_what_it_raises_is_told_once() -> None:
 
 
 def test_it_goes_on_after_something_was_raised() -> None:
-    thread, done = StateThread(), list[int]()
+    thread, done = StateWriterThread(), list[int]()
     thread.start(fail)
     with pytest.raises(OSError, match="no"):
         thread.finish()
@@ -47,7 +47,7 @@ def test_it_goes_on_after_something_was_raised() -> None:
 
 
 def test_closing_ends_the_thread_and_can_be_repeated() -> None:
-    thread, threads = StateThread(), list[threading.Thread]()
+    thread, threads = StateWriterThread(), list[threading.Thread]()
     thread.close()
     thread.start(lambda: threads.append(threading.current_thread()))
     thread.later(lambda: threads.append(threading.current_thread()))
@@ -62,8 +62,8 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It came after the work was noted, and before the thread was woken."""
-    monkeypatch.setattr(beside, "LOOKS_AGAIN_SECONDS", 0.01)
-    thread, done = StateThread(), list[int]()
+    monkeypatch.setattr(state_writer, "LOOKS_AGAIN_SECONDS", 0.01)
+    thread, done = StateWriterThread(), list[int]()
     thread.start(lambda: done.append(1))
     thread.finish()
     thread._work = lambda: done.append(2)
@@ -76,9 +76,9 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
 
 def test_what_is_started_after_a_long_wait_is_done() -> None:
     """Who has waited for long has woken the thread, which may not have noticed yet."""
-    thread, done = StateThread(), list[int]()
+    thread, done = StateWriterThread(), list[int]()
     thread._thread = threading.Thread(target=thread._run, daemon=True)
-    beside._wake(thread._wanted)
+    state_writer._wake(thread._wanted)
     thread.start(lambda: done.append(1))
     thread._thread.start()
     thread.finish()
@@ -92,7 +92,7 @@ def test_where_no_thread_is_to_be_had_it_is_done_at_once(monkeypatch: pytest.Mon
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    thread, done = StateThread(), list[int]()
+    thread, done = StateWriterThread(), list[int]()
     with monkeypatch.context() as few:
         few.setattr(threading.Thread, "start", refuse)
         thread.start(lambda: done.append(1))
