@@ -37,6 +37,7 @@ from postroom.raft.messages import (
     decode_frame,
 )
 from postroom.raft.spool import ArrivingSnapshot
+from postroom.raft.stored_log import HardState
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
@@ -64,9 +65,9 @@ class Log:
     def __init__(self, state: SortedMap, logged: WriteSet) -> None:
         self._logged = logged
         stored = logged.get(_HARD_STATE)
-        hard: list[Any] = msgspec.msgpack.decode(stored) if stored else [0, 0, None, 0]
-        self.term: int = hard[1]
-        self.vote: int | None = hard[2]
+        hard = None if stored is None else msgspec.msgpack.decode(stored, type=HardState)
+        self.term: int = 0 if hard is None else hard.term
+        self.vote: int | None = None if hard is None else hard.vote
         record = state.get(_APPLIED)
         applied = 0 if record is None else decode_applied(record).index
         spool = state.get(_LOG + b"s")
