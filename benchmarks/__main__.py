@@ -17,6 +17,7 @@ import benchmarks.cluster
 import benchmarks.contention
 import benchmarks.etcd
 import benchmarks.floor
+import benchmarks.gateway
 import benchmarks.groups
 import benchmarks.growth
 import benchmarks.idle

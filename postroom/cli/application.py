@@ -25,6 +25,7 @@ from typer.core import TyperGroup
 import postroom
 from postroom.cli import (
     cluster,
+    gateway,
     letters,
     mail,
     measure,
@@ -107,6 +108,7 @@ def _main(
 app.command("demo")(tour.demo)
 app.command("serve")(serve.serve)
 app.command("cluster")(cluster.cluster)
+app.command("gateway")(gateway.gateway)
 app.command("status")(state.status)
 app.command("remove-node")(state.remove_node)
 app.command("rebind-node")(state.rebind_node)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from postroom.cli import gateway
 from postroom.cli.sizes import as_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
@@ -104,6 +105,12 @@ Memory = Annotated[
         help="The budget for what the node keeps of the store in memory.",
     ),
 ]
+Grpc = Annotated[
+    str | None,
+    typer.Option(
+        "--grpc", metavar="HOST:PORT", help="Also listen here for gRPC, for other languages."
+    ),
+]
 StopAtEndOfInput = Annotated[
     bool,
     typer.Option(
@@ -127,6 +134,7 @@ def serve(
     role_file: RoleFile = None,
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
+    grpc: Grpc = None,
     stop_at_end_of_input: StopAtEndOfInput = False,
     verbose: Verbose = False,
 ) -> None:
@@ -156,7 +164,13 @@ def serve(
             engine=_engine(engine),
             memory_bytes=as_bytes(memory, MEMORY_BYTES_MIN, "--memory"),
         )
-        asyncio.run(_run(settings, early, stop_at_end_of_input=stop_at_end_of_input))
+        companions = []
+        if grpc is not None:
+            gateway.prepare()
+            address = gateway.checked_address(grpc, "--grpc")
+            files = (tls_ca, tls_certificate, tls_key)
+            companions.append(gateway.NodeGateway(address, settings, files))
+        asyncio.run(_run(settings, early, companions, stop_at_end_of_input=stop_at_end_of_input))
 
 
 def _engine(name: str | None) -> EngineName | None:
@@ -196,7 +210,13 @@ def _signals_kept() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-async def _run(settings: NodeSettings, early: list[int], *, stop_at_end_of_input: bool) -> None:
+async def _run(
+    settings: NodeSettings,
+    early: list[int],
+    companions: list[gateway.NodeGateway],
+    *,
+    stop_at_end_of_input: bool,
+) -> None:
     loop = asyncio.get_running_loop()
     started: list[ServedNode] = []
     # Before the node is built, which takes a while: a signal would otherwise cancel what it awaits
@@ -208,6 +228,7 @@ async def _run(settings: NodeSettings, early: list[int], *, stop_at_end_of_input
     address = settings.address
     randomness = random.Random(random.SystemRandom().randbytes(32))
     node = ServedNode(settings, SystemClock(), randomness)  # on the loop, which its server needs
+    node.companions += companions
     started.append(node)
     if early:
         _stop(loop, started)

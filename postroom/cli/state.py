@@ -25,7 +25,7 @@ from postroom.client.remote.node_changes import remove_node as remove
 from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
 from postroom.counted import counted
 from postroom.errors import Error
-from postroom.messaging.counters import Counters
+from postroom.messaging.requests import Counters
 from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
 from postroom.server.cluster.node_keys import fingerprint_of_file
 

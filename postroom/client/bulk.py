@@ -48,12 +48,12 @@ from postroom.messaging.recount_requests import (
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,
+    RangePartition,
     ReadPartitions,
     ScanAccounting,
     ScanColumns,
 )
-from postroom.ranges.bulk_requests import Partition as StoredPartition
-from postroom.ranges.requests import Changes, Protect, ScanChanges, Unprotect
+from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
 
 PART_BYTES: Final = 64 * 1024 * 1024
 _MESSAGES_PER_PAGE: Final = 8192
@@ -279,7 +279,7 @@ class Bulk:
             first, lambda page: page.resume and msgspec.structs.replace(first, after=page.resume)
         )
 
-    async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> Changes:
+    async def recent_changes(self, start: bytes, end: bytes | None, after: int) -> CommittedChanges:
         """Return the first changes after a timestamp, and until when they are complete.
 
         They come in the order of commits. There may be more. :meth:`watch` consists of these
@@ -288,7 +288,9 @@ class Bulk:
         Raises:
             SnapshotTooOld: they are collected.
         """
-        changes: Changes = await self._sender.send(ScanChanges(start, end, int(after), wait=False))
+        changes: CommittedChanges = await self._sender.send(
+            ScanChanges(start, end, int(after), wait=False)
+        )
         return changes
 
     async def _ahead(
@@ -331,7 +333,7 @@ class BulkOfDatabase:
         """
         start, end = arguments.span(start, end)
         request = ReadPartitions(start, end, arguments.count(part_bytes, "part_bytes", 1))
-        found: list[StoredPartition] = await self._sender.send(request)
+        found: list[RangePartition] = await self._sender.send(request)
         return [
             Partition(
                 each.start, each.end, each.range_id, each.generation, each.size_bytes,

@@ -6,14 +6,20 @@ key. A commit that is sent again finds the record and knows that it has happened
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.sender import Sender, has_stopped, send_again
-from postroom.errors import CommitUnknown, Unavailable
+from postroom.errors import CommitUnknown, Invalid, Unavailable, shorten
+from postroom.kv.clock import from_seconds
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.requests import CheckInbox, EnqueueUpdate
 from postroom.ranges.requests import Committed, CommitTransaction
+
+TRANSACTION_ID_BYTES: Final = 16
+RETRY_ID_BYTES: Final = 24
+"""The id of the transaction, and the timestamp at which it began."""
+CLOCKS_APART_SECONDS: Final = 60.0
+"""How far the timestamps that two clients have heard of may be apart."""
 
 
 async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
@@ -83,15 +89,34 @@ async def after_failure(
     return reply
 
 
+def parsed_retry_id(given: bytes, now: int) -> tuple[bytes, int]:
+    """Return the transaction's id, and the timestamp at which it began, of a ``retry_id``.
+
+    Args:
+        given: the ``retry_id`` of a transaction.
+        now: about now, as a timestamp.
+
+    Raises:
+        TypeError, Invalid: it is no ``retry_id``.
+    """
+    if not isinstance(given, bytes):
+        raise TypeError(f"retry_id is bytes, not {type(given).__name__}")
+    began = int.from_bytes(given[TRANSACTION_ID_BYTES:], "big")
+    if len(given) != RETRY_ID_BYTES or not 0 < began <= now + from_seconds(CLOCKS_APART_SECONDS):
+        raise Invalid(
+            f"{shorten(given)} is not the retry_id of a transaction; nothing was changed: pass "
+            "tx.retry_id of the earlier attempt"
+        )
+    return given[:TRANSACTION_ID_BYTES], began
+
+
 def anchor_of(writes: list[Any]) -> bytes:
     """Return the key of the first write; a check counts only if there is nothing else."""
     first = writes[0]
-    if type(first) is CheckInbox:
-        first = next((write for write in writes if type(write) is not CheckInbox), first)
-    if type(first) is EnqueueUpdate:
-        first = first.request
-    anchor: bytes = first.key if hasattr(first, "key") else first.start
+    if first.only_checks:
+        first = next((write for write in writes if not write.only_checks), first)
+    anchor: bytes = first.anchor()
     return anchor
 
 
-__all__ = ["after_failure", "alone", "anchor_of", "commit_one"]
+__all__ = ["after_failure", "alone", "anchor_of", "commit_one", "parsed_retry_id"]

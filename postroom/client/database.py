@@ -41,7 +41,7 @@ from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
-    Changes,
+    CommittedChanges,
     ConditionalPut,
     Delete,
     DeleteRange,
@@ -250,7 +250,9 @@ class Database(
         while True:
             left = None if timeout is None else max(last + timeout - monotonic(), LEFT_SECONDS_MIN)
             try:
-                reply: Changes = await self._sender.send(ScanChanges(start, end, after), left)
+                reply: CommittedChanges = await self._sender.send(
+                    ScanChanges(start, end, after), left
+                )
             except DeadlineExceeded:
                 return
             if reply.changes:
@@ -395,20 +397,28 @@ class Database(
 
     # --- transactions
 
-    def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
+    def begin(
+        self, *, timeout: float = TRANSACTION_SECONDS_MAX, retry_id: bytes | None = None
+    ) -> Transaction:
         """Return a new transaction: ``async with db.begin() as tx``.
 
         A plain call, also with asyncio: it is not awaited.
 
         Args:
             timeout: seconds that it may stay open; 60 at most.
+            retry_id: the ``retry_id`` of an earlier transaction whose outcome is not known, from
+                any client. If that one has committed, the commit of this one changes nothing and
+                returns its timestamp. Its first write or message must be to the same key.
 
         Raises:
             ValueError: ``timeout`` is not above 0 and at most 60.
+            Invalid: ``retry_id`` is none.
         """
         if timeout is not TRANSACTION_SECONDS_MAX:
             _check_timeout(timeout)
         sender = self._sender
+        if retry_id is not None:
+            return Transaction.again(sender, self.codec, retry_id, timeout)
         return Transaction(sender, self.codec, sender.next_id(), timeout)
 
     async def run(

@@ -10,9 +10,12 @@ from postroom.client.values import DeadLetter, Scheduled
 from postroom.errors import WrongType
 from postroom.kv.clock import Timestamp
 from postroom.messaging import due as times
-from postroom.messaging.requests import SCHEDULED_ID_BYTES, Deliverable
-from postroom.messaging.requests import DeadLetter as StoredLetter
-from postroom.messaging.requests import Scheduled as StoredSchedule
+from postroom.messaging.requests import (
+    SCHEDULED_ID_BYTES,
+    Deliverable,
+    ScheduledEntry,
+    StoredDeadLetter,
+)
 from postroom.ranges.headers import unpacked
 from postroom.ranges.requests import DeleteRange
 
@@ -20,7 +23,7 @@ _SHOWN_CHARACTERS: Final = 100
 """The number of characters of a wrong id that an error shows."""
 
 
-def dead_letter(letter: StoredLetter, codec: Packing) -> DeadLetter:
+def dead_letter(letter: StoredDeadLetter, codec: Packing) -> DeadLetter:
     """Return a dead letter, unpacked."""
     record = letter.record
     entry = record.update or record.message
@@ -35,7 +38,7 @@ def dead_letter(letter: StoredLetter, codec: Packing) -> DeadLetter:
     return DeadLetter(*told, value, entry.source, message.key, unpacked(message.headers), attempts)
 
 
-def scheduled(stored: StoredSchedule, codec: Packing) -> Scheduled:
+def scheduled(stored: ScheduledEntry, codec: Packing) -> Scheduled:
     """Return a scheduled message or update, unpacked."""
     id_ = stored.id.hex()
     due = Timestamp(times.shown(int.from_bytes(stored.id[:8], "big")))

@@ -16,14 +16,14 @@ from postroom.client.codec import Packing
 from postroom.client.sender import Sender, post
 from postroom.client.values import Message
 from postroom.messaging.requests import (
-    DeadLetter,
     Delivered,
     ListDeadLetters,
     ListScheduled,
     Peek,
     Peeked,
-    Scheduled,
+    ScheduledEntry,
     SchedulePage,
+    StoredDeadLetter,
 )
 from postroom.ranges.requests import (
     GetMany,
@@ -200,12 +200,12 @@ def attempts_of(packed: bytes) -> int:
 
 async def stored_schedule(
     sender: Sender, start: bytes, end: bytes | None, limit: int
-) -> list[Scheduled]:
+) -> list[ScheduledEntry]:
     """Return the first ``limit`` messages and updates that wait for their time.
 
     The pages have no view in common, like those of dead letters.
     """
-    found: list[Scheduled] = []
+    found: list[ScheduledEntry] = []
     after = b""
     while True:
         left = limit - len(found)
@@ -217,17 +217,17 @@ async def stored_schedule(
         after = page.resume
 
 
-async def stored_letters(sender: Sender, limit: int) -> list[DeadLetter]:
+async def stored_letters(sender: Sender, limit: int) -> list[StoredDeadLetter]:
     """Return the oldest ``limit`` dead letters.
 
     They have no versions, so pages have no view in common. A letter that comes or goes meanwhile
     may be among them or not; each other letter is, once.
     """
-    found: list[DeadLetter] = []
+    found: list[StoredDeadLetter] = []
     while len(found) < limit:
         after = found[-1].id if found else b""
         request = ListDeadLetters(limit - len(found), LIST_BYTES_PER_PAGE, after)
-        page: list[DeadLetter] = await sender.send(request)
+        page: list[StoredDeadLetter] = await sender.send(request)
         found += page
         if not page or not page[-1].more:
             break

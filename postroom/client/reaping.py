@@ -24,8 +24,7 @@ from postroom.client.reading import Reads
 from postroom.client.sender import Sender
 from postroom.client.values import Reaped
 from postroom.errors import TransactionConflict, Unavailable, WrongType, shorten
-from postroom.messaging.requests import Reaped as ReapedMessages
-from postroom.messaging.requests import ReapMessages, ReapQueue
+from postroom.messaging.requests import ReapedMessages, ReapMessages, ReapQueue
 from postroom.protocol.failures import DeadlineExceeded
 
 LAST_LOOK_SECONDS: Final = 0.5

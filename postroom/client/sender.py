@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, Protocol, TypeVar
 from postroom.client.run_blocking import Waiter
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, Reject
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
 
 T = TypeVar("T")
@@ -131,9 +131,9 @@ def given_back(
         Attempt(each.key, each.kind, each.id, each.epoch, fired_at=each.fired_at)
         for each in claimed.messages
     ]
-    write = Reject(request.queue, attempts, delay=0.0, uncounted=True)
+    write = RejectMessages(request.queue, attempts, delay=0.0, uncounted=True)
     return CommitTransaction(
-        transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.key, [], [], [write]
+        transaction_id, began, TRANSACTION_SECONDS_MAX, 0, write.anchor(), [], [], [write]
     )
 
 

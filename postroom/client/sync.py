@@ -166,16 +166,23 @@ class Database(
 
     # --- transactions
 
-    def begin(self, *, timeout: float = TRANSACTION_SECONDS_MAX) -> Transaction:
+    def begin(
+        self, *, timeout: float = TRANSACTION_SECONDS_MAX, retry_id: bytes | None = None
+    ) -> Transaction:
         """Return a new transaction: ``with db.begin() as tx``.
 
         Args:
             timeout: seconds that it may stay open; 60 at most.
+            retry_id: the ``retry_id`` of an earlier transaction whose outcome is not known, from
+                any client. If that one has committed, the commit of this one changes nothing and
+                returns its timestamp. Its first write or message must be to the same key.
 
         Raises:
             ValueError: ``timeout`` is not above 0 and at most 60.
+            Invalid: ``retry_id`` is none.
         """
-        return Transaction(self._blocking, self._core.begin(timeout=timeout))
+        core = self._core.begin(timeout=timeout, retry_id=retry_id)
+        return Transaction(self._blocking, core)
 
     def run(
         self,

@@ -49,6 +49,15 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         return self._core.id
 
     @property
+    def retry_id(self) -> bytes:
+        """Return the id with which ``db.begin(retry_id=...)`` begins another attempt at it.
+
+        Such an attempt may be made by any client, for 75 s. It is safe if the outcome of this
+        transaction is not known: the two commit once.
+        """
+        return self._core.retry_id
+
+    @property
     def read_timestamp(self) -> Timestamp | None:
         """Return the timestamp at which it reads; ``None`` before its first read."""
         return self._core.read_timestamp

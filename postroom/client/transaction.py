@@ -34,7 +34,7 @@ from typing import Any, Final, Self
 from postroom.client import arguments
 from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing, resolve
-from postroom.client.commits import after_failure, anchor_of
+from postroom.client.commits import after_failure, anchor_of, parsed_retry_id
 from postroom.client.functions import Plain, explain_await
 from postroom.client.inbox_reads import InboxReads
 from postroom.client.lifetime import Event, Lifetime, State
@@ -103,6 +103,22 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         self._trying: Trying | None = None
         self._commit_timestamp = 0
 
+    @classmethod
+    def again(cls, sender: Sender, codec: Packing, retry_id: bytes, timeout: float) -> Transaction:
+        """Return another attempt at the transaction with a ``retry_id``.
+
+        For layers on top. It has the id and the beginning of that transaction. Without the
+        beginning, a leaseholder that was elected since would take it for a new transaction, and
+        would not look for a COMMIT record.
+
+        Raises:
+            Invalid: ``retry_id`` is none.
+        """
+        transaction_id, began = parsed_retry_id(retry_id, sender.reading())
+        tx = cls(sender, codec, transaction_id, timeout)
+        tx._lifetime.began = began
+        return tx
+
     @property
     def _overlay(self) -> Overlay:
         if self._over is None:
@@ -115,6 +131,15 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     def id(self) -> bytes:
         """Return the id: 16 bytes, unique. Another commit with the same id is safe."""
         return self._id
+
+    @property
+    def retry_id(self) -> bytes:
+        """Return the id with which ``db.begin(retry_id=...)`` begins another attempt at it.
+
+        Such an attempt may be made by any client, for 75 s. It is safe if the outcome of this
+        transaction is not known: the two commit once.
+        """
+        return self._id + self._lifetime.began.to_bytes(8, "big")
 
     @property
     def read_timestamp(self) -> Timestamp | None:

@@ -9,7 +9,7 @@ import msgspec
 
 from postroom.errors import WrongType, shorten
 from postroom.kv.clock import LOGICAL_BITS, Timestamp
-from postroom.messaging.counters import Counters
+from postroom.messaging.requests import Counters
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.headers import Headers, unpacked
 from postroom.ranges.nodes import ServiceStatus, StorageStatus

@@ -37,7 +37,7 @@ from postroom.errors import (
 from postroom.kv import keys
 from postroom.messaging.attempts import Stored, first_ids, stale_attempt
 from postroom.messaging.claims import Claims
-from postroom.messaging.requests import Delivered, NoteAttempts, Reaped, ReapQueue
+from postroom.messaging.requests import Delivered, NoteAttempts, ReapedMessages, ReapQueue
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import MustWait
 from postroom.ranges.registry import Registry
@@ -61,7 +61,7 @@ class _Beginning:
         is_written: whether it may be answered now.
     """
 
-    def __init__(self, request: ReapQueue, reaped: Reaped) -> None:
+    def __init__(self, request: ReapQueue, reaped: ReapedMessages) -> None:
         self.request = request
         self.reaped = reaped
         self.is_written = False
@@ -144,7 +144,7 @@ class AttemptNotes:
 
     # --- attempts that are written down before they begin
 
-    def before(self, request: ReapQueue, reaped: Reaped) -> None:
+    def before(self, request: ReapQueue, reaped: ReapedMessages) -> None:
         """Write down the attempts of a reap that is about to be answered, if they must be.
 
         Raises:
@@ -181,7 +181,7 @@ class AttemptNotes:
         is_begun = message.trial is not None and message.trial.begun
         return request.attempts_max > 0 and not is_begun
 
-    def given(self, request: ReapQueue) -> Reaped | None:
+    def given(self, request: ReapQueue) -> ReapedMessages | None:
         """Return the answer of a reap whose attempts are written down, or `None` if there is none.
 
         Raises:
@@ -259,7 +259,7 @@ class AttemptNotes:
             self._to_write.popleft()
         if beginning is not None:
             if written is not None:
-                beginning.reaped = Reaped(written, beginning.reaped.more)
+                beginning.reaped = ReapedMessages(written, beginning.reaped.more)
             beginning.is_written = True
             self._wake([beginning])
         elif note.what == "lost":

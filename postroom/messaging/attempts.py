@@ -50,7 +50,6 @@ from postroom.ranges.registry import Registry
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first failure, in seconds; each further failure doubles it."""
 UNTRIED: Final = Trial(0)
-_FEW: Final = 256
 
 _encode = msgspec.msgpack.encode
 _delivered = msgspec.msgpack.Decoder(Delivered)
@@ -87,8 +86,6 @@ class Attempts:
         registry.writes[PostponeMessages] = self.postpone
         registry.writes[BuryMessages] = self.bury
         registry.commands[NoteAttempts] = self.note
-        for kind in (PostponeMessages, BuryMessages):
-            registry.may_be_long[kind] = lambda write: len(write.tries) > _FEW
 
     # --- requests of transactions
 

@@ -28,12 +28,12 @@ from postroom.messaging.bulk_requests import (
 )
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.requests import (
-    DeadLetter,
     DeadLetterRecord,
     Deliverable,
     Executable,
     Peek,
-    Scheduled,
+    ScheduledEntry,
+    StoredDeadLetter,
 )
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
@@ -189,7 +189,7 @@ class BulkMessages:
             SnapshotTooOld: the timestamp is not protected as a whole.
         """
         reader = self._reader(view, request.timestamp)
-        found: list[Scheduled] = []
+        found: list[ScheduledEntry] = []
         size, bytes_max = 0, page_bytes(request.bytes_max)
         for name, stored in self._outbox_from(reader, request.after):
             if found and (size >= bytes_max or len(found) >= LIST_MAX or view.is_used_up()):
@@ -197,7 +197,7 @@ class BulkMessages:
             entry = _decoders[name[-1:]](stored)
             is_message = isinstance(entry, Deliverable)
             found.append(
-                Scheduled(name, entry if is_message else None, None if is_message else entry)
+                ScheduledEntry(name, entry if is_message else None, None if is_message else entry)
             )
             size += len(stored)
             view.steps += 1
@@ -220,13 +220,13 @@ class BulkMessages:
         """
         reader = self._reader(view, request.timestamp)
         prefix = keys.dead_letter_prefix(self._range_id)
-        found: list[DeadLetter] = []
+        found: list[StoredDeadLetter] = []
         size, bytes_max = 0, page_bytes(request.bytes_max)
         lower = prefix + request.after + b"\x00" if request.after else prefix
         for key, stored in reader.iterate(lower, keys.after_prefix(prefix)):
             if found and (size >= bytes_max or len(found) >= LIST_MAX or view.is_used_up()):
                 return LettersPage(found, found[-1].id)
-            found.append(DeadLetter(key[len(prefix) :], _records.decode(stored)))
+            found.append(StoredDeadLetter(key[len(prefix) :], _records.decode(stored)))
             size += len(stored)
             view.steps += 1
         return LettersPage(found, None)

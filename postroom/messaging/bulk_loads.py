@@ -37,8 +37,6 @@ class BulkLoads:
         registry.writes[BeginLoad] = self.begin
         registry.writes[LoadRows] = self.load
         registry.writes[EndLoad] = self.end
-        registry.may_be_long[BeginLoad] = lambda _: True
-        registry.may_be_long[LoadRows] = lambda _: True
 
     def begin(self, ctx: Evaluation, request: BeginLoad) -> Generator[None, None, bool]:
         """Evaluate ``BeginLoad``; return whether the load is finished already.

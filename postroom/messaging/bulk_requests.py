@@ -2,70 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from postroom.messaging.requests import DeadLetter, MessageId, Scheduled
-from postroom.ranges.requests import Bound, Count, Moment, Request
-
-
-class ScanInboxes(Request, frozen=True, array_like=True, tag="scan_inboxes", gc=False):
-    """A request for a page of the messages in the inboxes of ``[start, end)`` as of a timestamp.
-
-    Attributes:
-        after: the id of the last message known of the inbox of ``start``.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    after: MessageId | None = None
-    bytes_max: Count = 0
-
-
-class ScanReaped(Request, frozen=True, array_like=True, tag="scan_reaped", gc=False):
-    """A request for a page of the messages that left the inboxes of ``[start, end)``.
-
-    They left after one timestamp and up to another.
-
-    Attributes:
-        timestamp: the timestamp up to which they left.
-        after: the timestamp after which they left; earlier ones may be collected.
-        resume: the ``resume`` of the page before; empty: from the first.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    after: Moment
-    resume: bytes = b""
-    bytes_max: Count = 0
-
-
-class ScanOutbox(Request, frozen=True, array_like=True, tag="scan_outbox", gc=False):
-    """A request for a page of the entries of both outboxes, due or not, as of a timestamp.
-
-    The timestamp is protected as a whole (``Protect``); 0: now.
-
-    Attributes:
-        after: the name of the last entry of the page before; empty: from the first.
-    """
-
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
-
-
-class ScanDeadLetters(Request, frozen=True, array_like=True, tag="scan_dead_letters", gc=False):
-    """A request for a page of dead letters as of a timestamp that is protected as a whole; 0: now.
-
-    Attributes:
-        after: the id of the last one of the page before; empty: from the first.
-    """
-
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
-
+from postroom.messaging.requests import MessageId, ScheduledEntry, StoredDeadLetter
+from postroom.ranges.contract import ConcernsSpan, ConcernsStore, Read
+from postroom.ranges.requests import Bound, Count, Moment
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -104,7 +47,7 @@ class OutboxPage(msgspec.Struct, frozen=True, array_like=True):
     ``resume``: the name to go on after, or ``None``.
     """
 
-    entries: list[Scheduled]
+    entries: list[ScheduledEntry]
     resume: bytes | None
 
 
@@ -114,5 +57,79 @@ class LettersPage(msgspec.Struct, frozen=True, array_like=True):
     ``resume``: the id to go on after (``None``: that was all).
     """
 
-    letters: list[DeadLetter]
+    letters: list[StoredDeadLetter]
     resume: bytes | None
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ScanInboxes(ConcernsSpan, Read, frozen=True, tag="scan_inboxes"):
+    """A request for a page of the messages in the inboxes of ``[start, end)`` as of a timestamp.
+
+    Attributes:
+        after: the id of the last message known of the inbox of ``start``.
+    """
+
+    answer: ClassVar = InboxesPage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    after: MessageId | None = None
+    bytes_max: Count = 0
+
+
+class ScanReaped(ConcernsSpan, Read, frozen=True, tag="scan_reaped"):
+    """A request for a page of the messages that left the inboxes of ``[start, end)``.
+
+    They left after one timestamp and up to another.
+
+    Attributes:
+        timestamp: the timestamp up to which they left.
+        after: the timestamp after which they left; earlier ones may be collected.
+        resume: the ``resume`` of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = ReapedPage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    after: Moment
+    resume: bytes = b""
+    bytes_max: Count = 0
+
+
+class ScanOutbox(ConcernsStore, Read, frozen=True, tag="scan_outbox"):
+    """A request for a page of the entries of both outboxes, due or not, as of a timestamp.
+
+    The timestamp is protected as a whole (``Protect``); 0: now.
+
+    Attributes:
+        after: the name of the last entry of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = OutboxPage
+    since: ClassVar = 1
+
+    timestamp: Moment
+    after: bytes = b""
+    bytes_max: Count = 0
+
+
+class ScanDeadLetters(ConcernsStore, Read, frozen=True, tag="scan_dead_letters"):
+    """A request for a page of dead letters as of a timestamp that is protected as a whole; 0: now.
+
+    Attributes:
+        after: the id of the last one of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = LettersPage
+    since: ClassVar = 1
+
+    timestamp: Moment
+    after: bytes = b""
+    bytes_max: Count = 0

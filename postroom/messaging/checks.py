@@ -29,7 +29,6 @@ from postroom.ranges.registry import Registry
 
 DUE_LOOKED_AT_ONCE: Final = 1000
 """The number of due messages above which any inbox may get one, and the transaction is retried."""
-_FEW: Final = 256
 
 
 class _OnTheirWay:
@@ -62,8 +61,6 @@ class InboxChecks:
     def register(self, registry: Registry) -> None:
         """Register the check."""
         registry.writes[CheckInbox] = self.check
-        registry.checks.add(CheckInbox)
-        registry.may_be_long[CheckInbox] = lambda write: len(write.ids) > _FEW
 
     def check(self, ctx: Evaluation, request: CheckInbox) -> Generator[None, None, None]:
         """Evaluate ``CheckInbox``, over several turns if many messages were seen.

@@ -18,53 +18,10 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader
-from postroom.messaging.requests import ReadCounters
+from postroom.messaging.requests import Counters, ReadCounters
 from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
-
-
-class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The numbers of messages that a range has seen, by what became of them.
-
-    Attributes:
-        enqueued: committed with a transaction; deliverable and executable together.
-        delivered: reached their inbox.
-        executed: carried out.
-        pending_messages: deliverable ones still in the outbox; scheduled ones included.
-        pending_updates: executable ones still in the outbox; scheduled ones included.
-        dead: became dead letters, less those replayed since.
-        discarded: the dead ones that were given up for good.
-        reaped: the delivered ones that were consumed.
-        cancelled: the discarded ones that were cancelled before their time.
-    """
-
-    enqueued: int = 0
-    delivered: int = 0
-    executed: int = 0
-    pending_messages: int = 0
-    pending_updates: int = 0
-    dead: int = 0
-    discarded: int = 0
-    reaped: int = 0
-    cancelled: int = 0
-
-    @property
-    def pending(self) -> int:
-        """Return the number of all entries that are still in an outbox."""
-        return self.pending_messages + self.pending_updates
-
-    @property
-    def dead_letters(self) -> int:
-        """Return the number of dead letters that wait to be replayed or discarded."""
-        return self.dead - self.discarded
-
-    def conserved(self) -> bool:
-        """Return whether no message is lost or made up."""
-        gone = self.delivered + self.executed + self.dead
-        pending = self.pending_messages + self.pending_updates
-        return self.enqueued == gone + pending and min(_astuple(self)) >= 0
-
 
 _astuple = msgspec.structs.astuple
 _PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}

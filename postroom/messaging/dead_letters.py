@@ -22,13 +22,13 @@ from postroom.messaging.outbox import Outboxes
 from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     BuryDue,
-    DeadLetter,
     DeadLetterRecord,
     Deliverable,
     DiscardDeadLetters,
     Executable,
     ListDeadLetters,
     ReplayDeadLetters,
+    StoredDeadLetter,
 )
 from postroom.ranges.evaluation import Evaluation, View, check_size
 from postroom.ranges.registry import Registry
@@ -60,8 +60,6 @@ class DeadLetters:
         registry.reads[ListDeadLetters] = self.list_dead_letters
         registry.writes[ReplayDeadLetters] = self.replay
         registry.writes[DiscardDeadLetters] = self.discard
-        registry.may_be_long[ReplayDeadLetters] = lambda _: True
-        registry.may_be_long[DiscardDeadLetters] = lambda _: True
         registry.commands[BuryDue] = self.bury_due
 
     def bury(self, ctx: Evaluation, id_: bytes, entry: Executable, reason: str) -> None:
@@ -103,7 +101,7 @@ class DeadLetters:
         ctx.grow(len(stored))
         ctx.count("dead")
 
-    def list_dead_letters(self, view: View, request: ListDeadLetters) -> list[DeadLetter]:
+    def list_dead_letters(self, view: View, request: ListDeadLetters) -> list[StoredDeadLetter]:
         """Evaluate ``ListDeadLetters``."""
         stored = view.iterate(self._prefix + request.after + b"\x00", self._end)
         entries = ((key[len(self._prefix) :], record) for key, record in stored)
@@ -112,7 +110,7 @@ class DeadLetters:
         view.steps += len(found)
         last = len(found) - 1
         return [
-            DeadLetter(id_, _records.decode(record), more=more and index == last)
+            StoredDeadLetter(id_, _records.decode(record), more=more and index == last)
             for index, (id_, record) in enumerate(found)
         ]
 

@@ -32,7 +32,8 @@ from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
 from postroom.messaging.tokens import QUIET
-from postroom.ranges.accounting import add_metrics, add_posted, prefixes
+from postroom.ranges.accounting import add_metrics, add_posted
+from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
 from postroom.ranges.registry import Registry, WriteEvaluator

@@ -15,7 +15,7 @@ from postroom.kv import keys
 from postroom.limits import LIST_MAX
 from postroom.messaging.claims import Claims, Free
 from postroom.messaging.pages import fill_up_to
-from postroom.messaging.requests import MESSAGE_ID_BYTES, Delivered, Mail, ReapQueue
+from postroom.messaging.requests import MESSAGE_ID_BYTES, Delivered, InboxIndexEntry, ReapQueue
 from postroom.ranges.evaluation import View
 
 LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
@@ -29,7 +29,7 @@ _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
 def first_free(
-    view: View, request: ReapQueue, mail: Mail, claims: Claims
+    view: View, request: ReapQueue, mail: InboxIndexEntry, claims: Claims
 ) -> tuple[Stored, bool, bytes]:
     """Return the oldest free messages, whether there are more, and the id of the next one.
 
@@ -54,7 +54,7 @@ def first_free(
 
 
 def _read(
-    view: View, request: ReapQueue, free: Free, mail: Mail, claims: Claims
+    view: View, request: ReapQueue, free: Free, mail: InboxIndexEntry, claims: Claims
 ) -> tuple[Stored, bytes]:
     """Read free messages; return them and the id of the next one. Keep more for a later reap."""
     prefix, claimed = keys.inbox_prefix(request.key), free.claimed

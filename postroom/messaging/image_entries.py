@@ -48,7 +48,7 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging import counters, staging_records
+from postroom.messaging import staging_records
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
@@ -58,11 +58,12 @@ from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.queues.summing_up import ENDED_LIST_LENGTH
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
+    Counters,
     DeadLetterRecord,
     Deliverable,
     Delivered,
     Executable,
-    Mail,
+    InboxIndexEntry,
 )
 from postroom.messaging.staging_requests import Winner
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
@@ -271,7 +272,7 @@ def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> 
     return check_one
 
 
-_mail = _decoded(Mail, 0)
+_mail = _decoded(InboxIndexEntry, 0)
 
 
 def _hold(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -372,7 +373,7 @@ _sums: Final = msgspec.msgpack.Decoder(
 _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
-_counted: Final = msgspec.msgpack.Decoder(counters.Counters)
+_counted: Final = msgspec.msgpack.Decoder(Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {

@@ -18,7 +18,8 @@ from postroom.limits import (
     RESTORED_PARTS_MAX,
     TRANSACTION_BYTES_MAX,
 )
-from postroom.ranges.requests import Bound, Count, Moment, Request
+from postroom.ranges.contract import Command, Concern, ConcernsStore, KeySet, Read, Role, Scope
+from postroom.ranges.requests import Bound, Count, Moment
 
 RUN_BYTES = 16
 
@@ -28,95 +29,6 @@ Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=IMAGE_N
 Stored: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_BYTES_MAX)]
 Part: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=RESTORED_PARTS_MAX)]
 Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
-
-
-class ScanImage(Request, frozen=True, array_like=True, tag="scan_image", gc=False):
-    """A request for a page of the entries of the keys in ``[start, end)``, or of those of no key.
-
-    They are as of a timestamp that is protected as a whole (``Protect``); 0: now.
-
-    Attributes:
-        of_range: whether the entries of no key are read: outboxes, dead letters, queues, counters,
-            staged rows.
-        after: the last entry of the page before; empty: from the first.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    of_range: bool = False
-    after: Annotated[bytes, msgspec.Meta(max_length=IMAGE_NAME_BYTES_MAX)] = b""
-    bytes_max: Count = 0
-
-
-class BeginRestore(Request, frozen=True, array_like=True, tag="begin_restore", gc=False):
-    """A request to restore an image; the store is closed to everybody else until that is done.
-
-    The answer is one of ``OPENING``, ``RESTORING``, ``DONE`` (:mod:`postroom.messaging.restoring`).
-    If it is ``OPENING``, send the request again.
-
-    Attributes:
-        run: this try; earlier ones add nothing any more.
-        image: the id of the image.
-        timestamp: the timestamp of the image.
-    """
-
-    run: Run
-    image: ImageId
-    timestamp: Moment
-
-
-class RestoreEntries(Request, frozen=True, array_like=True, tag="restore_entries"):
-    """A request to restore a chunk of the image: entries, in rising order of their names.
-
-    An entry that is there with the same value is left alone; one with another value fails all.
-    """
-
-    run: Run
-    names: Annotated[list[Name], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
-    stored: Annotated[list[Stored], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
-
-
-class EndPart(Request, frozen=True, array_like=True, tag="end_restored_part", gc=False):
-    """A request that marks a part of the image as complete, with its number of entries."""
-
-    run: Run
-    part: Part
-    rows: Rows
-
-
-class EndRestore(Request, frozen=True, array_like=True, tag="end_restore", gc=False):
-    """A request that ends the restore: the store serves everybody from now on.
-
-    Attributes:
-        parts, rows: how many there must be.
-    """
-
-    run: Run
-    parts: Count
-    rows: Rows
-
-
-class AbandonRestore(Request, frozen=True, array_like=True, tag="abandon_restore", gc=False):
-    """A request to abandon a restore and empty the store again.
-
-    The answer is whether there is more to be removed: send the request again then.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-
-class ReadRestore(Request, frozen=True, array_like=True, tag="read_restore", gc=False):
-    """A request for the state of the restore; the answer is ``Restoration``."""
-
-
-class CheckImage(Request, frozen=True, array_like=True, tag="check_image", gc=False):
-    """A request to count the entries, and to check the counters and indexes against them.
-
-    It reads as of a timestamp that is protected as a whole; 0: now.
-    """
-
-    timestamp: Moment = 0
 
 
 # --- answers --------------------------------------------------------------------------------------
@@ -166,3 +78,131 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 
     tables: dict[str, int]
     wrong: list[str]
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ScanImage(Read, frozen=True, tag="scan_image"):
+    """A request for a page of the entries of the keys in ``[start, end)``, or of those of no key.
+
+    They are as of a timestamp that is protected as a whole (``Protect``); 0: now.
+
+    Attributes:
+        of_range: whether the entries of no key are read: outboxes, dead letters, queues, counters,
+            staged rows.
+        after: the last entry of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = ImagePage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    of_range: bool = False
+    after: Annotated[bytes, msgspec.Meta(max_length=IMAGE_NAME_BYTES_MAX)] = b""
+    bytes_max: Count = 0
+
+    def concerns(self) -> Concern:
+        """Return the span, or the whole store for the entries of no key."""
+        if self.of_range:
+            return Scope.WHOLE_STORE
+        return KeySet(spans=((self.start, self.end),))
+
+
+class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
+    """A request to restore an image; the store is closed to everybody else until that is done.
+
+    The answer is one of ``OPENING``, ``RESTORING``, ``DONE`` (:mod:`postroom.messaging.restoring`).
+    If it is ``OPENING``, send the request again.
+
+    Attributes:
+        run: this try; earlier ones add nothing any more.
+        image: the id of the image.
+        timestamp: the timestamp of the image.
+    """
+
+    answer: ClassVar = str
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    image: ImageId
+    timestamp: Moment
+
+
+class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries"):
+    """A request to restore a chunk of the image: entries, in rising order of their names.
+
+    An entry that is there with the same value is left alone; one with another value fails all.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    names: Annotated[list[Name], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
+    stored: Annotated[list[Stored], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
+
+
+class EndPart(ConcernsStore, Command, frozen=True, tag="end_restored_part"):
+    """A request that marks a part of the image as complete, with its number of entries."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    part: Part
+    rows: Rows
+
+
+class EndRestore(ConcernsStore, Command, frozen=True, tag="end_restore"):
+    """A request that ends the restore: the store serves everybody from now on.
+
+    Attributes:
+        parts, rows: how many there must be.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    parts: Count
+    rows: Rows
+
+
+class AbandonRestore(ConcernsStore, Command, frozen=True, tag="abandon_restore"):
+    """A request to abandon a restore and empty the store again.
+
+    The answer is whether there is more to be removed: send the request again then.
+    """
+
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    frees_room: ClassVar = True
+
+
+class ReadRestore(ConcernsStore, Read, frozen=True, tag="read_restore"):
+    """A request for the state of the restore; the answer is ``Restoration``."""
+
+    answer: ClassVar = Restoration
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+
+class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
+    """A request to count the entries, and to check the counters and indexes against them.
+
+    It reads as of a timestamp that is protected as a whole; 0: now.
+    """
+
+    answer: ClassVar = Counted
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+    timestamp: Moment = 0

@@ -19,11 +19,10 @@ import msgspec
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
-from postroom.messaging.counters import Counters
 from postroom.messaging.image_requests import CheckImage, Counted, ImagePage, ScanImage
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -32,7 +31,7 @@ _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""
 WRONG_TOLD: Final = 100
 
-_mail = msgspec.msgpack.Decoder(Mail)
+_mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _counters = msgspec.msgpack.Decoder(Counters)
 
 
@@ -210,7 +209,7 @@ class _Counting:
             return
         key = keys.unescape(self._inbox)
         packed = reader.get(keys.mail_key(key))
-        told = Mail(0, b"") if packed is None else _mail.decode(packed)
+        told = InboxIndexEntry(0, b"") if packed is None else _mail.decode(packed)
         self._same(f"messages in the inbox of {key!r:.60}", told.messages, self._messages)
         if told.oldest != self._first:
             self._note(f"the index of inboxes names another first message of {key!r:.60}")

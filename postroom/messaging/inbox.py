@@ -20,7 +20,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -36,11 +36,11 @@ from postroom.messaging.pages import fill
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Delivered,
+    InboxIndexEntry,
     ListInboxes,
-    Mail,
     Peek,
     Peeked,
-    Reaped,
+    ReapedMessages,
     ReapMessages,
     ReapQueue,
 )
@@ -52,9 +52,8 @@ from postroom.ranges.registry import Registry
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """The messages that arrive, by recipient: their ids and stored forms."""
 
-_FEW: Final = 256
 _encode = msgspec.msgpack.Encoder().encode
-_mail = msgspec.msgpack.Decoder(Mail)
+_mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _mail_decode = _mail.decode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
@@ -63,14 +62,14 @@ _taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 class Beginnings(Protocol):
     """The attempts that must be written down before their messages are given to a reap."""
 
-    def given(self, request: ReapQueue) -> Reaped | None:
+    def given(self, request: ReapQueue) -> ReapedMessages | None:
         """Return the answer of a reap whose attempts are written down, or `None`.
 
         Raises:
             MustWait: they are being written down.
         """
 
-    def before(self, request: ReapQueue, reaped: Reaped) -> None:
+    def before(self, request: ReapQueue, reaped: ReapedMessages) -> None:
         """Let a reap wait until its attempts are written down, if they must be.
 
         Raises:
@@ -113,9 +112,7 @@ class Inboxes:
             ListInboxes: InboxLists(self._order).list_inboxes,
         }
         self._order.register(registry)
-        registry.locking.add(ReapQueue)
         registry.writes[ReapMessages] = self.reap_messages
-        registry.may_be_long[ReapMessages] = lambda write: len(write.ids) > _FEW
         registry.sizes["claims"] = self._claims.__len__
 
     def forget(self) -> None:
@@ -160,7 +157,7 @@ class Inboxes:
 
     # --- reaping
 
-    def reap_queue(self, view: View, request: ReapQueue) -> Reaped:
+    def reap_queue(self, view: View, request: ReapQueue) -> ReapedMessages:
         """Evaluate ``ReapQueue``: claim the oldest messages that no other transaction holds."""
         begun = self.beginnings.given(request)
         if begun is not None:
@@ -176,12 +173,12 @@ class Inboxes:
             transaction_id, attempts_max = request.transaction_id, request.attempts_max
             self._claims.claim(request.key, transaction_id, taken, following, attempts_max)
             self._holders.hold(transaction_id, request.seconds_max)
-            reaped = Reaped(taken, more)
+            reaped = ReapedMessages(taken, more)
             self.beginnings.before(request, reaped)
             return reaped
         there = 0 if mail is None else mail.messages
         held = self._claims.held_by(request.transaction_id, request.key) if there else 0
-        return Reaped([], more, held if held == there else None)
+        return ReapedMessages([], more, held if held == there else None)
 
     def reap_messages(
         self, ctx: Evaluation, request: ReapMessages
@@ -203,7 +200,7 @@ class Inboxes:
         self._reap_found(ctx, key, mail, found)
         return None
 
-    def _reap_found(self, ctx: Evaluation, key: bytes, mail: Mail, found: Found) -> None:
+    def _reap_found(self, ctx: Evaluation, key: bytes, mail: InboxIndexEntry, found: Found) -> None:
         """Reap messages that were found for this transaction, and that are still there.
 
         Nothing is read but the first message that will be left.
@@ -224,14 +221,14 @@ class Inboxes:
                 oldest = raw[-MESSAGE_ID_BYTES:]
                 break
         ctx.count("reaped", len(messages))
-        self._taken_out(ctx, key, messages, Mail(left, oldest, mail.held))
+        self._taken_out(ctx, key, messages, InboxIndexEntry(left, oldest, mail.held))
 
     def _taken_out(
         self,
         ctx: Evaluation,
         key: bytes,
         found: list[tuple[bytes, bytes]],
-        left: Mail,
+        left: InboxIndexEntry,
         *,
         consumed: bool = True,
     ) -> None:
@@ -258,7 +255,7 @@ class Inboxes:
         ctx.after.append(lambda: forget(key, ids))
 
     def _read_and_reap(
-        self, ctx: Evaluation, request: ReapMessages, mail: Mail
+        self, ctx: Evaluation, request: ReapMessages, mail: InboxIndexEntry
     ) -> Generator[None, None, None]:
         """Read and reap messages, over as many turns as it takes."""
         found = yield from self._take_out(ctx, request.key, request.ids, mail, consumed=True)
@@ -305,7 +302,13 @@ class Inboxes:
         return found
 
     def _take_out(
-        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail, *, consumed: bool
+        self,
+        ctx: Evaluation,
+        key: bytes,
+        ids: Iterable[bytes],
+        mail: InboxIndexEntry,
+        *,
+        consumed: bool,
     ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
         prefix = keys.inbox_prefix(key)
         oldest, found, size_before = mail.oldest, [], ctx.bytes
@@ -320,29 +323,29 @@ class Inboxes:
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
-        left = Mail(mail.messages - len(found), oldest, mail.held)
+        left = InboxIndexEntry(mail.messages - len(found), oldest, mail.held)
         self._taken_out(ctx, key, found, left, consumed=consumed)
         return found
 
     def hold_up(self, ctx: Evaluation, key: bytes, waiting: list[tuple[bytes, bytes]]) -> None:
         """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
-        mail = read_mail(ctx, key) or Mail(0, b"")
+        mail = read_mail(ctx, key) or InboxIndexEntry(0, b"")
         for id_, waits_at in waiting:
             holds.hold(ctx, key, id_, waits_at)
         first = min(id_ for id_, _ in waiting)
         held = min(first, mail.held) if mail.held else first
-        write_mail(ctx, key, Mail(mail.messages, mail.oldest, held))
+        write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
 
     def let_go(self, ctx: Evaluation, key: bytes, id_: bytes) -> None:
         """Let a message no longer hold up its inbox: it does not wait any more, nor come back."""
         mail = read_mail(ctx, key)
         if mail is not None and mail.held:
             held = holds.first_left(ctx, key, mail.held, [id_])
-            write_mail(ctx, key, Mail(mail.messages, mail.oldest, held))
+            write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
             ctx.after.append(lambda: self._wake([Arrival(key)]))
 
     def _find(
-        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: Mail
+        self, ctx: Evaluation, key: bytes, ids: Iterable[bytes], mail: InboxIndexEntry
     ) -> Iterator[tuple[bytes, bytes, bool]]:
         """Iterate over the requested messages, and the first one that is left, as not found."""
         prefix = keys.inbox_prefix(key)
@@ -408,8 +411,12 @@ class Inboxes:
 
 
 def _with_back(
-    ctx: Evaluation, key: bytes, before: Mail, arrived: list[tuple[bytes, bytes]], oldest: bytes
-) -> Mail:
+    ctx: Evaluation,
+    key: bytes,
+    before: InboxIndexEntry,
+    arrived: list[tuple[bytes, bytes]],
+    oldest: bytes,
+) -> InboxIndexEntry:
     """Return the mail of an inbox that is held up, after messages have arrived there.
 
     The message that holds it up may be among them.
@@ -417,7 +424,7 @@ def _with_back(
     held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
     if before.messages:
         oldest = min(oldest, before.oldest)
-    return Mail(before.messages + len(arrived), oldest, held)
+    return InboxIndexEntry(before.messages + len(arrived), oldest, held)
 
 
 def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:

@@ -31,7 +31,7 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.messaging.requests import MESSAGE_ID_BYTES, Mail
+from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
 from postroom.ranges.evaluation import View
 from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
@@ -39,10 +39,10 @@ from postroom.ranges.registry import Registry
 UNUSED_SECONDS: Final = 60.0
 _HOLDER: Final = bytes(16)
 _CHUNK: Final = 512
-_mail = msgspec.msgpack.Decoder(Mail)
+_mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 
 
-def is_held_up(mail: Mail) -> bool:
+def is_held_up(mail: InboxIndexEntry) -> bool:
     """Return whether a postponed message holds up all messages of an inbox."""
     return bool(mail.held) and mail.oldest > mail.held
 

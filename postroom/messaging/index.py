@@ -18,11 +18,11 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.limits import INBOXES_BY_KEY_MAX, INBOXES_LISTED_MAX
 from postroom.messaging.inbox_order import InboxOrder, is_held_up
-from postroom.messaging.requests import MESSAGE_ID_BYTES, Inbox, ListInboxes, Mail
+from postroom.messaging.requests import MESSAGE_ID_BYTES, Inbox, InboxIndexEntry, ListInboxes
 from postroom.ranges.evaluation import Evaluation, View
 
 _encode = msgspec.msgpack.encode
-_mail = msgspec.msgpack.Decoder(Mail)
+_mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 
 _PAGE: Final = 256
 _PAGES_FIRST: Final = 4
@@ -32,21 +32,23 @@ _Search: TypeAlias = Iterator[list[Inbox] | None]
 """The pages of a search, with the answer at the end."""
 
 
-def read_mail(reader: View | Evaluation, key: bytes) -> Mail | None:
+def read_mail(reader: View | Evaluation, key: bytes) -> InboxIndexEntry | None:
     """Return the entry of an inbox in the index; `None`: it is empty and not held up."""
     stored = reader.get(keys.mail_key(key))
     return None if stored is None else _mail.decode(stored)
 
 
-def write_mail(ctx: Evaluation, key: bytes, left: Mail) -> None:
+def write_mail(ctx: Evaluation, key: bytes, left: InboxIndexEntry) -> None:
     """Write the entry of an inbox in the index; delete that of an empty one that is not held up."""
     if not left.messages and left.oldest:
-        left = Mail(0, b"", left.held)
+        left = InboxIndexEntry(0, b"", left.held)
     is_needed = left.messages or left.held
     ctx.writes[keys.mail_key(key)] = _encode(left) if is_needed else None
 
 
-def mail_entries(reader: Reader, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, Mail]]:
+def mail_entries(
+    reader: Reader, start: bytes, end: bytes | None
+) -> Iterator[tuple[bytes, InboxIndexEntry]]:
     """Iterate over all entries of a span, with their engine keys, in order."""
     for raw, stored in reader.iterate(*keys.mail_span(start, end)):
         yield raw, _mail.decode(stored)
@@ -192,7 +194,7 @@ class _Waiting:
 
     __slots__ = ("_held_up", "_mail", "raw")
 
-    def __init__(self, raw: bytes, mail: Mail) -> None:
+    def __init__(self, raw: bytes, mail: InboxIndexEntry) -> None:
         self.raw = raw
         self._mail = mail
         self._held_up = is_held_up(mail)

@@ -47,7 +47,6 @@ from postroom.messaging.requests import (
 from postroom.messaging.tokens import QUIET
 from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
-from postroom.ranges.headers import has_large_headers
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Accounting, Put
 
@@ -323,7 +322,6 @@ class Outboxes:
     def register(self, registry: Registry) -> None:
         """Register the evaluators of both."""
         registry.writes[EnqueueMessage] = self.enqueue_message
-        registry.may_be_long[EnqueueMessage] = has_large_headers
         registry.writes[EnqueueUpdate] = self.enqueue_update
         registry.reads[AwaitQuiet] = self.await_quiet
 

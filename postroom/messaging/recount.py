@@ -43,7 +43,7 @@ from postroom.messaging.recount_requests import (
     ScanInboxIndex,
     ScanPlaces,
 )
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import InboxIndexEntry
 from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk import page_bytes
 from postroom.ranges.evaluation import View
@@ -120,7 +120,7 @@ class Recount:
         reader = self._reader(view, request.timestamp)
         found: list[Indexed] = []
         room = _Room(view, request.bytes_max)
-        mail: Mail
+        mail: InboxIndexEntry
         for raw, mail in mail_entries(reader, request.start, request.end):
             key = keys.user_key(raw)
             if room.is_full(found):

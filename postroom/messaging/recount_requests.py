@@ -6,64 +6,15 @@ All are answered in pages, at one timestamp that is protected as a whole (``Prot
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
 from postroom.limits import QUEUE_NAME_BYTES_MAX
-from postroom.messaging.counters import Counters
 from postroom.messaging.queues.counters import Counted
-from postroom.ranges.requests import Bound, Count, Moment, Request
-
-
-class ScanCounters(Request, frozen=True, array_like=True, tag="scan_counters", gc=False):
-    """A request for the counters of the range, and a page of those of its queues.
-
-    Attributes:
-        after: the ``resume`` of the page before; empty: from the first queue.
-    """
-
-    timestamp: Moment
-    after: bytes = b""
-
-
-class ScanInboxIndex(Request, frozen=True, array_like=True, tag="scan_inbox_index", gc=False):
-    """A request for a page of the index of inboxes of ``[start, end)``."""
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    bytes_max: Count = 0
-
-
-class ScanPlaces(Request, frozen=True, array_like=True, tag="scan_places", gc=False):
-    """A request for a page of the places of messages.
-
-    These are the messages of a queue, or (``""``) those in outboxes and dead letters.
-
-    Attributes:
-        after: the ``resume`` of the page before; empty: from the first.
-    """
-
-    queue: Annotated[str, msgspec.Meta(max_length=QUEUE_NAME_BYTES_MAX)]
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
-
-
-class ScanBeside(Request, frozen=True, array_like=True, tag="scan_beside", gc=False):
-    """A request for a page of the records beside the keys of ``[start, end)``: messages, sums.
-
-    Attributes:
-        after: the ``resume`` of the page before; empty: from the first.
-    """
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    after: bytes = b""
-    bytes_max: Count = 0
-
+from postroom.messaging.requests import Counters
+from postroom.ranges.contract import ConcernsSpan, ConcernsStore, Read
+from postroom.ranges.requests import Bound, Count, Moment
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -168,3 +119,67 @@ class BesidePage(msgspec.Struct, frozen=True, array_like=True):
     range_id: int
     records: list[Beside]
     resume: bytes = b""
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ScanCounters(ConcernsStore, Read, frozen=True, tag="scan_counters"):
+    """A request for the counters of the range, and a page of those of its queues.
+
+    Attributes:
+        after: the ``resume`` of the page before; empty: from the first queue.
+    """
+
+    answer: ClassVar = CountersPage
+    since: ClassVar = 1
+
+    timestamp: Moment
+    after: bytes = b""
+
+
+class ScanInboxIndex(ConcernsSpan, Read, frozen=True, tag="scan_inbox_index"):
+    """A request for a page of the index of inboxes of ``[start, end)``."""
+
+    answer: ClassVar = InboxIndexPage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    bytes_max: Count = 0
+
+
+class ScanPlaces(ConcernsStore, Read, frozen=True, tag="scan_places"):
+    """A request for a page of the places of messages.
+
+    These are the messages of a queue, or (``""``) those in outboxes and dead letters.
+
+    Attributes:
+        after: the ``resume`` of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = PlacesPage
+    since: ClassVar = 1
+
+    queue: Annotated[str, msgspec.Meta(max_length=QUEUE_NAME_BYTES_MAX)]
+    timestamp: Moment
+    after: bytes = b""
+    bytes_max: Count = 0
+
+
+class ScanBeside(ConcernsSpan, Read, frozen=True, tag="scan_beside"):
+    """A request for a page of the records beside the keys of ``[start, end)``: messages, sums.
+
+    Attributes:
+        after: the ``resume`` of the page before; empty: from the first.
+    """
+
+    answer: ClassVar = BesidePage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    after: bytes = b""
+    bytes_max: Count = 0

@@ -6,12 +6,29 @@ range (8), position in its transaction (4). It orders the inbox, and ends the en
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
 from postroom.limits import PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
-from postroom.ranges.headers import Headers
+from postroom.ranges.contract import (
+    EVALUATED_AT_ONCE_MAX,
+    UNTIL_IT_HAPPENS,
+    Concern,
+    ConcernsKey,
+    ConcernsRange,
+    ConcernsSpan,
+    ConcernsStore,
+    Maintenance,
+    MayWait,
+    Read,
+    Request,
+    Role,
+    Touched,
+    Write,
+)
+from postroom.ranges.headers import Headers, has_large_headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -19,11 +36,12 @@ from postroom.ranges.requests import (
     Key,
     Moment,
     Payload,
-    Request,
     Seconds,
     TransactionId,
     UpdateRequest,
 )
+
+_astuple = msgspec.structs.astuple
 
 MESSAGE_ID_BYTES: Final = 20
 
@@ -42,241 +60,8 @@ Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX
 
 Tries: TypeAlias = list[tuple[MessageId, Annotated[int, msgspec.Meta(ge=-1)]]]
 
-# --- writes, inside a transaction ------------------------------------------------------------
 
-
-class EnqueueMessage(Request, frozen=True, array_like=True, tag="enqueue_message"):
-    """A request to send ``value`` to the inbox of ``key``, not before ``due`` if that is not 0."""
-
-    key: Key
-    value: Payload
-    headers: Headers = None
-    due: Moment = 0
-
-
-class EnqueueUpdate(Request, frozen=True, array_like=True, tag="enqueue_update"):
-    """A request to carry out ``request`` after the commit, not before ``due`` if that is not 0."""
-
-    request: UpdateRequest
-    due: Moment = 0
-
-
-class ReapMessages(Request, frozen=True, array_like=True, tag="reap_messages"):
-    """A request to consume exactly the messages ``ids`` from the inbox of ``key``.
-
-    Attributes:
-        tells_attempts: whether the commit fails if somebody else has tried one of them since it was
-            given to the transaction. (Clients of earlier versions do not say.)
-        tried: with it, the messages that had failed before, and how often.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    key: Key
-    ids: list[MessageId]
-    tells_attempts: bool = False
-    tried: Tries = msgspec.field(default_factory=list)
-
-
-class PostponeMessages(Request, frozen=True, array_like=True, tag="postpone_messages"):
-    """A request to postpone messages that were tried in vain.
-
-    They leave the inbox of ``key``, and come back to their places in it. The last attempt makes
-    dead letters of them.
-
-    Attributes:
-        tries: the messages, each with the number of its failed attempts before this one (-1: any
-            number). If the number differs, somebody else has tried the message meanwhile.
-        seconds: the time until they come back; ``None``: by the back-off.
-        hold: whether they hold up the messages behind them.
-        attempts_max: the number of attempts after which they are dead; 0: any number.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    key: Key
-    tries: Tries
-    seconds: Seconds | None = None
-    reason: Reason = ""
-    hold: bool = False
-    attempts_max: Count = 0
-
-
-class BuryMessages(Request, frozen=True, array_like=True, tag="bury_messages"):
-    """A request to take messages out of the inbox of ``key`` for good, as dead letters."""
-
-    frees_room: ClassVar[bool] = True
-
-    key: Key
-    tries: Tries
-    reason: Reason = ""
-
-
-class CheckInbox(Request, frozen=True, array_like=True, tag="check_inbox", gc=False):
-    """A request that fails the commit unless the inbox of ``key`` is as its transaction saw it.
-
-    It writes nothing.
-
-    Attributes:
-        messages: the number of its messages, and none is on its way; ``None``: it does not matter.
-        ids: the ids of the first of them, in order. Those that the transaction reaps itself are
-            still there, so checks come before ``ReapMessages``.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    key: Key
-    messages: Count | None
-    ids: Annotated[tuple[MessageId, ...], msgspec.Meta(max_length=PEEKED_MESSAGES_MAX)]
-
-
-# --- reads ------------------------------------------------------------------------------------
-
-
-class ReapQueue(Request, frozen=True, array_like=True, tag="reap_queue", gc=False):
-    """A request for the oldest messages that nobody else holds, locked for the transaction.
-
-    The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, the
-    answer comes once there is a message. With ``attempts_max``, messages become dead letters when
-    their holder vanishes for the last of that many times. A message that was tried before then
-    comes alone.
-    """
-
-    key: Key
-    messages_max: Count
-    bytes_max: Count
-    transaction_id: TransactionId
-    seconds_max: Seconds
-    wait: bool = False
-    attempts_max: Count = 0
-
-
-class Peek(Request, frozen=True, array_like=True, tag="peek", gc=False):
-    """A request for a page of the oldest messages of an inbox as of ``timestamp`` (0: now).
-
-    The page has those whose ids come after ``after``. Nothing is consumed.
-    """
-
-    key: Key
-    messages_max: Count
-    timestamp: Moment = 0
-    bytes_max: Count = UNBOUNDED
-    after: MessageId | None = None
-
-
-class ListInboxes(Request, frozen=True, array_like=True, tag="list_inboxes", gc=False):
-    """A request for the keys in ``[start, end)`` with mail, those with the oldest message first.
-
-    Attributes:
-        ready: whether inboxes are left out that a postponed message holds up.
-        by_key: whether the first ones in the order of their keys are listed instead. No others are
-            looked at.
-    """
-
-    start: Bound
-    end: Bound | None
-    inboxes_max: Count
-    ready: bool = False
-    by_key: bool = False
-
-
-class ListDeadLetters(Request, frozen=True, array_like=True, tag="list_dead_letters", gc=False):
-    """A request for a page of dead letters, oldest first: those whose ids come after ``after``."""
-
-    letters_max: Count
-    bytes_max: Count = UNBOUNDED
-    after: bytes = b""
-
-
-class ListScheduled(Request, frozen=True, array_like=True, tag="list_scheduled", gc=False):
-    """A request for a page of the entries about keys in ``[start, end)`` that are not due yet.
-
-    The messages and updates that are due first come first; those after the one named ``after``
-    (empty: from the first).
-    """
-
-    start: Bound
-    end: Bound | None
-    entries_max: Count
-    bytes_max: Count = UNBOUNDED
-    after: bytes = b""
-
-
-class ReadCounters(Request, frozen=True, array_like=True, tag="read_counters", gc=False):
-    """A request for the conservation counters of the range."""
-
-
-class AwaitQuiet(Request, frozen=True, array_like=True, tag="await_quiet", gc=False):
-    """A request that is answered once no outbox entry is due (``drain``)."""
-
-
-# --- upkeep -------------------------------------------------------------------------------------
-
-
-class DeliverDue(Request, frozen=True, array_like=True, tag="deliver_due", gc=False):
-    """A request to move the due deliverable messages of the range to its inboxes."""
-
-    messages_max: Count
-
-
-class ExecuteDue(Request, frozen=True, array_like=True, tag="execute_due", gc=False):
-    """A request to carry out the due updates of the range."""
-
-    messages_max: Count
-
-
-class BuryDue(Request, frozen=True, array_like=True, tag="bury_due", gc=False):
-    """A request to bury the first due message, or update, which cannot be moved alone either."""
-
-    updates: bool
-    reason: str
-
-
-class NoteAttempts(Request, frozen=True, array_like=True, tag="note_attempts", gc=False):
-    """A request to write down what has become of attempts (``messaging.attempts``).
-
-    Attributes:
-        what: ``"lost"``: their holder has vanished; ``"begun"``: the messages are about to be given
-            to a reaper; ``"ended"``: such an attempt has ended.
-        holder: the transaction that holds the messages in memory until then; empty: none does.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    key: Key
-    ids: list[MessageId]
-    what: Literal["lost", "begun", "ended"]
-    reason: str
-    attempts_max: Count
-    holder: bytes
-
-
-class ReplayDeadLetters(Request, frozen=True, array_like=True, tag="replay_dead_letters"):
-    """A request to put dead letters back into their outbox; the answer is how many it found."""
-
-    ids: list[bytes]
-
-
-class DiscardDeadLetters(Request, frozen=True, array_like=True, tag="discard_dead_letters"):
-    """A request to discard dead letters for good; the answer is how many it found."""
-
-    frees_room: ClassVar[bool] = True
-
-    ids: list[bytes]
-
-
-class CancelScheduled(Request, frozen=True, array_like=True, tag="cancel_scheduled"):
-    """A request to cancel messages and updates that wait in their outbox.
-
-    The answer is how many it found.
-    """
-
-    frees_room: ClassVar[bool] = True
-
-    ids: list[ScheduledId]
-
-
-# --- stored records -----------------------------------------------------------------------------
+# --- stored records -------------------------------------------------------------------------------
 
 
 class Trial(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -329,7 +114,7 @@ class Delivered(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trial: Trial | None = None
 
 
-class Mail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class InboxIndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An entry in the index of inboxes: the number of messages, and the id of the first.
 
     Attributes:
@@ -353,7 +138,7 @@ class DeadLetterRecord(msgspec.Struct, frozen=True, array_like=True):
 # --- answers --------------------------------------------------------------------------------------
 
 
-class Reaped(msgspec.Struct, frozen=True, array_like=True):
+class ReapedMessages(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``ReapQueue``.
 
     Attributes:
@@ -389,7 +174,7 @@ class Inbox(msgspec.Struct, frozen=True, array_like=True, gc=False):
     held_up: bool = False
 
 
-class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+class StoredDeadLetter(msgspec.Struct, frozen=True, array_like=True):
     """A dead letter in the answer of ``ListDeadLetters``.
 
     ``more``: others follow on the next page.
@@ -400,7 +185,7 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
     more: bool = False
 
 
-class Scheduled(msgspec.Struct, frozen=True, array_like=True):
+class ScheduledEntry(msgspec.Struct, frozen=True, array_like=True):
     """A message or an update that waits until it is due."""
 
     id: bytes
@@ -416,8 +201,50 @@ class SchedulePage(msgspec.Struct, frozen=True, array_like=True):
     A page may be empty although there are more after it.
     """
 
-    entries: list[Scheduled]
+    entries: list[ScheduledEntry]
     resume: bytes | None
+
+
+class Counters(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The numbers of messages that a range has seen, by what became of them.
+
+    Attributes:
+        enqueued: committed with a transaction; deliverable and executable together.
+        delivered: reached their inbox.
+        executed: carried out.
+        pending_messages: deliverable ones still in the outbox; scheduled ones included.
+        pending_updates: executable ones still in the outbox; scheduled ones included.
+        dead: became dead letters, less those replayed since.
+        discarded: the dead ones that were given up for good.
+        reaped: the delivered ones that were consumed.
+        cancelled: the discarded ones that were cancelled before their time.
+    """
+
+    enqueued: int = 0
+    delivered: int = 0
+    executed: int = 0
+    pending_messages: int = 0
+    pending_updates: int = 0
+    dead: int = 0
+    discarded: int = 0
+    reaped: int = 0
+    cancelled: int = 0
+
+    @property
+    def pending(self) -> int:
+        """Return the number of all entries that are still in an outbox."""
+        return self.pending_messages + self.pending_updates
+
+    @property
+    def dead_letters(self) -> int:
+        """Return the number of dead letters that wait to be replayed or discarded."""
+        return self.dead - self.discarded
+
+    def conserved(self) -> bool:
+        """Return whether no message is lost or made up."""
+        gone = self.delivered + self.executed + self.dead
+        pending = self.pending_messages + self.pending_updates
+        return self.enqueued == gone + pending and min(_astuple(self)) >= 0
 
 
 class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -430,3 +257,350 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
     messages: int
     more: bool
     next_due: int
+
+
+# --- writes, inside a transaction -----------------------------------------------------------------
+
+
+class EnqueueMessage(ConcernsKey, Write, frozen=True, tag="enqueue_message"):
+    """A request to send ``value`` to the inbox of ``key``, not before ``due`` if that is not 0."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+
+    key: Key
+    value: Payload
+    headers: Headers = None
+    due: Moment = 0
+
+    def is_long(self) -> bool:
+        """Return whether checking its headers takes a while."""
+        return has_large_headers(self)
+
+
+class EnqueueUpdate(Write, frozen=True, tag="enqueue_update"):
+    """A request to carry out ``request`` after the commit, not before ``due`` if that is not 0."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+
+    request: UpdateRequest
+    due: Moment = 0
+
+    def concerns(self) -> Concern:
+        """Return what the update concerns."""
+        return self.request.concerns()
+
+    def anchor(self) -> bytes:
+        """Return the key that anchors the update."""
+        return self.request.anchor()
+
+    def contained(self) -> Iterator[Request]:
+        """Yield the request, and the update."""
+        yield self
+        yield self.request
+
+    def touches(self) -> Touched:
+        """Return what the update writes, if it is carried out with its commit."""
+        return None if self.due else self.request.touches()
+
+
+class ReapMessages(ConcernsKey, Write, frozen=True, tag="reap_messages"):
+    """A request to consume exactly the messages ``ids`` from the inbox of ``key``.
+
+    Attributes:
+        tells_attempts: whether the commit fails if somebody else has tried one of them since it was
+            given to the transaction. (Clients of earlier versions do not say.)
+        tried: with it, the messages that had failed before, and how often.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    key: Key
+    ids: list[MessageId]
+    tells_attempts: bool = False
+    tried: Tries = msgspec.field(default_factory=list)
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.ids) > EVALUATED_AT_ONCE_MAX
+
+
+class PostponeMessages(ConcernsKey, Write, frozen=True, tag="postpone_messages"):
+    """A request to postpone messages that were tried in vain.
+
+    They leave the inbox of ``key``, and come back to their places in it. The last attempt makes
+    dead letters of them.
+
+    Attributes:
+        tries: the messages, each with the number of its failed attempts before this one (-1: any
+            number). If the number differs, somebody else has tried the message meanwhile.
+        seconds: the time until they come back; ``None``: by the back-off.
+        hold: whether they hold up the messages behind them.
+        attempts_max: the number of attempts after which they are dead; 0: any number.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    key: Key
+    tries: Tries
+    seconds: Seconds | None = None
+    reason: Reason = ""
+    hold: bool = False
+    attempts_max: Count = 0
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.tries) > EVALUATED_AT_ONCE_MAX
+
+
+class BuryMessages(ConcernsKey, Write, frozen=True, tag="bury_messages"):
+    """A request to take messages out of the inbox of ``key`` for good, as dead letters."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    key: Key
+    tries: Tries
+    reason: Reason = ""
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.tries) > EVALUATED_AT_ONCE_MAX
+
+
+class CheckInbox(ConcernsKey, Write, frozen=True, tag="check_inbox"):
+    """A request that fails the commit unless the inbox of ``key`` is as its transaction saw it.
+
+    It writes nothing.
+
+    Attributes:
+        messages: the number of its messages, and none is on its way; ``None``: it does not matter.
+        ids: the ids of the first of them, in order. Those that the transaction reaps itself are
+            still there, so checks come before ``ReapMessages``.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    only_checks: ClassVar = True
+    frees_room: ClassVar = True
+
+    key: Key
+    messages: Count | None
+    ids: Annotated[tuple[MessageId, ...], msgspec.Meta(max_length=PEEKED_MESSAGES_MAX)]
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.ids) > EVALUATED_AT_ONCE_MAX
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+class ReapQueue(MayWait, ConcernsKey, Read, frozen=True, tag="reap_queue"):
+    """A request for the oldest messages that nobody else holds, locked for the transaction.
+
+    The lock ends with the transaction, but after ``seconds_max`` at the latest. With ``wait``, the
+    answer comes once there is a message. With ``attempts_max``, messages become dead letters when
+    their holder vanishes for the last of that many times. A message that was tried before then
+    comes alone.
+    """
+
+    answer: ClassVar = ReapedMessages
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    locks: ClassVar = True
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("transaction_id",)
+
+    key: Key
+    messages_max: Count
+    bytes_max: Count
+    transaction_id: TransactionId
+    seconds_max: Seconds
+    wait: bool = False
+    attempts_max: Count = 0
+
+
+class Peek(ConcernsKey, Read, frozen=True, tag="peek"):
+    """A request for a page of the oldest messages of an inbox as of ``timestamp`` (0: now).
+
+    The page has those whose ids come after ``after``. Nothing is consumed.
+    """
+
+    answer: ClassVar = Peeked
+    since: ClassVar = 1
+
+    key: Key
+    messages_max: Count
+    timestamp: Moment = 0
+    bytes_max: Count = UNBOUNDED
+    after: MessageId | None = None
+
+
+class ListInboxes(ConcernsSpan, Read, frozen=True, tag="list_inboxes"):
+    """A request for the keys in ``[start, end)`` with mail, those with the oldest message first.
+
+    Attributes:
+        ready: whether inboxes are left out that a postponed message holds up.
+        by_key: whether the first ones in the order of their keys are listed instead. No others are
+            looked at.
+    """
+
+    answer: ClassVar = list[Inbox]
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    inboxes_max: Count
+    ready: bool = False
+    by_key: bool = False
+
+
+class ListDeadLetters(ConcernsStore, Read, frozen=True, tag="list_dead_letters"):
+    """A request for a page of dead letters, oldest first: those whose ids come after ``after``."""
+
+    answer: ClassVar = list[StoredDeadLetter]
+    since: ClassVar = 1
+
+    letters_max: Count
+    bytes_max: Count = UNBOUNDED
+    after: bytes = b""
+
+
+class ListScheduled(ConcernsStore, Read, frozen=True, tag="list_scheduled"):
+    """A request for a page of the entries about keys in ``[start, end)`` that are not due yet.
+
+    The messages and updates that are due first come first; those after the one named ``after``
+    (empty: from the first).
+    """
+
+    answer: ClassVar = SchedulePage
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    entries_max: Count
+    bytes_max: Count = UNBOUNDED
+    after: bytes = b""
+
+
+class ReadCounters(ConcernsStore, Read, frozen=True, tag="read_counters"):
+    """A request for the conservation counters of the range."""
+
+    answer: ClassVar = Counters
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+
+class AwaitQuiet(ConcernsStore, Read, frozen=True, tag="await_quiet"):
+    """A request that is answered once no outbox entry is due (``drain``)."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
+
+
+# --- maintenance, and writes of administrators ----------------------------------------------------
+
+
+class DeliverDue(ConcernsRange, Maintenance, frozen=True, tag="deliver_due"):
+    """A request to move the due deliverable messages of the range to its inboxes."""
+
+    answer: ClassVar = Moved
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = False
+
+    messages_max: Count
+
+
+class ExecuteDue(ConcernsRange, Maintenance, frozen=True, tag="execute_due"):
+    """A request to carry out the due updates of the range."""
+
+    answer: ClassVar = Moved
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = False
+
+    messages_max: Count
+
+
+class BuryDue(ConcernsRange, Maintenance, frozen=True, tag="bury_due"):
+    """A request to bury the first due message, or update, which cannot be moved alone either."""
+
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = False
+
+    updates: bool
+    reason: str
+
+
+class NoteAttempts(ConcernsKey, Maintenance, frozen=True, tag="note_attempts"):
+    """A request to write down what has become of attempts (``messaging.attempts``).
+
+    Attributes:
+        what: ``"lost"``: their holder has vanished; ``"begun"``: the messages are about to be given
+            to a reaper; ``"ended"``: such an attempt has ended.
+        holder: the transaction that holds the messages in memory until then; empty: none does.
+    """
+
+    answer: ClassVar = list[tuple[bytes, bytes]]
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+    is_served_in_restore: ClassVar = False
+
+    key: Key
+    ids: list[MessageId]
+    what: Literal["lost", "begun", "ended"]
+    reason: str
+    attempts_max: Count
+    holder: bytes
+
+
+class ReplayDeadLetters(ConcernsStore, Write, frozen=True, tag="replay_dead_letters"):
+    """A request to put dead letters back into their outbox; the answer is how many it found."""
+
+    answer: ClassVar = int
+    since: ClassVar = 1
+
+    ids: list[bytes]
+
+    def is_long(self) -> bool:
+        """Return ``True``: each letter may be large."""
+        return True
+
+
+class DiscardDeadLetters(ConcernsStore, Write, frozen=True, tag="discard_dead_letters"):
+    """A request to discard dead letters for good; the answer is how many it found."""
+
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    ids: list[bytes]
+
+    def is_long(self) -> bool:
+        """Return ``True``: each letter may be large."""
+        return True
+
+
+class CancelScheduled(ConcernsStore, Write, frozen=True, tag="cancel_scheduled"):
+    """A request to cancel messages and updates that wait in their outbox.
+
+    The answer is how many it found.
+    """
+
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
+
+    ids: list[ScheduledId]
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.ids) > EVALUATED_AT_ONCE_MAX

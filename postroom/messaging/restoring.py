@@ -51,29 +51,17 @@ from postroom.messaging import images
 from postroom.messaging.image_requests import (
     AbandonRestore,
     BeginRestore,
-    CheckImage,
     EndPart,
     EndRestore,
     ReadRestore,
     Restoration,
     RestoreEntries,
 )
-from postroom.messaging.queues.requests import AdvanceQueues
-from postroom.messaging.requests import (
-    BuryDue,
-    DeliverDue,
-    ExecuteDue,
-    NoteAttempts,
-    ReadCounters,
-)
 from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
-from postroom.ranges.nodes import ReadNodes
-from postroom.ranges.positions import ReadPositions
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import Now, Unprotect
 
 RECORD: Final = "restored"
 OPENING: Final = "opening"
@@ -82,11 +70,6 @@ ABANDONING: Final = "abandoning"
 DONE: Final = "done"
 CLOSED: Final = frozenset({OPENING, RESTORING, ABANDONING})
 RETRY_SECONDS: Final = 1.0
-
-_SERVED: Final = frozenset({
-    Now, ReadCounters, ReadPositions, ReadNodes, Unprotect, ReadRestore, CheckImage,
-})  # fmt: skip
-_OF_SERVICES: Final = frozenset({DeliverDue, ExecuteDue, BuryDue, NoteAttempts, AdvanceQueues})
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
@@ -164,8 +147,7 @@ class Restoring:
             self._registry.open()
 
     def _close(self, record: Record) -> None:
-        commands = self._registry.commands.keys() - _OF_SERVICES
-        self._registry.close(lambda: _is_closed(record), _SERVED | commands)
+        self._registry.close(lambda: _is_closed(record))
 
     # --- requests
 

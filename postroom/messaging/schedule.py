@@ -32,7 +32,7 @@ from postroom.messaging.requests import (
     Deliverable,
     Executable,
     ListScheduled,
-    Scheduled,
+    ScheduledEntry,
     SchedulePage,
 )
 from postroom.messaging.tokens import QUIET
@@ -44,7 +44,6 @@ LOOKED_AT_ONCE: Final = 1000
 LOOKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """The size of the entries in the outboxes that one answer looks at, whether they match or not."""
 
-_FEW: Final = 256
 
 _decoders: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.DELIVERABLE: msgspec.msgpack.Decoder(Deliverable).decode,
@@ -72,11 +71,10 @@ class Schedule:
         """Register the requests."""
         registry.reads[ListScheduled] = self.list_scheduled
         registry.writes[CancelScheduled] = self.cancel
-        registry.may_be_long[CancelScheduled] = lambda write: len(write.ids) > _FEW
 
     def list_scheduled(self, view: View, request: ListScheduled) -> SchedulePage:
         """Evaluate ``ListScheduled``."""
-        found: list[Scheduled] = []
+        found: list[ScheduledEntry] = []
         size = 0
         last = b""
         for looked_at, (name, stored) in enumerate(self._from(view, request.after)):
@@ -94,7 +92,7 @@ class Schedule:
             if _is_within(entry, request.start, request.end):
                 message = entry if isinstance(entry, Deliverable) else None
                 update = entry if isinstance(entry, Executable) else None
-                found.append(Scheduled(name, message, update))
+                found.append(ScheduledEntry(name, message, update))
         return SchedulePage(found, None)
 
     def _from(self, view: View, after: bytes) -> Iterator[tuple[bytes, bytes]]:

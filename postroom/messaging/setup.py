@@ -12,7 +12,6 @@ are scheduled for later, too many for one proposal, or left by a crash.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
@@ -31,15 +30,13 @@ from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.summing_up import sum_up
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.recount import Recount
-from postroom.messaging.requests import Deliverable, EnqueueUpdate
+from postroom.messaging.requests import Deliverable
 from postroom.messaging.restoring import Restoring
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.messaging.staging import StagedBatches
-from postroom.messaging.staging_requests import LoadRows
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
-from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
 
 
@@ -114,8 +111,6 @@ class Messaging:
         )  # fmt: skip
         for part in parts:
             part.register(registry)
-        registry.touches[EnqueueUpdate] = partial(_deferred, registry)
-        registry.touches[LoadRows] = _loaded
         self.deliver_sent = delivery.deliver_sent
         self.execute_deferred = execution.execute_deferred
 
@@ -198,16 +193,3 @@ class Messaging:
         outboxes = (self.outboxes.deliverable, self.outboxes.executable)
         moments = [each.first_due(stored, now) for each in outboxes]
         return min(filter(None, (*moments, self.queues.first_due(stored))), default=0)
-
-
-def _deferred(
-    registry: Registry, write: EnqueueUpdate
-) -> bytes | tuple[bytes, bytes | None] | None:
-    """Return the key or span that a deferred update writes if it is carried out with its commit."""
-    touches = registry.touches.get(type(write.request))
-    return None if write.due or touches is None else touches(write.request)
-
-
-def _loaded(write: LoadRows) -> tuple[bytes, bytes | None] | None:
-    """Return the span of the rows of a bulk load."""
-    return (write.keys[0], write.keys[-1] + b"\x00") if write.keys else None

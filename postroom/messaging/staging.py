@@ -47,7 +47,7 @@ import msgspec
 from postroom.errors import Error, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, Executable
 from postroom.messaging.staging_leftovers import Leftovers
 from postroom.messaging.staging_records import (
@@ -114,8 +114,6 @@ class StagedBatches(Leftovers):
             ForgetQuery: self.forget,
         }
         registry.writes.update(evaluators)
-        for kind in (PublishStaged, ApplyStaged, AbortStaged, SweepStaged):
-            registry.may_be_long[kind] = lambda _: True
         registry.reads[ReadStaging] = lambda view, request: read(view, self._at, request)
 
     # --- staging
@@ -277,7 +275,9 @@ class StagedBatches(Leftovers):
             self._writes[type(request)](ctx, request)
             return False
         except Error as error:
-            if isinstance(request, EnqueueMessage | Enqueue) or not isinstance(error, Invalid):
+            if isinstance(request, EnqueueMessage | EnqueueInQueue) or not isinstance(
+                error, Invalid
+            ):
                 raise
             entry = Executable(request, ctx.transaction_id, ctx.source)
             id_ = ctx.stamp + ctx.next_ordinal()

@@ -16,8 +16,18 @@ from postroom.limits import (
     STAGED_QUERY_BYTES_MAX,
     STAGED_WINNERS_MAX,
 )
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
+from postroom.ranges.contract import (
+    Concern,
+    ConcernsSpan,
+    ConcernsStore,
+    KeySet,
+    Read,
+    Scope,
+    Touched,
+    Write,
+)
 from postroom.ranges.requests import (
     Count,
     Delete,
@@ -26,7 +36,6 @@ from postroom.ranges.requests import (
     Moment,
     Payload,
     Put,
-    Request,
     Seconds,
 )
 
@@ -39,7 +48,7 @@ AttemptId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)
 ]
 
-StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | Enqueue
+StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | EnqueueInQueue
 """The requests that a row may be."""
 
 
@@ -50,7 +59,7 @@ class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
     chunks: Annotated[int, msgspec.Meta(ge=1, le=STAGED_CHUNKS_MAX)]
 
 
-class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=False):
+class StageRows(Write, frozen=True, tag="stage_rows"):
     """A request to stage a chunk of the rows of an attempt, not to be seen yet.
 
     The answer is ``False``, and nothing is staged, if the batch is published already.
@@ -65,6 +74,9 @@ class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=Fals
         rows: MessagePack: an array of ``StagedRow``.
     """
 
+    answer: ClassVar = bool
+    since: ClassVar = 1
+
     query: Query
     batch: Moment
     job: Job
@@ -73,18 +85,20 @@ class StageRows(Request, frozen=True, array_like=True, tag="stage_rows", gc=Fals
     number: Annotated[int, msgspec.Meta(ge=0, lt=STAGED_CHUNKS_MAX)]
     rows: Annotated[bytes, msgspec.Meta(max_length=STAGED_CHUNK_BYTES_MAX)]
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.query
+    def concerns(self) -> Concern:
+        """Return the name of the query, where all of it is staged."""
+        return KeySet((self.query,))
 
 
-class PublishStaged(Request, frozen=True, array_like=True, tag="publish_staged"):
+class PublishStaged(Write, frozen=True, tag="publish_staged"):
     """A request to publish the rows of these attempts as the batch; the answer is ``[new, more]``.
 
     ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
     has this one batch; its record is deleted some time after it.
     """
+
+    answer: ClassVar = list[bool]
+    since: ClassVar = 1
 
     query: Query
     batch: Moment
@@ -92,47 +106,65 @@ class PublishStaged(Request, frozen=True, array_like=True, tag="publish_staged")
     winners: Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
     once: bool = False
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.query
+    def concerns(self) -> Concern:
+        """Return the name of the query."""
+        return KeySet((self.query,))
+
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
 
 
-class ApplyStaged(Request, frozen=True, array_like=True, tag="apply_staged", gc=False):
+class ApplyStaged(Write, frozen=True, tag="apply_staged"):
     """A request for the next step of a query's publication.
 
     The answer is whether there are more.
     """
 
+    answer: ClassVar = bool
+    since: ClassVar = 1
+
     query: Query
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.query
+    def concerns(self) -> Concern:
+        """Return the name of the query."""
+        return KeySet((self.query,))
+
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
 
 
-class AbortStaged(Request, frozen=True, array_like=True, tag="abort_staged", gc=False):
+class AbortStaged(Write, frozen=True, tag="abort_staged"):
     """A request that fences a job, so that it will not be published.
 
     The answer is whether that is so; it is not if the job was published already. With ``sink``, it
     fences all jobs of that sink that have staged for the batch, whatever ``job`` and ``query`` are.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     query: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX)]
     batch: Moment
     job: Job
     sink: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def concerns(self) -> Concern:
+        """Return the name of the query, or the whole store if any may be meant."""
+        return Scope.WHOLE_STORE if self.sink or not self.query else KeySet((self.query,))
+
+    def anchor(self) -> bytes:
+        """Return the id of the job."""
         return self.job
 
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
 
-class SweepStaged(Request, frozen=True, array_like=True, tag="sweep_staged", gc=False):
+
+class SweepStaged(ConcernsStore, Write, frozen=True, tag="sweep_staged"):
     """A request to delete some records that are of no use any more.
 
     These are rows staged for aborted jobs and for published batches, and records older than
@@ -142,93 +174,105 @@ class SweepStaged(Request, frozen=True, array_like=True, tag="sweep_staged", gc=
         begin: the answer of the step before; ``None``: where the last step with ``None`` stopped.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = bytes
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     seconds: Seconds
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return b""
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
 
 
-class ForgetQuery(Request, frozen=True, array_like=True, tag="forget_query", gc=False):
+class ForgetQuery(Write, frozen=True, tag="forget_query"):
     """A request to forget a query that will never come back; the answer is whether it was known."""
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     query: Query
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.query
+    def concerns(self) -> Concern:
+        """Return the name of the query."""
+        return KeySet((self.query,))
 
 
-class BeginLoad(Request, frozen=True, array_like=True, tag="begin_load", gc=False):
+class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
     """A request to begin a bulk load into ``[start, end)``.
 
     The span is empty, or the load was begun under the same name. The answer is whether it was
     finished already. From now on only ``run`` may add to it.
     """
 
+    answer: ClassVar = bool
+    since: ClassVar = 1
+
     name: Query
     run: AttemptId
     start: Key
     end: Key | None
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the load."""
         return self.name
 
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
 
-class LoadRows(Request, frozen=True, array_like=True, tag="load_rows"):
+
+class LoadRows(Write, frozen=True, tag="load_rows"):
     """A request to load values of keys that do not exist yet, in rising order.
 
     A key that has the same value is left alone; one with another value fails all.
     """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
 
     name: Query
     run: AttemptId
     keys: list[Key]
     values: list[Payload]
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def concerns(self) -> Concern:
+        """Return the keys."""
+        return KeySet(tuple(self.keys))
+
+    def anchor(self) -> bytes:
+        """Return the first key."""
         return self.keys[0] if self.keys else self.name
 
+    def touches(self) -> Touched:
+        """Return the span of the keys."""
+        return (self.keys[0], self.keys[-1] + b"\x00") if self.keys else None
 
-class EndLoad(Request, frozen=True, array_like=True, tag="end_load", gc=False):
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of rows."""
+        return True
+
+
+class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
     """A request to finish a load; or, if not ``done``, to end this run, so that another may follow.
 
     The answer is whether this run was the present one. Without ``keep`` the load is forgotten:
     nobody will repeat it under this name.
     """
 
+    answer: ClassVar = bool
+    since: ClassVar = 1
+
     name: Query
     run: AttemptId
     done: bool
     keep: bool
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the load."""
         return self.name
-
-
-class ReadStaging(Request, frozen=True, array_like=True, tag="read_staging", gc=False):
-    """A request for what is staged; the answer is ``Staging``.
-
-    Attributes:
-        unfinished: only queries whose last batch is still being applied, a hundred at a time.
-        begin: the name of the query to begin with.
-    """
-
-    unfinished: bool = False
-    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 1)] = b""
 
 
 class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -254,3 +298,18 @@ class Staging(msgspec.Struct, frozen=True, array_like=True):
     jobs: Count
     attempts: Count
     loads: Count
+
+
+class ReadStaging(ConcernsStore, Read, frozen=True, tag="read_staging"):
+    """A request for what is staged; the answer is ``Staging``.
+
+    Attributes:
+        unfinished: only queries whose last batch is still being applied, a hundred at a time.
+        begin: the name of the query to begin with.
+    """
+
+    answer: ClassVar = Staging
+    since: ClassVar = 1
+
+    unfinished: bool = False
+    begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 1)] = b""

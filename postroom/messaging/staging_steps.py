@@ -11,7 +11,7 @@ from postroom import limits
 from postroom.errors import Invalid, shorten
 from postroom.kv import keys
 from postroom.limits import STAGED_COUNTED_MAX
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import AttemptRecord, Places, attempts, queries, rows
 from postroom.messaging.staging_requests import (
@@ -70,7 +70,7 @@ def check_rows(packed: bytes) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"these are no rows: {error}; nothing was staged") from error
     for row in decoded:
-        if isinstance(row, EnqueueMessage | Enqueue):
+        if isinstance(row, EnqueueMessage | EnqueueInQueue):
             check_headers(row.headers, row.key)
 
 

@@ -46,7 +46,7 @@ from postroom.pipeline.offsets import Step
 from postroom.pipeline.options import Options, Store
 from postroom.pipeline.reading import Part, Work, of_changes, read, recent
 from postroom.ranges.feed import size_of
-from postroom.ranges.requests import Change, Changes
+from postroom.ranges.requests import CommittedChange, CommittedChanges
 
 _ONE_PART = 1 << 60
 QUIET_SECONDS: Final = 30.0
@@ -58,7 +58,7 @@ class Seen(NamedTuple):
 
     after: int
     until: int
-    changes: list[Change]
+    changes: list[CommittedChange]
 
 
 class StepPart(InputPartition):
@@ -226,7 +226,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._complete if self._target is None else min(self._complete, self._target)
         return until if until - position > from_seconds(QUIET_SECONDS) else None
 
-    def _changes(self, after: int) -> Iterator[Change]:
+    def _changes(self, after: int) -> Iterator[CommittedChange]:
         """All changes, commit by commit."""
         while True:
             found = self._first_changes(after)
@@ -235,7 +235,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return
             after = found.until
 
-    def _first_changes(self, after: int) -> Changes:
+    def _first_changes(self, after: int) -> CommittedChanges:
         """As many changes as one answer holds, and up to when they are complete."""
         span = with_prefix(self._options.prefix)
         while True:
@@ -248,7 +248,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._see(after, found)
                 return found
 
-    def _see(self, after: int, found: Changes) -> None:
+    def _see(self, after: int, found: CommittedChanges) -> None:
         """Keeps the first changes of a batch, as many whole commits as a small batch can have: it
         may have fewer than one answer, by its own limits.
         """

@@ -19,7 +19,7 @@ from postroom.kv.clock import Timestamp
 from postroom.kv.columns import packed
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
 from postroom.messaging import due as times
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.requests import Deliverable, Delivered, Executable
 from postroom.pipeline.columns import (
     Getter,
@@ -36,7 +36,7 @@ from postroom.pipeline.recounting import RECOUNTED
 from postroom.pipeline.tables import SINCE, VALUES
 from postroom.ranges.bulk_requests import Columns
 from postroom.ranges.headers import unpacked
-from postroom.ranges.requests import Change, DeleteRange
+from postroom.ranges.requests import CommittedChange, DeleteRange
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
 _BETWEEN: Final = SINCE | {"data"}
@@ -117,7 +117,7 @@ def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
     return of_changes(answer.changes, part, work)
 
 
-def of_changes(changes: list[Change], part: Part, work: Work) -> list[pa.RecordBatch]:
+def of_changes(changes: list[CommittedChange], part: Part, work: Work) -> list[pa.RecordBatch]:
     """Those of a part's changes that were committed up to ``work.until``."""
     found = [each for each in changes if each.timestamp <= work.until]
     if not found:
@@ -130,7 +130,7 @@ def of_changes(changes: list[Change], part: Part, work: Work) -> list[pa.RecordB
     return [batch(packed_page(columns, part.range_id, work.decode), work.schema)]
 
 
-def _kind(change: Change) -> int:
+def _kind(change: CommittedChange) -> int:
     if change.value is None:
         return TOMBSTONE
     return INTEGER if change.integer else VALUE
@@ -281,7 +281,7 @@ _TIMES: Final = {
     "fired_at": "fired_time",
 }
 _QUEUE: Final[dict[str, Getter]] = {
-    **{name: _of_message(name) for name in QueueMessage.__struct_fields__},
+    **{name: _of_message(name) for name in StoredQueueMessage.__struct_fields__},
     **{name: _moment(name) for name in _TIMES},
     **{time: _moment(name) for name, time in _TIMES.items()},
     "queue": lambda each: each[0],

@@ -27,7 +27,8 @@ import msgspec
 from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
 from postroom.protocol.identities import SECRET_BYTES
-from postroom.protocol.requests import ClientRequest
+from postroom.protocol.requests import REQUESTS
+from postroom.ranges.contract import Request
 
 PROTOCOL_VERSION: Final = 1
 
@@ -101,10 +102,10 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     leader: int
     nodes: Annotated[list[tuple[int, str]], msgspec.Meta(max_length=NODES_TOLD_MAX)]
     requests_max: int
-    revision: int = 0
+    revision: int
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class NumberedAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The result of one request. If it has a failure, the result is nil."""
 
     number: int
@@ -123,7 +124,7 @@ class Answers(_Frame, frozen=True, array_like=True, tag=1):
 
     clock: Moment
     lease: int
-    answers: Annotated[list[Answer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
+    answers: Annotated[list[NumberedAnswer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
 
 
 class Goodbye(_Frame, frozen=True, array_like=True, tag=2):
@@ -135,8 +136,15 @@ class Goodbye(_Frame, frozen=True, array_like=True, tag=2):
 # --- to bytes and back ----------------------------------------------------------------------------
 
 encode = msgspec.msgpack.Encoder().encode
-FromClient: TypeAlias = Hello | Ask[ClientRequest]
-_from_client: Final = msgspec.msgpack.Decoder(FromClient)
+
+
+def decoder_of(request: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return a decoder of frames whose requests are of a type."""
+    return msgspec.msgpack.Decoder(Hello | Ask[request])
+
+
+FromClient: TypeAlias = Hello | Ask[Request]
+_from_client: Final[msgspec.msgpack.Decoder[Any]] = decoder_of(REQUESTS.request)
 _from_node: Final = msgspec.msgpack.Decoder(Welcome | Answers | Goodbye)
 
 

@@ -22,7 +22,7 @@ from postroom.ranges.requests import CLIENT_ID_BYTES
 SECRET_BYTES: Final = 32
 
 
-class Identity(NamedTuple):
+class ClientIdentity(NamedTuple):
     """The id of a client, and the secret that it is made from."""
 
     client: bytes
@@ -32,14 +32,14 @@ class Identity(NamedTuple):
         return f"Identity({self.client!r})"  # logs and errors may show it
 
 
-def draw(randomness: Random) -> Identity:
+def draw(randomness: Random) -> ClientIdentity:
     """Draw a new identity.
 
     Args:
         randomness: has a seed that no other process knows.
     """
     secret = randomness.randbytes(SECRET_BYTES)
-    return Identity(client_of(secret), secret)
+    return ClientIdentity(client_of(secret), secret)
 
 
 def client_of(secret: bytes) -> bytes:

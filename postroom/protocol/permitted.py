@@ -11,14 +11,15 @@ frames are read by decoders that know the requests of its role alone, and end at
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, Union, get_args, get_origin
+from typing import Any, Final, TypeAlias, get_args, get_origin
 
 import msgspec
 
 from postroom.protocol.failures import Failure, WireError
-from postroom.protocol.frames import Ask, Hello, Number
-from postroom.protocol.requests import ClientRequest
+from postroom.protocol.frames import Number, decoder_of
+from postroom.protocol.requests import REQUESTS, any_of, name_of
 from postroom.protocol.weights import weight_of
+from postroom.ranges.contract import Request
 
 Numbered: TypeAlias = tuple[int, Any, int]
 """A request: its number, itself, and its weight (:mod:`.weights`)."""
@@ -41,7 +42,7 @@ class _Tagged(msgspec.Struct, frozen=True, array_like=True):
 
 
 _TAGS: Final[dict[str, Any]] = {
-    (get_origin(each) or each).__struct_config__.tag: each for each in get_args(ClientRequest)
+    name_of(get_origin(each) or each): each for each in get_args(REQUESTS.request)
 }
 _decode_tagged: Final = msgspec.msgpack.Decoder(tuple[Number, _Tagged]).decode
 decode_number: Final = msgspec.msgpack.Decoder(Number).decode
@@ -58,15 +59,17 @@ class Permitted:
         frame: decodes frames that have only permitted requests.
     """
 
-    def __init__(self, kinds: frozenset[type], denied: Callable[[type], Failure]) -> None:
+    def __init__(
+        self, kinds: frozenset[type[Request]], denied: Callable[[type[Request]], Failure]
+    ) -> None:
         self._denied = {
             tag: denied(get_origin(each) or each)
             for tag, each in _TAGS.items()
             if (get_origin(each) or each) not in kinds
         }
-        union: Any = Union[tuple(each for tag, each in _TAGS.items() if tag not in self._denied)]  # noqa: UP007 - made here
+        union: Any = any_of(each for tag, each in _TAGS.items() if tag not in self._denied)
         pair: Any = tuple[Number, union]
-        self.frame: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Hello | Ask[union])
+        self.frame = decoder_of(union)
         self._decode_list = msgspec.msgpack.Decoder(list[pair]).decode
         self._decode_pair = msgspec.msgpack.Decoder(pair).decode
 

@@ -1,311 +1,110 @@
-"""The requests of clients, and the types of their answers.
+"""The requests of the protocol: all that the listed modules define, and tables by their types.
 
-Requests of upkeep are not among them. Answers have no kind of their own; they are decoded by the
-type of the request that they answer.
+A request is added by its class in one of these modules; its class tells everything about it
+(:mod:`postroom.ranges.contract`), and the tables here follow. Answers have no kind of their own on
+the wire: they are decoded by the type of the request that they answer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+import functools
+import operator
+from collections.abc import Iterable, Iterator
+from types import ModuleType
+from typing import Any, Final
 
 import msgspec
 
-from postroom.messaging.bulk_requests import (
-    InboxesPage,
-    LettersPage,
-    OutboxPage,
-    ReapedPage,
-    ScanDeadLetters,
-    ScanInboxes,
-    ScanOutbox,
-    ScanReaped,
-)
-from postroom.messaging.counters import Counters
-from postroom.messaging.image_requests import (
-    AbandonRestore,
-    BeginRestore,
-    CheckImage,
-    Counted,
-    EndPart,
-    EndRestore,
-    ImagePage,
-    ReadRestore,
-    Restoration,
-    RestoreEntries,
-    ScanImage,
-)
-from postroom.messaging.queues.queries import (
-    ListQueueMessages,
-    QueuePage,
-    QueueStats,
-    ReadQueueMessage,
-    ReadQueues,
-    ReadQueueStats,
-    ReadSchedules,
-)
-from postroom.messaging.queues.requests import (
-    Acknowledge,
-    CancelMessages,
-    Claimed,
-    ClaimQueue,
-    CreateQueue,
-    DropQueue,
-    Enqueue,
-    Extend,
-    QueueMessage,
-    Reject,
-    ReplayMessages,
-    Reschedule,
-    SetSchedule,
-    ToldQueue,
-    TrimArchive,
-    UpdateQueue,
-    WhenDone,
-)
-from postroom.messaging.recount_requests import (
-    BesidePage,
-    CountersPage,
-    InboxIndexPage,
-    PlacesPage,
-    ScanBeside,
-    ScanCounters,
-    ScanInboxIndex,
-    ScanPlaces,
-)
-from postroom.messaging.requests import (
-    AwaitQuiet,
-    BuryMessages,
-    CancelScheduled,
-    CheckInbox,
-    DeadLetter,
-    DiscardDeadLetters,
-    EnqueueMessage,
-    EnqueueUpdate,
-    Inbox,
-    ListDeadLetters,
-    ListInboxes,
-    ListScheduled,
-    Peek,
-    Peeked,
-    PostponeMessages,
-    ReadCounters,
-    Reaped,
-    ReapMessages,
-    ReapQueue,
-    ReplayDeadLetters,
-    SchedulePage,
-)
-from postroom.messaging.staging_requests import (
-    AbortStaged,
-    ApplyStaged,
-    BeginLoad,
-    EndLoad,
-    ForgetQuery,
-    LoadRows,
-    PublishStaged,
-    ReadStaging,
-    StageRows,
-    Staging,
-    SweepStaged,
-)
+from postroom.messaging import bulk_requests as bulk_messages
+from postroom.messaging import image_requests, recount_requests, staging_requests
+from postroom.messaging import requests as messages
+from postroom.messaging.queues import queries as queue_queries
+from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import WireError
-from postroom.ranges.bulk_requests import (
-    AccountingPage,
-    Columns,
-    Partition,
-    ReadPartitions,
-    ScanAccounting,
-    ScanColumns,
+from postroom.ranges import bulk_requests as bulk_keys
+from postroom.ranges import nodes, positions
+from postroom.ranges import requests as keys
+from postroom.ranges.contract import Request, Role, Write
+from postroom.ranges.requests import CommitTransaction
+
+MODULES: Final[tuple[ModuleType, ...]] = (
+    keys,
+    bulk_keys,
+    positions,
+    nodes,
+    messages,
+    bulk_messages,
+    image_requests,
+    recount_requests,
+    staging_requests,
+    queues,
+    queue_queries,
 )
-from postroom.ranges.nodes import Nodes, NodeStatus, ReadNodes, RebindNode, RetireNode
-from postroom.ranges.positions import KeepPosition, Position, ReadPositions
-from postroom.ranges.requests import (
-    Accounting,
-    Changes,
-    Committed,
-    CommitTransaction,
-    ConditionalPut,
-    Delete,
-    DeleteRange,
-    Get,
-    GetForUpdate,
-    GetMany,
-    Increment,
-    Lock,
-    Now,
-    Pairs,
-    Protect,
-    Put,
-    ReadAccounting,
-    ReleaseLocks,
-    Request,
-    ReverseScan,
-    Scan,
-    ScanChanges,
-    Unprotect,
-    Value,
-    Values,
-)
+"""The modules that define requests."""
 
 
-class DescribeNode(Request, frozen=True, array_like=True, tag="describe_node", gc=False):
-    """The request for a node's description of itself, by any node; answers ``NodeStatus``."""
+class Requests:
+    """The requests that some modules define, in their order.
+
+    Args:
+        modules: the modules.
+
+    Attributes:
+        all: the classes of all requests.
+        writes: the classes of those that a transaction may have.
+        asked: the classes of those that a client may send, alone.
+        write: the type of any write, for decoders.
+        request: the type of any request that a client may send, for decoders.
+        answers: the type of the answer to each request that a client may send.
+    """
+
+    def __init__(self, modules: Iterable[ModuleType] = MODULES) -> None:
+        self.all = tuple(kind for module in modules for kind in _defined_in(module))
+        self.writes = tuple(kind for kind in self.all if issubclass(kind, Write))
+        self.asked = tuple(
+            kind for kind in self.all if kind.role is not None and not issubclass(kind, Write)
+        )
+        write: Any = any_of(self.writes)
+        self.write = write
+        self.request: Any = any_of(
+            CommitTransaction[write] if kind is CommitTransaction else kind for kind in self.asked
+        )
+        self.answers: dict[type[Request], Any] = {kind: kind.answer for kind in self.asked}
+
+    def allowed(self, role: Role) -> frozenset[type[Request]]:
+        """Return the classes of the requests that clients of a role may send."""
+        return frozenset(
+            kind for kind in self.asked if kind.role is not None and role.includes(kind.role)
+        )
 
 
-WriteRequest: TypeAlias = (
-    Put
-    | ConditionalPut
-    | Increment
-    | Delete
-    | DeleteRange
-    | Accounting
-    | EnqueueMessage
-    | EnqueueUpdate
-    | ReapMessages
-    | PostponeMessages
-    | BuryMessages
-    | CheckInbox
-    | ReplayDeadLetters
-    | DiscardDeadLetters
-    | CancelScheduled
-    | CreateQueue
-    | UpdateQueue
-    | DropQueue
-    | Enqueue
-    | Acknowledge
-    | Reject
-    | Extend
-    | Reschedule
-    | CancelMessages
-    | ReplayMessages
-    | WhenDone
-    | SetSchedule
-    | TrimArchive
-    | StageRows
-    | PublishStaged
-    | ApplyStaged
-    | AbortStaged
-    | SweepStaged
-    | ForgetQuery
-    | BeginLoad
-    | LoadRows
-    | EndLoad
-    | KeepPosition
-)
-"""The writes that a transaction may have."""
+def name_of(kind: type[Request]) -> str:
+    """Return the name of a class of requests on the wire."""
+    return str(kind.__struct_config__.tag)
 
-ClientRequest: TypeAlias = (
-    CommitTransaction[WriteRequest]
-    | Get
-    | GetForUpdate
-    | Lock
-    | GetMany
-    | Scan
-    | ReverseScan
-    | ScanChanges
-    | Now
-    | ReadAccounting
-    | Protect
-    | Unprotect
-    | ReleaseLocks
-    | ReapQueue
-    | Peek
-    | ListInboxes
-    | ListDeadLetters
-    | ListScheduled
-    | ReadCounters
-    | AwaitQuiet
-    | ClaimQueue
-    | ReadQueues
-    | ReadQueueMessage
-    | ListQueueMessages
-    | ReadSchedules
-    | ReadQueueStats
-    | ReadPartitions
-    | ScanColumns
-    | ScanAccounting
-    | ScanInboxes
-    | ScanReaped
-    | ScanOutbox
-    | ScanDeadLetters
-    | ScanCounters
-    | ScanInboxIndex
-    | ScanPlaces
-    | ScanBeside
-    | ReadStaging
-    | ScanImage
-    | ReadRestore
-    | CheckImage
-    | BeginRestore
-    | RestoreEntries
-    | EndPart
-    | EndRestore
-    | AbandonRestore
-    | ReadPositions
-    | ReadNodes
-    | RetireNode
-    | RebindNode
-    | DescribeNode
-)
-"""The requests that a client may ask for."""
 
-ANSWERS: Final[dict[type, Any]] = {
-    CommitTransaction: Committed,
-    Get: Value,
-    GetForUpdate: Value,
-    Lock: None,
-    GetMany: Values,
-    Scan: Pairs,
-    ReverseScan: Pairs,
-    ScanChanges: Changes,
-    Now: int,
-    ReadAccounting: dict[str, int],
-    Protect: int,
-    Unprotect: None,
-    ReleaseLocks: None,
-    ReapQueue: Reaped,
-    Peek: Peeked,
-    ListInboxes: list[Inbox],
-    ListDeadLetters: list[DeadLetter],
-    ListScheduled: SchedulePage,
-    ReadCounters: Counters,
-    AwaitQuiet: None,
-    ClaimQueue: Claimed,
-    ReadQueues: list[ToldQueue],
-    ReadQueueMessage: list[QueueMessage],
-    ListQueueMessages: QueuePage,
-    ReadSchedules: list[SetSchedule],
-    ReadQueueStats: QueueStats,
-    ReadPartitions: list[Partition],
-    ScanColumns: Columns,
-    ScanAccounting: AccountingPage,
-    ScanInboxes: InboxesPage,
-    ScanReaped: ReapedPage,
-    ScanOutbox: OutboxPage,
-    ScanDeadLetters: LettersPage,
-    ScanCounters: CountersPage,
-    ScanInboxIndex: InboxIndexPage,
-    ScanPlaces: PlacesPage,
-    ScanBeside: BesidePage,
-    ReadStaging: Staging,
-    ScanImage: ImagePage,
-    ReadRestore: Restoration,
-    CheckImage: Counted,
-    BeginRestore: str,
-    RestoreEntries: None,
-    EndPart: None,
-    EndRestore: None,
-    AbandonRestore: bool,
-    ReadPositions: list[Position],
-    ReadNodes: Nodes,
-    RetireNode: Nodes,
-    RebindNode: Nodes,
-    DescribeNode: NodeStatus,
-}
-"""The type of each request's answer."""
+def _defined_in(module: ModuleType) -> Iterator[type[Request]]:
+    for kind in vars(module).values():
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, Request)
+            and kind.__module__ == module.__name__
+        ):
+            yield kind
+
+
+def any_of(types: Iterable[Any]) -> Any:
+    """Return the union of some types, for decoders."""
+    return functools.reduce(operator.or_, types)
+
+
+# --- those of this version ------------------------------------------------------------------------
+
+REQUESTS: Final = Requests()
+"""The requests of this version."""
 
 RESULT_DECODERS: Final = {
-    kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in ANSWERS.items()
+    kind: msgspec.msgpack.Decoder(answer).decode for kind, answer in REQUESTS.answers.items()
 }
 """The decoders of answers. They raise ``MALFORMED`` for bytes that are no such answer."""
 

@@ -82,7 +82,7 @@ class Accepted(msgspec.Struct, frozen=True, array_like=True, tag=0):
     answer: bytes = b""
 
 
-class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class StreamRefusal(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """The end of the stream, and why. Nodes are told so in the middle of a stream as well."""
 
     code: str
@@ -91,7 +91,7 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True, tag=1):
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _openings: Final = msgspec.msgpack.Decoder(Opening)
-_replies: Final = msgspec.msgpack.Decoder(Accepted | Refusal)
+_replies: Final = msgspec.msgpack.Decoder(Accepted | StreamRefusal)
 
 
 def length_bytes(frame: bytes) -> bytes:
@@ -109,7 +109,7 @@ def opening_bytes(opening: Opening) -> bytes:
     return PREAMBLE + framed(_encode(opening))
 
 
-def reply_bytes(reply: Accepted | Refusal, *, first: bool = True) -> bytes:
+def reply_bytes(reply: Accepted | StreamRefusal, *, first: bool = True) -> bytes:
     """Return the first bytes of the callee, or a refusal in the middle of a stream."""
     return (PREAMBLE if first else b"") + framed(_encode(reply))
 
@@ -124,13 +124,13 @@ def read_opening(frame: bytes) -> Opening:
     return opening
 
 
-def read_reply(frame: bytes) -> Accepted | Refusal:
+def read_reply(frame: bytes) -> Accepted | StreamRefusal:
     """Decode the reply of a callee.
 
     Raises:
         WireError: the bytes are no reply.
     """
-    reply: Accepted | Refusal = _decoded(_replies, frame)
+    reply: Accepted | StreamRefusal = _decoded(_replies, frame)
     return reply
 
 

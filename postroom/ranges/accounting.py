@@ -18,7 +18,7 @@ import msgspec
 
 from postroom.errors import Overflow, shorten
 from postroom.kv import keys
-from postroom.ranges.checks import SEPARATOR, check_accounting, check_metrics
+from postroom.ranges.checks import check_accounting, check_metrics, prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Accounting
 
@@ -41,19 +41,6 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
         add_posted(ctx, found[-1], request.deltas)
     for prefix in found:
         add_metrics(ctx, prefix, request.deltas)
-
-
-def prefixes(key: bytes) -> list[bytes]:
-    """``key`` and every prefix of it that ends before a separator: ``a``, ``a/b``, ``a/b/c``."""
-    found = []
-    end = key.find(SEPARATOR)
-    while end != -1:
-        if end > 0 and key[end - 1 : end] != SEPARATOR:
-            found.append(key[:end])
-        end = key.find(SEPARATOR, end + 1)
-    if key and not key.endswith(SEPARATOR):
-        found.append(key)
-    return found
 
 
 def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:

@@ -30,7 +30,6 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from postroom import limits
 from postroom.errors import Unavailable
 from postroom.ranges.calls import Call, Result
-from postroom.ranges.requests import frees_room
 
 Member = TypeVar("Member", bound=Hashable)
 Kept = TypeVar("Kept")
@@ -267,7 +266,7 @@ class RefusedCalls(NamedTuple):
         """Return whether ``call`` is refused."""
         if self.everything:
             return True
-        if frees_room(call.request):
+        if call.request.needs_no_room():
             return self.deletions and call.urgent
         return self.upkeep or call.urgent
 

@@ -18,7 +18,7 @@ from postroom.ranges.accounting import read_metrics
 from postroom.ranges.bulk_requests import (
     AccountingPage,
     Columns,
-    Partition,
+    RangePartition,
     ReadPartitions,
     ScanAccounting,
     ScanColumns,
@@ -67,7 +67,7 @@ class BulkReads:
 
     def read_partitions(
         self, view: View, request: ReadPartitions
-    ) -> Generator[None, None, list[Partition]]:
+    ) -> Generator[None, None, list[RangePartition]]:
         """``ReadPartitions``: over as many turns as it takes."""
         span = keys.data_span(request.start, request.end)
         found: list[bytes] = []
@@ -82,10 +82,10 @@ class BulkReads:
         ends: list[bytes | None] = [*starts[1:], request.end]
         return [self._partition(*part) for part in zip(starts, ends, strict=True)]
 
-    def _partition(self, start: bytes, end: bytes | None) -> Partition:
+    def _partition(self, start: bytes, end: bytes | None) -> RangePartition:
         size = self._engine.approximate_bytes(*keys.data_span(start, end))
         readable_from = self._protections.readable_from
-        return Partition(start, end, self._range_id, GENERATION, size, readable_from)
+        return RangePartition(start, end, self._range_id, GENERATION, size, readable_from)
 
     def scan_columns(self, view: View, request: ScanColumns) -> Columns:
         """``ScanColumns``.

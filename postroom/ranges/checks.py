@@ -107,3 +107,16 @@ def check_metrics(prefix: bytes, metrics: int) -> None:
             f"the prefix {shorten(prefix)} would have {metrics} metrics, the limit is "
             f"{METRICS_PER_PREFIX_MAX}; nothing was changed: make what varies part of the key"
         )
+
+
+def prefixes(key: bytes) -> list[bytes]:
+    """Return ``key`` and its prefixes that end before a separator: ``a``, ``a/b``, ``a/b/c``."""
+    found = []
+    end = key.find(SEPARATOR)
+    while end != -1:
+        if end > 0 and key[end - 1 : end] != SEPARATOR:
+            found.append(key[:end])
+        end = key.find(SEPARATOR, end + 1)
+    if key and not key.endswith(SEPARATOR):
+        found.append(key)
+    return found

@@ -45,7 +45,6 @@ class CommitWaits:
     """The commits that wait for locks; see the module.
 
     Args:
-        registry: the tables of what each write touches.
         reads: the replica's reads, which have the lines.
         holders: the transactions that hold something.
         host: the node.
@@ -60,14 +59,12 @@ class CommitWaits:
 
     def __init__(
         self,
-        registry: Registry,
         reads: LocalReads,
         holders: Holders,
         host: Host,
         queue: FairQueue,
         release: Callable[[bytes], None],
     ) -> None:
-        self._touches = registry.touches
         self._waiting = reads.waiting
         self._reads = reads
         self.locks = self._locks = LockTable(reads.waiting)
@@ -157,8 +154,7 @@ class CommitWaits:
         """
         locks, transaction_id = self._locks, request.transaction_id
         for write in request.writes:
-            touches = self._touches.get(type(write))
-            token = None if touches is None else touches(write)
+            token = write.touches()
             if token is None:
                 continue
             if takes:

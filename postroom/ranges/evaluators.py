@@ -293,7 +293,6 @@ class RangeReads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
-        registry.locking |= {GetForUpdate, Lock}
         registry.sizes |= {
             "locks": self._locks.__len__,
             "lock waits": lambda: self._locks.waits,
@@ -476,6 +475,3 @@ def register(registry: Registry) -> None:
         DeleteRange: delete_range,
         Accounting: accounting,
     }
-    registry.may_be_long[DeleteRange] = lambda _: True
-    registry.touches |= dict.fromkeys((Put, ConditionalPut, Increment, Delete), _KEY)
-    registry.touches[DeleteRange] = lambda request: (request.start, request.end)

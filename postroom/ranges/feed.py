@@ -39,7 +39,7 @@ from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import Change, Changes, ScanChanges
+from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
 from postroom.ranges.spans import UserSpan
 from postroom.ranges.waiting import ChangeToken, Waiting
 
@@ -89,11 +89,11 @@ class ChangeFeed:
         self._waiting = waiting
         self._watched = watched
         self._asked = False
-        self._recent: list[Change] = []
+        self._recent: list[CommittedChange] = []
         self._bytes = 0
         self.floor: int | None = None
-        self._hit: dict[UserSpan, list[Change]] = {}
-        self._news: dict[UserSpan, list[Change]] = {}
+        self._hit: dict[UserSpan, list[CommittedChange]] = {}
+        self._news: dict[UserSpan, list[CommittedChange]] = {}
         self._before = 0
 
     @property
@@ -105,7 +105,9 @@ class ChangeFeed:
         """Register the evaluator."""
         registry.reads[ScanChanges] = self.read
 
-    def read(self, view: View, request: ScanChanges) -> Changes | Generator[None, None, Changes]:
+    def read(
+        self, view: View, request: ScanChanges
+    ) -> CommittedChanges | Generator[None, None, CommittedChanges]:
         """Return the changes after ``request.after``, up to what is applied now."""
         until = self._applied()
         # A watch that does not wait is told up to when nothing was changed: a commit that is not
@@ -122,8 +124,8 @@ class ChangeFeed:
         return self._answer(request, self._from_memory(view, request, until), until, quiet)
 
     def _answer(
-        self, request: ScanChanges, changes: list[Change], until: int, quiet: int
-    ) -> Changes:
+        self, request: ScanChanges, changes: list[CommittedChange], until: int, quiet: int
+    ) -> CommittedChanges:
         if request.wait and not changes and not self._is_behind(request, until):
             raise MustWait(TOKEN if self.floor is None else _token(request))
         return _bounded(changes, until if changes else quiet)
@@ -138,7 +140,7 @@ class ChangeFeed:
             return False  # what is under way will wake it
         return request.after < max(self.floor, until - from_seconds(REFRESH_SECONDS))
 
-    def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[Change]:
+    def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[CommittedChange]:
         start, end, after = request.start, request.end, request.after
         news = self._news.get(UserSpan(start, end)) if after >= self._before else None
         if news is not None:
@@ -155,18 +157,18 @@ class ChangeFeed:
 
     def _from_versions(
         self, view: View, request: ScanChanges, until: int, quiet: int
-    ) -> Generator[None, None, Changes]:
+    ) -> Generator[None, None, CommittedChanges]:
         """Read changes from the versions themselves, over as many turns as that takes.
 
         If much has changed, only the oldest is kept, as much as fits into an answer.
         """
         self._check_collected(request)
-        found: list[Change] = []
+        found: list[CommittedChange] = []
         size, stamp = 0, keys.u64(request.after)
         for change in versions.changes(view, request.start, request.end, stamp):
             view.steps += 1
             if change is not None and (at := int.from_bytes(change.timestamp, "big")) <= until:
-                found.append(Change(at, change.key, change.value, change.integer))
+                found.append(CommittedChange(at, change.key, change.value, change.integer))
                 size += size_of(found[-1])
                 if size > 4 * CHANGES_BYTES_MAX:
                     found, until = _oldest(found, until)
@@ -176,7 +178,9 @@ class ChangeFeed:
                 self._check_collected(request)
         found, until = _oldest(found, until)
         if until != self._applied():
-            return Changes(found, until)  # who waited now would not hear of what came meanwhile
+            return CommittedChanges(
+                found, until
+            )  # who waited now would not hear of what came meanwhile
         return self._answer(request, found, until, quiet)
 
     def _check_collected(self, request: ScanChanges) -> None:
@@ -194,7 +198,7 @@ class ChangeFeed:
             last = ctx.last_commit
             ctx.after.append(lambda: self._hear(_changes(staged, before), before, last))
 
-    def _hear(self, changes: list[Change], before: int, last: int) -> None:
+    def _hear(self, changes: list[CommittedChange], before: int, last: int) -> None:
         """Remember changes that are applied, and note which of those that watch they concern."""
         if self.floor is None:
             return  # forgotten meanwhile
@@ -221,7 +225,7 @@ class ChangeFeed:
         self._news = {}
         waiting.wake_all(TOKEN)
 
-    def _remember(self, changes: list[Change], last: int) -> None:
+    def _remember(self, changes: list[CommittedChange], last: int) -> None:
         if len(changes) > CHANGES_MAX:
             # Most of them would be dropped at once: a watch that has not seen them scans.
             self._forget()
@@ -287,30 +291,30 @@ def _token(request: ScanChanges) -> ChangeToken:
     return ChangeToken(UserSpan(request.start, request.end))
 
 
-def _bounded(changes: list[Change], until: int) -> Changes:
+def _bounded(changes: list[CommittedChange], until: int) -> CommittedChanges:
     """Return the first of ``changes``, complete up to ``until``, as far as one answer goes."""
     size = last = 0
     for index, change in enumerate(changes):
         if size > CHANGES_BYTES_MAX and change.timestamp > last:
-            return Changes(changes[:index], last)
+            return CommittedChanges(changes[:index], last)
         size += size_of(change)
         last = change.timestamp
-    return Changes(changes, until)
+    return CommittedChanges(changes, until)
 
 
-def size_of(change: Change) -> int:
+def size_of(change: CommittedChange) -> int:
     """Return the size of a change in an answer."""
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 
-def _oldest(changes: list[Change], until: int) -> tuple[list[Change], int]:
+def _oldest(changes: list[CommittedChange], until: int) -> tuple[list[CommittedChange], int]:
     """Return the oldest of ``changes``, in order, and up to when they are complete."""
     changes.sort(key=lambda change: (change.timestamp, change.key))
     first = _bounded(changes, until)
     return first.changes, first.until
 
 
-def _changes(staged: WriteSet, before: int) -> list[Change]:
+def _changes(staged: WriteSet, before: int) -> list[CommittedChange]:
     """Return the versions after ``before`` among raw writes: heads, and those overwritten at once.
 
     If there are more than ``CHANGES_MAX``, only so many are returned, and one.
@@ -325,7 +329,7 @@ def _changes(staged: WriteSet, before: int) -> list[Change]:
         timestamp = int.from_bytes(stored[1:9], "big")
         if timestamp > before:
             value, integer = versions.payload(stored), versions.is_integer(stored)
-            changes.append(Change(timestamp, keys.user_key(raw), value, integer))
+            changes.append(CommittedChange(timestamp, keys.user_key(raw), value, integer))
             if len(changes) > CHANGES_MAX:
                 break
     return changes

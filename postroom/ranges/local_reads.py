@@ -100,7 +100,7 @@ class LocalReads:
     def read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         """Answer ``call``, now or later."""
         view = self._view
-        if self._clock.rests and type(call.request) in self._registry.locking:
+        if self._clock.rests and call.request.locks:
             self._clock.now()
         view.now = now = self._clock.read()
         if view.is_used_up() or not self._lease_holder.serves(now):

@@ -172,7 +172,7 @@ class LeaseMemory:
         self._cache.clear()
         self.holders.clear()
         self.reads.forget()
-        self.committer.forget()
+        self.committer.restart()
         self.feed.begin_anew()
         self.garbage.restart(stored)
         self.keeper.begin_lease(stored)

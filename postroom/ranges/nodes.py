@@ -1,9 +1,9 @@
-"""The nodes of a cluster, as a replicated record: who they are, where they are, who is to go.
+"""The nodes of a cluster, as a replicated record: names, addresses, and which are to leave.
 
 A node is one *store*: a number that is never given twice, bound for ever to the random store id
 that was drawn when its disk was first used. A store that comes to a known address with another id
-has lost its disk, and with it its votes and its log; it is a new node, and the one that it replaces
-will never come back (Raft paper, section 5.1: what a member must not forget).
+has lost its disk, and with it its votes and its log. It is a new node, and the one that it replaces
+never comes back (Raft paper, section 5.1).
 
 ::
 
@@ -14,11 +14,11 @@ is bound when the node is admitted. Then only the node itself, as long as it has
 administrator gives it another one::
 
     none ── BindKey: what it shows ──▶ bound ── AdmitNode(next_fingerprint) ──▶ bound, next known
-    (found without TLS)                 ▲  ▲                                           │
+    (without TLS)                       ▲  ▲                                           │
                               RebindNode┘  └────── BindKey: it shows the next one ─────┘
 
-The record says what is wanted. Making the consensus group so is the affair of the leaseholder's
-membership service (:mod:`postroom.server.membership`), one member at a time.
+The record says what is wanted. The leaseholder's membership service
+(:mod:`postroom.server.membership`) changes the consensus group accordingly, one member at a time.
 
 A store that was never part of a cluster (embedded) has no such record.
 """
@@ -31,8 +31,8 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.limits import ADDRESS_CHARACTERS_MAX
-from postroom.ranges.requests import Request
+from postroom.limits import ADDRESS_CHARACTERS_MAX, DESCRIPTION_STEPS
+from postroom.ranges.contract import Command, ConcernsNode, ConcernsRoot, Maintenance, Read, Role
 
 NODES_RECORD: Final = "nodes"
 SECRET_RECORD: Final = "nodes secret"
@@ -45,12 +45,12 @@ class NodeDescriptor(msgspec.Struct, frozen=True, array_like=True):
     """One node.
 
     Attributes:
-        node_id: never given to another store.
-        address: where the others reach it, ``host:port``.
-        store_id: what its disk knows itself by.
-        retired: it is to leave the group for good.
-        fingerprint: SHA-256 of its public key; empty: none is bound to it, or there is no TLS.
-        next_fingerprint: of the key that it will change to, which counts as well.
+        node_id: its number, which is never given to another store.
+        address: the address at which the others reach it, ``host:port``.
+        store_id: the id that is stored on its disk.
+        retired: whether it is to leave the group for good.
+        fingerprint: the SHA-256 of its public key; empty: none is bound to it, or there is no TLS.
+        next_fingerprint: the SHA-256 of the key that it will change to, which counts as well.
     """
 
     node_id: int
@@ -61,7 +61,7 @@ class NodeDescriptor(msgspec.Struct, frozen=True, array_like=True):
     next_fingerprint: bytes = b""
 
     def may_show(self, fingerprint: bytes) -> bool:
-        """Whether a key is one of this node's, or none is bound to it."""
+        """Return whether a key is one of this node's, or none is bound to it."""
         return not self.fingerprint or fingerprint in {self.fingerprint, self.next_fingerprint}
 
 
@@ -73,11 +73,11 @@ class Nodes(msgspec.Struct, frozen=True, array_like=True):
     nodes: tuple[NodeDescriptor, ...]
 
     def by_store(self, store_id: bytes) -> NodeDescriptor | None:
-        """The node that a disk is."""
+        """Return the node of a store id, or ``None``."""
         return next((node for node in self.nodes if node.store_id == store_id), None)
 
     def by_id(self, node_id: int) -> NodeDescriptor | None:
-        """The node of a number."""
+        """Return the node of a number, or ``None``."""
         return next((node for node in self.nodes if node.node_id == node_id), None)
 
 
@@ -90,21 +90,35 @@ Fingerprint = Annotated[
 Address = Annotated[str, msgspec.Meta(min_length=3, max_length=ADDRESS_CHARACTERS_MAX)]
 
 
-class ReadNodes(Request, frozen=True, array_like=True, tag="read_nodes", gc=False):
-    """The nodes of the cluster; answers ``Nodes``."""
+class Admitted(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``AdmitNode``: the store's number, and all nodes."""
+
+    node_id: int
+    nodes: Nodes
 
 
-class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=False):
-    """Makes a store a node of the cluster; answers ``Admitted``. Repeating it changes nothing.
+class ReadNodes(ConcernsRoot, Read, frozen=True, tag="read_nodes"):
+    """A request for the nodes of the cluster."""
+
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+
+class AdmitNode(ConcernsRoot, Maintenance, frozen=True, tag="admit_node"):
+    """A request to make a store a node of the cluster. Repeating it changes nothing.
 
     Attributes:
-        node_id: which node the store is, if it has moved to another address; 0: none yet.
-        fingerprint: of the key with which it asks; empty: there is no TLS, and nothing is checked.
-        next_fingerprint: of the key that it will change to; empty: as before.
-        vouched: an administrator wants it to be a node.
+        node_id: the number of the store, if it has moved to another address; 0: it has none yet.
+        fingerprint: the SHA-256 of the key with which it asks; empty: there is no TLS, and nothing
+            is checked.
+        next_fingerprint: the SHA-256 of the key that it will change to; empty: it stays.
+        vouched: whether an administrator wants it to be a node.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Admitted
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     store_id: StoreId
     address: Address
@@ -114,58 +128,65 @@ class AdmitNode(Request, frozen=True, array_like=True, tag="admit_node", gc=Fals
     vouched: bool = False
 
 
-class RetireNode(Request, frozen=True, array_like=True, tag="retire_node", gc=False):
-    """Has a node leave for good; answers ``Nodes``. Repeating it changes nothing, also when the
-    node has left.
+class RetireNode(ConcernsRoot, Command, frozen=True, tag="retire_node"):
+    """A request that a node leaves for good.
+
+    Repeating it changes nothing, also when the node has left.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    may_end_unknown: ClassVar = True
+    frees_room: ClassVar = True
 
     node_id: int
 
 
-class RebindNode(Request, frozen=True, array_like=True, tag="rebind_node", gc=False):
-    """Gives a node another key; answers ``Nodes``.
+class RebindNode(ConcernsRoot, Command, frozen=True, tag="rebind_node"):
+    """A request to give a node another key.
 
     Attributes:
         fingerprint: SHA-256 of the new public key.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    may_end_unknown: ClassVar = True
+    frees_room: ClassVar = True
 
     node_id: int
     fingerprint: Fingerprint
 
 
-class BindKey(Request, frozen=True, array_like=True, tag="bind_key", gc=False):
-    """A node has shown a key; answers ``Nodes``. For the leaseholder's node.
+class BindKey(ConcernsRoot, Maintenance, frozen=True, tag="bind_key"):
+    """A request of the leaseholder's node to bind a key that a node has shown.
 
-    It is bound if the node has none, or has announced it as its next one; else nothing changes.
+    It is bound if the node has none, or has announced it as its next one. Otherwise nothing
+    changes.
 
     Attributes:
         secret: becomes the cluster's, if it has none yet.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Nodes
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     node_id: int
     fingerprint: Fingerprint
     secret: bytes = b""
 
 
-class ForgetNode(Request, frozen=True, array_like=True, tag="forget_node", gc=False):
-    """A retired node has left the group: its descriptor goes. For the membership service."""
+class ForgetNode(ConcernsRoot, Maintenance, frozen=True, tag="forget_node"):
+    """A request of the membership service to remove a retired node that has left the group."""
 
-    frees_room: ClassVar[bool] = True
-
-    node_id: int
-
-
-class Admitted(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``AdmitNode``: who the store is from now on, and who the others are."""
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     node_id: int
-    nodes: Nodes
 
 
 # --- the record ---------------------------------------------------------------------------------
@@ -174,22 +195,22 @@ _decoder = msgspec.msgpack.Decoder(Nodes)
 
 
 def decode(stored: bytes | None) -> Nodes | None:
-    """From the record; ``None`` if there is none."""
+    """Decode the record; ``None`` if there is none."""
     return None if stored is None else _decoder.decode(stored)
 
 
 def nodes_key(range_id: int) -> bytes:
-    """Where the record is."""
+    """Return the engine key of the record."""
     return keys.record_key(range_id, NODES_RECORD)
 
 
 def secret_key(range_id: int) -> bytes:
-    """Where the cluster's secret is: who knows it has been given the state of the cluster."""
+    """Return the engine key of the cluster's secret, which proves that a node has its state."""
     return keys.record_key(range_id, SECRET_RECORD)
 
 
 def founding_writes(range_id: int, nodes: Nodes, secret: bytes = b"") -> WriteSet:
-    """What each founder stores before its replica is opened for the first time."""
+    """Return what each founder stores before its replica is opened for the first time."""
     writes: WriteSet = {nodes_key(range_id): msgspec.msgpack.encode(nodes)}
     if secret:
         writes[secret_key(range_id)] = secret
@@ -197,12 +218,12 @@ def founding_writes(range_id: int, nodes: Nodes, secret: bytes = b"") -> WriteSe
 
 
 def short(fingerprint: bytes) -> str:
-    """A fingerprint, as people compare it."""
+    """Return a fingerprint in the form that people compare."""
     return f"sha256:{fingerprint.hex()[:16]}..." if fingerprint else "no key"
 
 
 def wrong_key(node: NodeDescriptor, fingerprint: bytes) -> str:
-    """What is said of who shows another key than the node that it wants to be."""
+    """Return the message for a node that shows another key than its own."""
     return (
         f"node {node.node_id} has the key {short(node.fingerprint)}, not {short(fingerprint)}; "
         "nothing was done: give it back its old key, or, if this is its new one, run 'postroom "
@@ -214,14 +235,14 @@ def wrong_key(node: NodeDescriptor, fingerprint: bytes) -> str:
 
 
 class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
-    """What a leader knows of a member.
+    """The state of a member, as far as the leader knows.
 
     Attributes:
-        match_index: up to which entry their logs agree.
-        silent_seconds: since when nothing was heard of it.
+        match_index: the last entry up to which their logs agree.
+        silent_seconds: the time since it was heard last.
         installing: whether it is being sent a snapshot.
-        link_error: why there is no connection to it, for people; empty: there is one, or none is
-            known.
+        link_error: the reason why there is no connection to it; empty: there is one, or no reason
+            is known.
     """
 
     node_id: int
@@ -232,14 +253,14 @@ class PeerStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
-    """What a service of the leaseholder is doing.
+    """The state of a service of the leaseholder.
 
     Attributes:
         name: dispatcher, executor, collector, feed or membership.
-        running: false while it pauses after a failure; and on a node that does not serve.
-        failures: how often it has failed under this lease, until it was sound for a minute.
-        trouble: why it failed last.
-        note: what somebody should know who looks for what stands still.
+        running: whether it runs: not while it pauses after a failure, or its node does not serve.
+        failures: the number of its failures under this lease, until it was sound for a minute.
+        trouble: the reason of its last failure.
+        note: a hint for people who look for the reason of a standstill.
     """
 
     name: str
@@ -250,15 +271,15 @@ class ServiceStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StorageStatus(msgspec.Struct, frozen=True, array_like=True):
-    """What a node's storage takes: files, and memory.
+    """The files and the memory of a node's storage.
 
     Attributes:
         engine: ``leveldb``, ``rocksdb`` or ``memory``.
-        tables: how many table files there are.
-        tables_open_max: so many stay open; any further ones are opened anew for each look-up.
+        tables: the number of table files.
+        tables_open_max: the number of them that stay open; others are opened for each look-up.
         memory_bytes: the budget of memory.
         own_bytes: the process's own memory; 0: its system does not tell.
-        mapped_bytes: that of files that are mapped into it, which nobody misses.
+        mapped_bytes: the memory of files that are mapped into it, which the system can take back.
     """
 
     engine: str = "memory"
@@ -270,20 +291,20 @@ class StorageStatus(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
-    """What a node says of itself, without asking anybody.
+    """The description of a node by itself, without asking another one.
 
     Attributes:
         role: ``leader``, ``follower``, ``learner`` (not a voter yet) or ``outsider`` (no member).
-        leader: who leads, as far as it knows; 0: nobody.
+        leader: the number of the leader, as far as it knows; 0: there is none.
         serves: whether it holds the lease.
-        peers: what it knows of the others, if it leads.
-        clock_offset_seconds: how far its wall clock is ahead of those of most others.
-        damage: what cannot be read on its disk; empty: nothing that it knows of.
-        services: those of the leaseholder, if it is that.
-        version: of Postroom.
-        storage: what its storage takes.
-        certificate: that one of its certificates expires soon, or has; empty: none does.
-        refused: why it refuses writes: its device has hardly any room; empty: it does not.
+        peers: the states of the others, if it leads.
+        clock_offset_seconds: the time by which its wall clock is ahead of most others.
+        damage: the files on its disk that cannot be read; empty: it knows of none.
+        services: the services of the leaseholder, if it is that.
+        version: the version of Postroom.
+        storage: the files and memory of its storage.
+        certificate: a warning that one of its certificates expires soon, or has; empty: none does.
+        refused: the reason why it refuses writes; empty: it does not.
     """
 
     node_id: int
@@ -306,10 +327,19 @@ class NodeStatus(msgspec.Struct, frozen=True, array_like=True):
     refused: str = ""
 
 
+class DescribeNode(ConcernsNode, Read, frozen=True, tag="describe_node"):
+    """A request for a node's description of itself, by any node."""
+
+    answer: ClassVar = NodeStatus
+    since: ClassVar = 1
+    steps: ClassVar = DESCRIPTION_STEPS
+
+
 __all__: list[Any] = [
     "AdmitNode",
     "Admitted",
     "BindKey",
+    "DescribeNode",
     "ForgetNode",
     "NodeDescriptor",
     "NodeStatus",

@@ -7,12 +7,13 @@ registry, because evaluators may keep state in the leaseholder's memory (locks, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from postroom.errors import Error
 from postroom.kv.engine import WriteSet
+from postroom.ranges.contract import Request
 from postroom.ranges.evaluation import Evaluation, View
 
 ReadEvaluator: TypeAlias = Callable[[View, Any], Any]
@@ -41,14 +42,8 @@ class Registry:
 
     Attributes:
         reads: the evaluators of reads, which may raise ``Blocked`` or ``MustWait``.
-        locking: the reads that take something for a time, counted from a clock that goes.
         commands: the evaluators of requests that come by themselves.
         writes: the evaluators of requests that come in a transaction.
-        touches: functions that return the key or the span that a write writes, or ``None``. A write
-            that has none waits for no lock.
-        checks: the writes that write nothing, and only fail if something has changed.
-        may_be_long: the writes whose evaluators are generators, which yield when the turn is used
-            up, and whether one may take that long. Reads and commands may always be generators.
         on_written: called with what each proposal has written, once it is applied.
         sizes: the functions that count what is kept in memory for clients, by name. All counts
             return to zero.
@@ -59,15 +54,9 @@ class Registry:
         refusal: makes the error for every caller while the range is closed (:meth:`close`).
     """
 
-    reads: dict[type, ReadEvaluator] = field(default_factory=dict)
-    locking: set[type] = field(default_factory=set)
-    commands: dict[type, WriteEvaluator] = field(default_factory=dict)
-    writes: dict[type, WriteEvaluator] = field(default_factory=dict)
-    touches: dict[type, Callable[[Any], bytes | tuple[bytes, bytes | None] | None]] = field(
-        default_factory=dict
-    )
-    checks: set[type] = field(default_factory=set)
-    may_be_long: dict[type, Callable[[Any], bool]] = field(default_factory=dict)
+    reads: dict[type[Request], ReadEvaluator] = field(default_factory=dict)
+    commands: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
+    writes: dict[type[Request], WriteEvaluator] = field(default_factory=dict)
     on_written: list[Callable[[WriteSet], None]] = field(default_factory=list)
     sizes: dict[str, Callable[[], int]] = field(default_factory=dict)
     observers: dict[bytes, Callable[[bytes | None], None]] = field(default_factory=dict)
@@ -76,8 +65,8 @@ class Registry:
     refusal: Callable[[], Error] | None = None
     _withheld: list[tuple[dict[type, Any], dict[type, Any]]] = field(default_factory=list)
 
-    def close(self, refusal: Callable[[], Error], allowed: Container[type]) -> None:
-        """Refuse all requests but those of some types, until :meth:`open`.
+    def close(self, refusal: Callable[[], Error]) -> None:
+        """Refuse all requests until :meth:`open`, except those that are served in a restore.
 
         Calls that wait go on waiting.
         """
@@ -91,7 +80,7 @@ class Registry:
         for table in (self.reads, self.commands, self.writes):
             known = dict(table)
             self._withheld.append((table, known))
-            table.update({kind: refuse for kind in known if kind not in allowed})
+            table.update({kind: refuse for kind in known if not kind.is_served_in_restore})
 
     def open(self) -> None:
         """Serve all requests again."""

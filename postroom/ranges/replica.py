@@ -156,7 +156,7 @@ class Replica:
         self.memory = LeaseMemory(self._stored, cache, self.waiting, host, self._committing)
         self.holders = self.memory.holders
         self.commit_waits = CommitWaits(
-            registry, self.reads, self.holders, host, self._clients, self.memory.release_locks
+            self.reads, self.holders, host, self._clients, self.memory.release_locks
         )
         self.protections = Protections(self._stored.snapshot)
         self.positions = PositionRecords(self.range_id, self.protections)

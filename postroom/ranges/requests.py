@@ -5,34 +5,52 @@ The names are those of the first paper design that the project comes from: ``Get
 ``Accounting``. Those that carry messages live in :mod:`postroom.messaging.requests`; a range
 learns of them when a node is put together (:mod:`postroom.ranges.registry`).
 
-Three kinds, told apart by the table in which their evaluator is registered:
-
-* *reads* are answered by the leaseholder at once, or wait for a proposal under way;
-* *writes* are evaluated into raw writes and proposed; they travel inside ``CommitTransaction``;
-* *maintenance* is what the range's own services ask for (collecting garbage, delivering).
-
-Timestamps are 64-bit integers (:mod:`postroom.kv.clock`). Requests are immutable and carry
-nothing but data, so that they can travel. The limits on their fields are checked by the decoder,
-where they come in from elsewhere.
+Each class tells everything about its request (:mod:`postroom.ranges.contract`). Timestamps are
+64-bit integers (:mod:`postroom.kv.clock`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
-from postroom.limits import KEY_BYTES_MAX, LOCKS_AT_ONCE_MAX, MESSAGE_BYTES_MAX
+from postroom.limits import (
+    KEY_BYTES_MAX,
+    LOCK_WAIT_SECONDS_MAX,
+    LOCKS_AT_ONCE_MAX,
+    MESSAGE_BYTES_MAX,
+)
+from postroom.ranges.checks import prefixes
+from postroom.ranges.contract import (
+    UNTIL_IT_HAPPENS,
+    Command,
+    Concern,
+    ConcernsKey,
+    ConcernsRange,
+    ConcernsRoot,
+    ConcernsSpan,
+    ConcernsStore,
+    KeySet,
+    Maintenance,
+    MayWait,
+    Read,
+    Request,
+    Role,
+    Touched,
+    Write,
+)
 
 TRANSACTION_ID_BYTES: Final = 16
 CLIENT_ID_BYTES: Final = 8
-"""A transaction's id begins with its client's, and ends with a number that rises."""
+"""The length of a client's id. A transaction's id begins with it, and ends with a rising number."""
 UNBOUNDED: Final = 1 << 62
-"""Where a client may leave ``bytes_max`` out: more than any answer takes."""
+"""The default of ``bytes_max``: more than any answer takes."""
 
 Key: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX)]
 Bound: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=KEY_BYTES_MAX + 1)]
-"""Of a span: a key, or what comes right after one."""
+"""A bound of a span: a key, or the bytes that come right after one."""
 Payload: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=MESSAGE_BYTES_MAX)]
 """A value, or a message: their limits are the same."""
 TransactionId: TypeAlias = Annotated[
@@ -42,42 +60,117 @@ Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
-Write = TypeVar("Write", bound="Request")
+AnyWrite = TypeVar("AnyWrite", bound=Write)
+
+# --- answers --------------------------------------------------------------------------------------
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What all requests are.
+class Value(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer of ``Get``.
 
-    Attributes:
-        frees_room: whether it is taken though the device has hardly any room left. It frees some,
-            with the next collection of garbage at the latest, or needs next to none.
+    It has the value, if there is one, the timestamp at which it was read, and whether it is an
+    integer that ``Increment`` wrote.
     """
 
-    frees_room: ClassVar[bool] = False
+    value: bytes | None
+    timestamp: int
+    integer: bool = False
 
 
-# --- reads ----------------------------------------------------------------------------------
+class Values(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``GetMany``, in the order of the keys.
 
-
-class Get(Request, frozen=True, array_like=True, tag="get", gc=False):
-    """The value of ``key`` at ``timestamp``; 0: the newest, at a timestamp that the answer
-    tells.
+    It may have fewer values than there are keys: the rest is asked for at the timestamp.
+    ``integers`` tells which of the values are integers, counted from 0.
     """
+
+    values: list[bytes | None]
+    timestamp: int
+    integers: tuple[int, ...] = ()
+
+
+class Pairs(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``Scan``: pairs, where to go on (``None``: at the end), and the timestamp.
+
+    ``integers`` tells which of the pairs hold integers, counted from 0.
+    """
+
+    pairs: list[tuple[bytes, bytes]]
+    resume: bytes | None
+    timestamp: int
+    integers: tuple[int, ...] = ()
+
+
+class CommittedChange(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One committed change of one key; ``value=None`` is a deletion."""
+
+    timestamp: int
+    key: bytes
+    value: bytes | None
+    integer: bool = False
+
+
+class CommittedChanges(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``ScanChanges``: the changes, complete up to ``until``."""
+
+    changes: list[CommittedChange]
+    until: int
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer of ``CommitTransaction``: its timestamp, and the answers of its writes."""
+
+    timestamp: int
+    answers: list[Any]
+
+
+class Collected(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The answer of ``CollectGarbage``.
+
+    It has the number of engine keys that went, whether more may go now, and whether any list is
+    left for later.
+    """
+
+    keys: int
+    more: bool
+    left: bool
+
+
+# --- reads ----------------------------------------------------------------------------------------
+
+
+class Get(ConcernsKey, Read, frozen=True, tag="get"):
+    """A request for the value of ``key`` at ``timestamp``.
+
+    With 0 it is the newest value, at a timestamp that the answer tells.
+    """
+
+    answer: ClassVar = Value
+    since: ClassVar = 1
 
     key: Key
     timestamp: Moment = 0
 
 
-class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", gc=False):
-    """Locks ``key`` for the transaction in the leaseholder's memory, then reads the newest.
+class GetForUpdate(ConcernsKey, Read, frozen=True, tag="get_for_update"):
+    """A request to lock ``key`` for the transaction, and for its newest value.
 
-    The lock ends with the transaction, but after ``seconds_max`` at the latest.
+    The lock is in the leaseholder's memory. It ends with the transaction, but after ``seconds_max``
+    at the latest.
 
     Attributes:
         began: when the transaction began, or began first if it is tried again: older ones win.
-        moves: all that it has read it has locked. Then it is answered at a later timestamp, instead
-            of being refused, if the key has changed since ``timestamp``.
+        moves: whether it has locked everything that it has read. Then it is answered at a later
+            timestamp, and not refused, if the key has changed since ``timestamp``.
     """
+
+    answer: ClassVar = Value
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
+    locks: ClassVar = True
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("transaction_id",)
 
     key: Key
     timestamp: Moment
@@ -87,11 +180,19 @@ class GetForUpdate(Request, frozen=True, array_like=True, tag="get_for_update", 
     moves: bool = False
 
 
-class Lock(Request, frozen=True, array_like=True, tag="lock"):
-    """Locks keys and spans for the transaction, as ``GetForUpdate`` does, and reads nothing.
+class Lock(Read, frozen=True, tag="lock"):
+    """A request to lock keys and spans for the transaction, like ``GetForUpdate``.
 
-    Answered when it has all of them.
+    It reads nothing, and is answered when it has all of them.
     """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    wait_seconds_max: ClassVar = UNTIL_IT_HAPPENS
+    locks: ClassVar = True
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("transaction_id",)
 
     keys: Annotated[list[Key], msgspec.Meta(max_length=LOCKS_AT_ONCE_MAX)]
     spans: Annotated[list[tuple[Bound, Bound | None]], msgspec.Meta(max_length=LOCKS_AT_ONCE_MAX)]
@@ -99,29 +200,34 @@ class Lock(Request, frozen=True, array_like=True, tag="lock"):
     seconds_max: Seconds
     began: Moment = 0
 
+    def concerns(self) -> Concern:
+        """Return what it locks."""
+        return KeySet(tuple(self.keys), tuple(self.spans))
 
-class GetMany(Request, frozen=True, array_like=True, tag="get_many"):
-    """The values of several keys at one timestamp; only the first of them, but one at least, if
-    all are more than ``bytes_max``.
+
+class GetMany(Read, frozen=True, tag="get_many"):
+    """A request for the values of several keys at one timestamp.
+
+    If all are more than ``bytes_max``, the first of them are answered, but at least one.
     """
+
+    answer: ClassVar = Values
+    since: ClassVar = 1
 
     keys: list[Key]
     timestamp: Moment = 0
     bytes_max: Count = UNBOUNDED
 
-
-class Scan(Request, frozen=True, array_like=True, tag="scan", gc=False):
-    """A page of the pairs in ``[start, end)``; ``end=None`` is unbounded."""
-
-    start: Bound
-    end: Bound | None
-    timestamp: Moment
-    pairs_max: Count
-    bytes_max: Count
+    def concerns(self) -> Concern:
+        """Return the keys."""
+        return KeySet(tuple(self.keys))
 
 
-class ReverseScan(Request, frozen=True, array_like=True, tag="reverse_scan", gc=False):
-    """The same, from the end backwards."""
+class Scan(ConcernsSpan, Read, frozen=True, tag="scan"):
+    """A request for a page of the pairs in ``[start, end)``; ``end=None`` is unbounded."""
+
+    answer: ClassVar = Pairs
+    since: ClassVar = 1
 
     start: Bound
     end: Bound | None
@@ -130,11 +236,27 @@ class ReverseScan(Request, frozen=True, array_like=True, tag="reverse_scan", gc=
     bytes_max: Count
 
 
-class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=False):
-    """All versions committed in ``[start, end)`` after a timestamp, oldest first.
+class ReverseScan(ConcernsSpan, Read, frozen=True, tag="reverse_scan"):
+    """A request for a page of the pairs in ``[start, end)``, from the end backwards."""
 
-    With ``wait``, is answered only once there is one.
+    answer: ClassVar = Pairs
+    since: ClassVar = 1
+
+    start: Bound
+    end: Bound | None
+    timestamp: Moment
+    pairs_max: Count
+    bytes_max: Count
+
+
+class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
+    """A request for all versions committed in ``[start, end)`` after a timestamp, oldest first.
+
+    With ``wait``, it is answered only when there is one.
     """
+
+    answer: ClassVar = CommittedChanges
+    since: ClassVar = 1
 
     start: Bound
     end: Bound | None
@@ -142,27 +264,42 @@ class ScanChanges(Request, frozen=True, array_like=True, tag="scan_changes", gc=
     wait: bool = True
 
 
-class Now(Request, frozen=True, array_like=True, tag="now", gc=False):
-    """A timestamp above every one so far; answered with the number."""
+class Now(ConcernsStore, Read, frozen=True, tag="now"):
+    """A request for a timestamp above all earlier ones."""
+
+    answer: ClassVar = int
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
 
 
-class ReadAccounting(Request, frozen=True, array_like=True, tag="read_accounting", gc=False):
-    """The metric sums of a prefix."""
+class ReadAccounting(Read, frozen=True, tag="read_accounting"):
+    """A request for the sums of the metrics of a prefix."""
+
+    answer: ClassVar = dict[str, int]
+    since: ClassVar = 1
 
     prefix: Key
 
+    def concerns(self) -> Concern:
+        """Return the prefix, which is the key of its sums."""
+        return KeySet((self.prefix,))
 
-class Protect(
-    Request, frozen=True, array_like=True, tag="protect", gc=False, repr_omit_defaults=True
-):
-    """Keeps garbage collection from ``timestamp`` (0: now) until ``Unprotect``.
+
+class Protect(ConcernsRoot, Read, frozen=True, tag="protect", repr_omit_defaults=True):
+    """A request to keep garbage collection from a timestamp (0: now) until ``Unprotect``.
+
+    The answer is the timestamp.
 
     Attributes:
-        timestamp: which.
-        whole: keeps what has no versions as it is now, too (:mod:`.protections`).
-        client, host: whose it is: said by the node that serves the client, whatever that says. Both
+        whole: whether records without versions are kept as they are now, too
+            (:mod:`.protections`).
+        client, host: the owner. The node that serves the client sets them, whatever they are. Both
             empty: the node's own process.
     """
+
+    answer: ClassVar = int
+    since: ClassVar = 1
+    changes_holdings: ClassVar = True
 
     timestamp: Moment = 0
     whole: bool = False
@@ -170,22 +307,32 @@ class Protect(
     host: str = ""
 
 
-class Unprotect(Request, frozen=True, array_like=True, tag="unprotect", gc=False):
-    """Takes one protection of ``timestamp`` back."""
+class Unprotect(ConcernsRoot, Read, frozen=True, tag="unprotect"):
+    """A request to take back one protection of ``timestamp``."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
 
     timestamp: Moment
 
 
-class ReleaseLocks(Request, frozen=True, array_like=True, tag="release_locks", gc=False):
-    """Frees what a transaction locked, because it was rolled back."""
+class ReleaseLocks(ConcernsStore, Read, frozen=True, tag="release_locks"):
+    """A request to free what a transaction has locked, because it was rolled back."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("transaction_id",)
 
     transaction_id: TransactionId
 
 
-# --- writes ---------------------------------------------------------------------------------
+# --- writes ---------------------------------------------------------------------------------------
 
 
-class Put(Request, frozen=True, array_like=True, tag="put", gc=False, repr_omit_defaults=True):
+class Put(ConcernsKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
     """An update that sets ``key`` to ``value``.
 
     Attributes:
@@ -194,17 +341,27 @@ class Put(Request, frozen=True, array_like=True, tag="put", gc=False, repr_omit_
         integer: whether ``value`` is the 8 bytes of an integer: for layers on top.
     """
 
+    answer: ClassVar = None
+    since: ClassVar = 1
+
     key: Key
     value: Payload
     integer: bool = False
 
+    def touches(self) -> Touched:
+        """Return the key."""
+        return self.key
 
-class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put", gc=False):
-    """Sets ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+
+class ConditionalPut(ConcernsKey, Write, frozen=True, tag="conditional_put"):
+    """A request to set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
     With ``packed``, ``expected`` is a value that a codec packed, no integer; and the integer
     ``or_integer``, if there is one, is expected as well.
     """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
 
     key: Key
     value: Payload
@@ -212,10 +369,12 @@ class ConditionalPut(Request, frozen=True, array_like=True, tag="conditional_put
     packed: bool = False
     or_integer: int | None = None
 
+    def touches(self) -> Touched:
+        """Return the key."""
+        return self.key
 
-class Increment(
-    Request, frozen=True, array_like=True, tag="increment", gc=False, repr_omit_defaults=True
-):
+
+class Increment(ConcernsKey, Write, frozen=True, tag="increment", repr_omit_defaults=True):
     """An update that adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0.
 
     Attributes:
@@ -225,26 +384,37 @@ class Increment(
             stored are no integer (see ``evaluators.number_in``): for layers on top.
     """
 
+    answer: ClassVar = int
+    since: ClassVar = 1
+
     key: Key
     by: int = 1
     packed: bool = False
 
+    def touches(self) -> Touched:
+        """Return the key."""
+        return self.key
 
-class Delete(Request, frozen=True, array_like=True, tag="delete", gc=False):
+
+class Delete(ConcernsKey, Write, frozen=True, tag="delete"):
     """An update that removes ``key``, if it is there.
 
     Attributes:
         key: up to 8 KiB.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     key: Key
 
+    def touches(self) -> Touched:
+        """Return the key."""
+        return self.key
 
-class DeleteRange(
-    Request, frozen=True, array_like=True, tag="delete_range", gc=False, repr_omit_defaults=True
-):
+
+class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omit_defaults=True):
     """An update that removes the keys in ``[start, end)``.
 
     The answer is how many there were.
@@ -257,14 +427,24 @@ class DeleteRange(
             begins, when the first part began]``. What is written after that (0: now) stays.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = int | tuple[int, bytes | None, int]
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     start: Bound
     end: Bound | None
     part_of: Moment | None = None
 
+    def touches(self) -> Touched:
+        """Return the span."""
+        return self.start, self.end
 
-class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
+    def is_long(self) -> bool:
+        """Return ``True``: there may be any number of keys."""
+        return True
+
+
+class Accounting(ConcernsKey, Write, frozen=True, tag="accounting"):
     """An update that adds deltas to metrics of ``key`` and of every prefix of it.
 
     Prefixes end at the separator ``/``.
@@ -274,30 +454,47 @@ class Accounting(Request, frozen=True, array_like=True, tag="accounting"):
         deltas: the numbers to add, by the names of the metrics.
     """
 
+    answer: ClassVar = None
+    since: ClassVar = 1
+
     key: Key
     deltas: dict[str, int]
 
+    def concerns(self) -> Concern:
+        """Return the keys of the sums: the key and its prefixes."""
+        return KeySet(tuple(dict.fromkeys((self.key, *prefixes(self.key)))))
+
 
 UpdateRequest: TypeAlias = Put | Increment | Delete | DeleteRange | Accounting
-"""What can be deferred as an executable message."""
+"""The requests that can be deferred, as executable messages."""
 
 
-class CommitTransaction(
-    Request, Generic[Write], frozen=True, array_like=True, tag="commit", gc=False
-):
-    """Commits a transaction that lies in one range: checks its reads, then does its writes.
+# --- commands -------------------------------------------------------------------------------------
 
-    Generic, because what writes there are is known only above (:mod:`postroom.messaging.requests`).
+
+class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
+    """A request to commit a transaction: to check what it has read, then to do its writes.
+
+    It is generic, because only higher layers know the writes (:mod:`postroom.protocol.requests`).
+    Committing again with the same id is safe, and tells the outcome.
 
     Attributes:
-        transaction_id: 16 bytes, unique; committing again with it is safe and tells the outcome.
+        transaction_id: 16 bytes, unique.
         began: the timestamp at which it began; it expires ``seconds_max`` later.
-        read_timestamp: where it read; 0 if it read nothing.
+        read_timestamp: the timestamp of its reads; 0 if it read nothing.
         anchor: the key beside which its COMMIT record lies.
         reads: the keys that it read.
         spans: the spans that it scanned.
-        writes: what it does, in order; each sees those before it.
+        writes: the requests to do, in order; each sees the effects of those before it.
     """
+
+    answer: ClassVar = Committed
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    wait_seconds_max: ClassVar = LOCK_WAIT_SECONDS_MAX
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("transaction_id",)
+    may_end_unknown: ClassVar = True
 
     transaction_id: TransactionId
     began: Moment
@@ -306,90 +503,42 @@ class CommitTransaction(
     anchor: Key
     reads: list[Key]
     spans: list[tuple[Bound, Bound | None]]
-    writes: list[Write]
+    writes: list[AnyWrite]
+
+    def concerns(self) -> Concern:
+        """Return the anchor, where the transaction is decided; :meth:`participants` has all."""
+        return KeySet((self.anchor,))
+
+    def participants(self) -> Iterator[Concern]:
+        """Yield everything that it reads or writes."""
+        yield self.concerns()
+        yield KeySet(tuple(self.reads), tuple(self.spans))
+        for write in self.writes:
+            yield write.concerns()
+
+    def contained(self) -> Iterator[Request]:
+        """Yield the request, and its writes."""
+        yield self
+        for write in self.writes:
+            yield from write.contained()
+
+    def needs_no_room(self) -> bool:
+        """Return whether none of its writes needs room on the device."""
+        return all(write.frees_room for write in self.writes)
 
 
-def frees_room(request: Request) -> bool:
-    """Return whether ``request`` does, or all that it commits; see :class:`Request`."""
-    if type(request) is CommitTransaction:
-        return all(write.frees_room for write in request.writes)
-    return request.frees_room
+# --- maintenance ----------------------------------------------------------------------------------
 
 
-# --- maintenance ----------------------------------------------------------------------------
+class CollectGarbage(ConcernsRange, Maintenance, frozen=True, tag="collect_garbage"):
+    """A request to remove versions overwritten before ``threshold``.
 
+    It removes at most about ``keys_max`` of them.
+    """
 
-class CollectGarbage(Request, frozen=True, array_like=True, tag="collect_garbage", gc=False):
-    """Removes versions overwritten before ``threshold``, at most about ``keys_max`` of them."""
-
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = Collected
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     threshold: int
     keys_max: int
-
-
-# --- answers --------------------------------------------------------------------------------
-
-
-class Value(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``Get``: the value, if any, the timestamp at which it was read, and whether it is an
-    integer that ``Increment`` wrote.
-    """
-
-    value: bytes | None
-    timestamp: int
-    integer: bool = False
-
-
-class Values(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``GetMany``, in the order asked. They may be fewer: the rest is asked for at the
-    timestamp. ``integers`` tells which of them are integers, counted from 0.
-    """
-
-    values: list[bytes | None]
-    timestamp: int
-    integers: tuple[int, ...] = ()
-
-
-class Pairs(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``Scan``: pairs, where to go on (``None``: at the end), the timestamp, and which of
-    the pairs hold integers, counted from 0.
-    """
-
-    pairs: list[tuple[bytes, bytes]]
-    resume: bytes | None
-    timestamp: int
-    integers: tuple[int, ...] = ()
-
-
-class Change(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One committed change of one key; ``value=None`` is a deletion."""
-
-    timestamp: int
-    key: bytes
-    value: bytes | None
-    integer: bool = False
-
-
-class Changes(msgspec.Struct, frozen=True, array_like=True):
-    """Answers ``ScanChanges``: the changes, complete up to ``until``."""
-
-    changes: list[Change]
-    until: int
-
-
-class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``CommitTransaction``: when it committed, and what each write answered."""
-
-    timestamp: int
-    answers: list[Any]
-
-
-class Collected(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Answers ``CollectGarbage``: how many engine keys went, whether more may go now, and whether
-    any list is left for later.
-    """
-
-    keys: int
-    more: bool
-    left: bool

@@ -34,6 +34,7 @@ from postroom.limits import (
     TRANSACTION_SECONDS_MAX,
 )
 from postroom.ranges.commit_waits import CommitWaits
+from postroom.ranges.contract import Write, may_be_long
 from postroom.ranges.evaluation import Evaluation, MustWait, check_size
 from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.registry import CHECKS_LONG, ChecksFirst, Registry
@@ -70,8 +71,7 @@ class Committer:
     def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
         self._registry = registry
         self._writes = registry.writes
-        self._may_be_long = registry.may_be_long
-        self._checks = registry.checks
+        self._may_be_long: frozenset[type[Write]] = frozenset()
         self._now = now
         self._held = waits.locks.held
         self._blocker = waits.blocker
@@ -87,6 +87,13 @@ class Committer:
         """Return the check of a commit that may take long."""
         evaluate = partial(self, is_checked=True)
         return ChecksFirst(_check_reads_in_parts, evaluate, lambda key: _conflict([key]))
+
+    def restart(self) -> None:
+        """Begin with a new lease."""
+        self._may_be_long = frozenset(
+            kind for kind in self._writes if issubclass(kind, Write) and may_be_long(kind)
+        )
+        self.forget()
 
     def forget(self) -> None:
         """Forget all transactions: none that began up to now counts as new."""
@@ -152,12 +159,11 @@ class Committer:
     def _is_long(self, request: CommitTransaction[Any]) -> bool:
         if request.spans or len(request.reads) + len(request.writes) > _FEW:
             return True
-        may_be_long = self._may_be_long
-        if may_be_long.keys().isdisjoint(map(type, request.writes)):  # as a rule
+        long_kinds = self._may_be_long
+        if long_kinds.isdisjoint(map(type, request.writes)):  # as a rule
             return False
-        for write in request.writes:
-            is_long = may_be_long.get(type(write))
-            if is_long is not None and is_long(write):
+        for write in request.writes:  # noqa: SIM110 - a generator takes longer
+            if type(write) in long_kinds and write.is_long():
                 return True
         return False
 
@@ -190,14 +196,15 @@ class Committer:
     ) -> Committed:
         """Leave the COMMIT record, if anything was written, and return the answer."""
         writes = request.writes
-        if not writes or (type(writes[0]) in self._checks and self._only_checks(writes)):
+        if not writes or (writes[0].only_checks and _only_check(writes)):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
         ctx.writes[record] = ctx.stamp + _encode(answers) if answers else ctx.stamp
         ctx.garbage.append(record)
         return Committed(ctx.timestamp, answers)
 
-    def _only_checks(self, writes: list[Any]) -> bool:
-        return all(type(write) in self._checks for write in writes)
+
+def _only_check(writes: list[Write]) -> bool:
+    return all(write.only_checks for write in writes)
 
 
 def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:

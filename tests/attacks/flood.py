@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 
 from postroom.protocol import frames, streams
-from postroom.protocol.requests import DescribeNode
+from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import Get, ReleaseLocks, Unprotect
 from tests.remote.client_names import secret_of
 

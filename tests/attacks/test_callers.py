@@ -214,7 +214,7 @@ def test_a_stranger_is_not_even_heard(target: Target, shows: Shows, tmp_path: Pa
                 connection.sendall(b"".join(map(streams.framed, asked)))
             said = list(said_by(connection))
         refusals = [streams.read_reply(each) for each in said]
-        assert all(isinstance(each, streams.Refusal) for each in refusals), refusals
+        assert all(isinstance(each, streams.StreamRefusal) for each in refusals), refusals
     assert len(target.server.sessions) == before
     target.check_unharmed()
 
@@ -262,7 +262,7 @@ def test_a_certificate_alone_makes_nobody_a_node(
             with contextlib.suppress(OSError):
                 connection.sendall(streams.framed(ROWS["a forged vote"].request))
             replies = [streams.read_reply(each) for each in said_by(connection)]
-        assert all(isinstance(each, streams.Refusal) for each in replies), replies
+        assert all(isinstance(each, streams.StreamRefusal) for each in replies), replies
     target.check_unharmed()
 
 

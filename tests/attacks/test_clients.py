@@ -25,8 +25,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol import frames
-from postroom.protocol.requests import DescribeNode
-from postroom.ranges.nodes import NodeStatus
+from postroom.ranges.nodes import DescribeNode, NodeStatus
 from postroom.ranges.requests import (
     Accounting,
     ConditionalPut,

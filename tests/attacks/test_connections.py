@@ -209,7 +209,7 @@ def test_a_large_frame_of_a_stranger_is_not_kept() -> None:
             said = await asyncio.wait_for(reader.read(1000), 10)
             (frame,) = streams.Incoming().feed(said)
             refusal = streams.read_reply(frame)
-            assert isinstance(refusal, streams.Refusal)
+            assert isinstance(refusal, streams.StreamRefusal)
             assert "the limit is 65536" in refusal.reason
             writer.close()
 

@@ -146,7 +146,7 @@ def test_a_request_of_another_role_is_refused_by_its_tag(target: Target, count: 
     )
     session.received(frames.encode((1, 0, [(1, Get(b"k")), (2, commit), (3, Get(b"k"))])))
     target.settle()
-    answers: list[frames.Answer] = []
+    answers: list[frames.NumberedAnswer] = []
     while (frame := session.take()) is not None:
         said = frames.from_node(frame)
         answers += said.answers if isinstance(said, frames.Answers) else []

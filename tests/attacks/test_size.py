@@ -11,8 +11,9 @@ import postroom
 from postroom import errors, limits
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
-from postroom.messaging.counters import Counters, read_counters
+from postroom.messaging.counters import read_counters
 from postroom.messaging.requests import (
+    Counters,
     Deliverable,
     EnqueueMessage,
     EnqueueUpdate,

@@ -125,7 +125,7 @@ def test_noise_in_frames_of_a_client_ends_its_stream_and_nothing_else(
                 attacker.say(bytes(spoiled[: random.randint(0, len(spoiled))]))
                 attacker.say(b"\xc1")
                 said = attacker.last_words()
-                assert isinstance(said, frames.Goodbye | streams.Refusal | frames.Answers)
+                assert isinstance(said, frames.Goodbye | streams.StreamRefusal | frames.Answers)
         db.put(b"key", b"unharmed")
         assert db.get(b"key") == b"unharmed"
         eventually(lambda: len(server.sessions) == 1)
@@ -137,7 +137,7 @@ def test_a_length_that_lies_ends_the_stream_with_the_reason(server: Server) -> N
     with Attacker(server.address) as attacker:
         attacker.socket.sendall((frames.FRAME_BYTES_MAX + 1).to_bytes(4, "big"))
         said = attacker.last_words()
-        assert isinstance(said, streams.Refusal)
+        assert isinstance(said, streams.StreamRefusal)
         assert f"the limit is {frames.FRAME_BYTES_MAX}" in said.reason
 
 

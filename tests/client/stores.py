@@ -17,8 +17,7 @@ from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.counters import Counters
-from postroom.messaging.requests import ReadCounters
+from postroom.messaging.requests import Counters, ReadCounters
 from postroom.raft.transport import NoPeers
 from postroom.server.node import Node, NodeOptions
 from tests.client.hand_driver import HandClock, HandDriver, RemoteDriver, Running, T

@@ -11,7 +11,7 @@ import postroom
 from postroom.client.codec import resolve
 from postroom.client.transaction import Transaction
 from postroom.errors import ConditionFailed, WrongType
-from postroom.protocol.requests import ANSWERS, WriteRequest
+from postroom.protocol.requests import REQUESTS
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -240,10 +240,10 @@ def test_requests_and_answers_of_earlier_programs_are_understood() -> None:
         (Increment, ["increment", b"k", 1]),
         (ConditionalPut, ["conditional_put", b"k", b"v", None]),
     ):
-        decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=WriteRequest)
+        decoded = msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=REQUESTS.write)
         assert type(decoded) is kind
     for kind, answer in ((Get, [b"v", 5]), (GetMany, [[b"v"], 5]), (Scan, [[], None, 5])):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=ANSWERS[kind])
+        msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind.answer)
 
 
 def test_an_increment_in_a_transaction_travels_as_a_number(store: Store) -> None:

@@ -18,7 +18,7 @@ from postroom.messaging.requests import (
     NoteAttempts,
     PostponeMessages,
 )
-from postroom.protocol.requests import WriteRequest
+from postroom.protocol.requests import REQUESTS
 from tests.client.postponed import KEY, postpone, reap, send
 from tests.client.stores import Store
 
@@ -70,7 +70,7 @@ def test_the_longest_delay_has_a_timestamp(store: Store) -> None:
 ], ids=repr)  # fmt: skip
 def test_hostile_requests_are_not_understood(wrong: Any) -> None:
     with pytest.raises(msgspec.DecodeError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=WriteRequest)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=REQUESTS.write)
 
 
 def test_hostile_requests_change_nothing(store: Store) -> None:

@@ -23,7 +23,7 @@ import postroom.aio
 from postroom.client.codec import resolve
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, TransactionClosed, TransactionConflict, Unavailable
-from postroom.messaging.requests import Peek, Peeked, Reaped, ReapQueue
+from postroom.messaging.requests import Peek, Peeked, ReapedMessages, ReapQueue
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.requests import (
     Committed,
@@ -112,7 +112,7 @@ class Script:
             case Peek():
                 return Peeked([], False, at)
             case ReapQueue():
-                return Reaped([], False, 0)
+                return ReapedMessages([], False, 0)
             case CommitTransaction():
                 return self._commit(request)
             case None:

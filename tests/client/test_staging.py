@@ -22,7 +22,7 @@ from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync import Database
 from postroom.errors import Invalid
 from postroom.messaging import staging_records, staging_steps
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import Places, QueryRecord
 from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, ReadStaging, Winner
@@ -71,7 +71,7 @@ def test_all_kinds_of_rows(db: postroom.Database) -> None:
     db.put(b"gone", b"1")
     stage(db, [Put(b"a", b"1"), Delete(b"gone"), Increment(b"n", 5)])
     stage(db, [EnqueueMessage(b"m", b"hello", {"h": 1})], number=1)
-    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=2)
+    stage(db, [EnqueueInQueue("q", b"x", "", b"x", b"work")], number=2)
     assert db.get(b"a") is None
     assert [info.key for info in db.inboxes()] == []
     assert publish(db, (1, 3))
@@ -204,7 +204,7 @@ def test_what_cannot_be_carried_out_is_a_dead_letter(db: postroom.Database) -> N
 
 def test_rows_for_a_queue_that_was_dropped_wait_for_it(db: postroom.Database) -> None:
     db.create_queue("q")
-    stage(db, [Enqueue("q", b"x", "", b"x", b"work")])
+    stage(db, [EnqueueInQueue("q", b"x", "", b"x", b"work")])
     db.queue("q").drop()
     with pytest.raises(Invalid, match="queue"):
         publish(db, (1, 1))
@@ -218,7 +218,7 @@ def test_who_has_published_half_is_told_not_to_do_it_again(
 ) -> None:
     db.create_queue("q")
     stage(db, [Put(b"k%d" % n, b"") for n in range(3)])
-    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=1)
+    stage(db, [EnqueueInQueue("q", b"x", "", b"x", b"work")], number=1)
     db.queue("q").drop()
     with pytest.raises(Invalid, match="Do not write it again"):
         publish(db, (1, 2))
@@ -233,7 +233,7 @@ def test_a_query_that_cannot_go_on_is_in_nobodys_way(
 ) -> None:
     db.create_queue("q")
     stage(db, [Put(b"k%d" % n, b"") for n in range(3)])
-    stage(db, [Enqueue("q", b"x", "", b"x", b"work")], number=1)
+    stage(db, [EnqueueInQueue("q", b"x", "", b"x", b"work")], number=1)
     ask(db, PublishStaged(QUERY, 0, job_of(1), [Winner(attempt_of(1), 2)]))
     db.queue("q").drop()
     rows = packed([Put(b"later%d" % n, b"") for n in range(5)])

@@ -12,7 +12,7 @@ from postroom.client.values import Change
 from postroom.errors import SnapshotTooOld
 from postroom.limits import FRAME_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.ranges import feed
-from postroom.ranges.requests import Changes, ScanChanges
+from postroom.ranges.requests import CommittedChanges, ScanChanges
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 
@@ -154,8 +154,10 @@ def test_an_answer_is_limited_but_divides_no_commit(
             for number in range(10):
                 tx.put(b"a%d" % number, b"v")
 
-    async def ask() -> Changes:
-        changes: Changes = await store.driver.send(ScanChanges(b"a", b"b", after, wait=False))
+    async def ask() -> CommittedChanges:
+        changes: CommittedChanges = await store.driver.send(
+            ScanChanges(b"a", b"b", after, wait=False)
+        )
         return changes
 
     for _ in range(4):

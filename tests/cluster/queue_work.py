@@ -28,7 +28,7 @@ from postroom.client.database import Database
 from postroom.errors import LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE, TIME_IS_OVER
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from tests.sim.workloads.jobs import LANES, PLAIN, PRODUCERS, Jobs
 from tests.sim.workloads.workload import EXPECTED, Client
 
@@ -233,7 +233,7 @@ class QueueWork(Jobs):
             with contextlib.suppress(*EXPECTED):
                 await self._check_group(client, stored)
 
-    def _check_reason(self, now: float, attempt: Attempted, stored: QueueMessage) -> None:
+    def _check_reason(self, now: float, attempt: Attempted, stored: StoredQueueMessage) -> None:
         queue, id_, epoch = attempt
         before = (queue, id_, epoch - 1)
         why = stored.last_error
@@ -250,7 +250,7 @@ class QueueWork(Jobs):
         was_slow = now - self._asked_at.get(before, now) >= ACK_WAIT / 2
         assert was_slow or self._has_faults(), f"{attempt} came again without a fault: {why}"
 
-    async def _check_group(self, client: Client, message: QueueMessage) -> None:
+    async def _check_group(self, client: Client, message: StoredQueueMessage) -> None:
         sent = self._sent[message.group]
         before = {job: first for job, first in sent.items() if first < message.first_scheduled}
         await self._check_order(client, message, {message.group: before})

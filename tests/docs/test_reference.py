@@ -17,6 +17,7 @@ import pytest
 import postroom
 import postroom.aio
 import postroom.testing
+from postroom.ranges.contract import Write
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 BLOCK = re.compile(r"^::: (\S+)", re.MULTILINE)
@@ -37,10 +38,15 @@ def exported() -> dict[str, Any]:
 
 
 def members(owner: type) -> Iterator[tuple[str, Any]]:
-    """Return the attributes of a class that are Postroom's own and have a public name."""
+    """Return the attributes of a class that are Postroom's own and have a public name.
+
+    The contract of a request is for the parts that carry it, and no part of the interface.
+    """
+    contract = [*dir(Write), "answer"] if issubclass(owner, Write) else []
     for name in dir(owner):
         home = next((each for each in owner.__mro__ if name in vars(each)), owner)
-        if not name.startswith("_") and home.__module__.startswith("postroom"):
+        is_own = home.__module__.startswith("postroom") and name not in contract
+        if not name.startswith("_") and is_own:
             yield name, inspect.getattr_static(owner, name)
 
 

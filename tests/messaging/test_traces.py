@@ -22,7 +22,7 @@ from postroom.errors import Error
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging import requests as messaging
-from postroom.messaging.requests import Delivered, Moved, Peeked, Reaped
+from postroom.messaging.requests import Delivered, Moved, Peeked, ReapedMessages
 from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.requests import (
     UNBOUNDED,
@@ -278,7 +278,7 @@ class Trace:
     def _answered(self, tx: Transaction) -> str:
         assert tx.asked is not None
         for answer, _ in tx.asked.answers:
-            if type(answer) is Reaped:
+            if type(answer) is ReapedMessages:
                 ids = dict.fromkeys(id_ for id_, _ in answer.messages)
                 tx.reaped.setdefault(tx.asked.request.key, {}).update(ids)
         return _answer(tx.asked)
@@ -319,7 +319,7 @@ def _shown(result: Any) -> str:
         case Moved(messages=messages, more=more, next_due=due):
             then = f", next at {_seconds(due)}" if due else ""
             told = f"{messages} moved{', more' if more else ''}{then}"
-        case Reaped(messages=messages) | Peeked(messages=messages):
+        case ReapedMessages(messages=messages) | Peeked(messages=messages):
             told = " ".join(_named(_delivered.decode(stored)) for _, stored in messages)
             told = told or "nothing"
         case _:

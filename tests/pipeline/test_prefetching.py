@@ -18,7 +18,7 @@ from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.prefetching import with_prefetch
 from postroom.ranges.bulk_requests import ReadPartitions
 from postroom.ranges.feed import size_of
-from postroom.ranges.requests import Change, Protect, ScanChanges
+from postroom.ranges.requests import CommittedChange, Protect, ScanChanges
 from tests.client.stores import Store
 from tests.pipeline.readers import batches, only, source
 from tests.pipeline.test_change_stream import ALL, SCHEMA, Offset, reader
@@ -135,7 +135,7 @@ def test_small_batches_of_a_long_backlog_are_sent(
         with store.db.begin() as tx:
             for name in (b"a", b"b"):
                 tx.put(name, b"%d" % number)
-    size = size_of(Change(1, b"a", b"1"))
+    size = size_of(CommittedChange(1, b"a", b"1"))
     monkeypatch.setattr(change_stream, "PREFETCHED_BYTES_MAX", 5 * size)
     found: list[bytes] = []
     for _ in range(30):

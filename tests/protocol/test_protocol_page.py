@@ -19,8 +19,8 @@ from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.messaging.requests import EnqueueMessage
 from postroom.protocol import frames, streams
 from postroom.protocol.failures import CLOCK_AHEAD, NOT_LEASEHOLDER, WITHDRAWN
-from postroom.protocol.requests import ANSWERS, DescribeNode, WriteRequest
-from postroom.ranges.nodes import NodeStatus, PeerStatus
+from postroom.protocol.requests import REQUESTS, name_of
+from postroom.ranges.nodes import DescribeNode, NodeStatus, PeerStatus
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Put
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -137,7 +137,7 @@ def row(kind: type[msgspec.Struct]) -> str:
 
 
 def test_booleans_are_told_from_seconds() -> None:
-    for kind in ANSWERS:
+    for kind in REQUESTS.asked:
         for field in msgspec.structs.fields(kind):
             assert (field.type is bool) == (f"{field.name} (boolean)" in row(kind)), row(kind)
 
@@ -151,8 +151,7 @@ def test_what_a_node_says_of_itself_is_told_in_order() -> None:
 def test_every_request_and_write_is_in_the_tables() -> None:
     page = PAGE.read_text()
     told = {name for row in TABLES.findall(page) for name in re.findall(r"`(\w+)`", row)}
-    kinds = [*ANSWERS, *WriteRequest.__args__]
-    names = {kind.__struct_config__.tag for kind in kinds}
+    names = {name_of(kind) for kind in (*REQUESTS.asked, *REQUESTS.writes)}
     assert names <= told
     codes = {streams.UNAVAILABLE, streams.DENIED, streams.REFUSED, streams.MALFORMED}
     assert told - names <= {NOT_LEASEHOLDER, CLOCK_AHEAD, WITHDRAWN, *codes}

@@ -17,7 +17,7 @@ from postroom.protocol.streams import (
     Incoming,
     Opening,
     OtherVersion,
-    Refusal,
+    StreamRefusal,
     framed,
 )
 
@@ -81,7 +81,7 @@ def test_openings_and_replies_there_and_back() -> None:
     opening = Opening("talk", b"x", "token")
     (frame,) = fed(Incoming(), streams.opening_bytes(opening))
     assert streams.read_opening(frame) == opening
-    for reply in (Accepted(b"answer"), Refusal("denied", "why")):
+    for reply in (Accepted(b"answer"), StreamRefusal("denied", "why")):
         (frame,) = fed(Incoming(), streams.reply_bytes(reply))
         assert streams.read_reply(frame) == reply
 

@@ -21,16 +21,16 @@ from postroom.messaging.queues.requests import (
     Attempt,
     CancelMessages,
     ClaimQueue,
+    ClaimSelection,
     CreateQueue,
     DropQueue,
-    Enqueue,
+    EnqueueInQueue,
     Extend,
-    QueueMessage,
     QueueSettings,
-    Reject,
+    RejectMessages,
     ReplayMessages,
     Reschedule,
-    Selection,
+    StoredQueueMessage,
     UpdateQueue,
 )
 from postroom.ranges.requests import Put
@@ -79,7 +79,7 @@ class History:
         self.chance = chance
         self.steps: list[str] = []
         self.settings = drawn_settings(chance)
-        self.attempts: list[QueueMessage] = []
+        self.attempts: list[StoredQueueMessage] = []
         self._made_up = 0
         self._create()
 
@@ -148,7 +148,7 @@ class History:
         some = [self._drawn(now) for _ in range(self.chance.choice([1, 1, 2, 3]))]
         self._enqueue(some, now)
 
-    def _enqueue(self, some: list[Enqueue], now: int) -> None:
+    def _enqueue(self, some: list[EnqueueInQueue], now: int) -> None:
         if any(self.reference.is_about_to_go(each.kind, each.id, now) for each in some):
             return  # nobody can tell whether its id is free
         self.note(f"enqueue {[shown(each) for each in some]}")
@@ -161,14 +161,14 @@ class History:
         require(answers == expected, f"{answers}, not {expected}")
         self.reference = after
 
-    def _drawn(self, now: int) -> Enqueue:
+    def _drawn(self, now: int) -> EnqueueInQueue:
         chance = self.chance
         self._made_up += 1
         is_unique = chance.random() < 0.4
         id_ = b"made up %d" % self._made_up if is_unique else chance.choice(IDS)
         due = chance.choice([0, 0, 0, drawn_due(chance, now, [0.5, 2, 5, 20])])
         headers = chance.choice([None, None, {"x": chance.randint(0, 1)}])
-        return Enqueue(
+        return EnqueueInQueue(
             Q, id_, chance.choice(KINDS), id_, b"payload %d" % self._made_up, headers,
             chance.choice([0, 0, -1, 1]), due, chance.choice(GROUPS), is_unique,
         )  # fmt: skip
@@ -178,8 +178,9 @@ class History:
     def _claim_request(self) -> ClaimQueue:
         chance = self.chance
         selection = chance.choice([
-            Selection(), Selection(), Selection(kinds=("a",)), Selection(kinds=("a", "b")),
-            Selection(where={"x": 1}), Selection(start=b"3", end=b"m"),
+            ClaimSelection(), ClaimSelection(),
+            ClaimSelection(kinds=("a",)), ClaimSelection(kinds=("a", "b")),
+            ClaimSelection(where={"x": 1}), ClaimSelection(start=b"3", end=b"m"),
         ])  # fmt: skip
         consumer = self.system.consumer + chance.randint(1, 3).to_bytes(8, "big")
         return ClaimQueue(
@@ -240,7 +241,9 @@ class History:
         names = {each.name for each in after}
         self._judge(request, answer.messages, [each for each in wanted if each.name in names])
 
-    def _judge(self, request: ClaimQueue, given: list[QueueMessage], wanted: list[Message]) -> None:
+    def _judge(
+        self, request: ClaimQueue, given: list[StoredQueueMessage], wanted: list[Message]
+    ) -> None:
         """Whether a claim was given what it could be, and something if there was anything."""
         require(given or not wanted, f"a claim is given nothing, not one of {wanted}")
         require(len(given) <= request.messages_max, "a claim is given too much")
@@ -291,9 +294,9 @@ class History:
         kind = self.chance.choice(["done", "done", "failed", "failed", "dead", "back"])
         writes = {
             "done": Acknowledge(Q, [attempt]),
-            "failed": Reject(Q, [attempt], delay, reason="failed"),
-            "dead": Reject(Q, [attempt], dead=True, reason="dead"),
-            "back": Reject(Q, [attempt], uncounted=True),
+            "failed": RejectMessages(Q, [attempt], delay, reason="failed"),
+            "dead": RejectMessages(Q, [attempt], dead=True, reason="dead"),
+            "back": RejectMessages(Q, [attempt], uncounted=True),
         }
         self.note(f"{kind} {attempt} after {delay}")
         answers = self._commit(writes[kind])
@@ -325,7 +328,9 @@ class History:
         is_done = self.chance.random() < 0.5
         self.note(f"{'acknowledge' if is_done else 'bury'} {message.name}")
         write = (
-            Acknowledge(Q, [by_id(message)]) if is_done else Reject(Q, [by_id(message)], dead=True)
+            Acknowledge(Q, [by_id(message)])
+            if is_done
+            else RejectMessages(Q, [by_id(message)], dead=True)
         )
         states = {"ready", "scheduled", "leased"} | ({"dead"} if is_done else set())
         answers, now = self._commit(write), self.system.now()
@@ -469,7 +474,7 @@ def timestamp_of(due: int, now: int) -> int:
     return max(times.shown(due), now)
 
 
-def message_of(request: Enqueue, now: int) -> Message:
+def message_of(request: EnqueueInQueue, now: int) -> Message:
     """What an enqueue makes."""
     due = timestamp_of(request.due, now)
     return Message(

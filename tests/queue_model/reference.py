@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import QueueMessage, QueueSettings, Selection
+from postroom.messaging.queues.requests import ClaimSelection, QueueSettings, StoredQueueMessage
 
 AGEING: Final = from_seconds(60)
 BACKOFF_SECONDS: Final = 1.0
@@ -65,7 +65,7 @@ class Message:
         return self.kind, self.id
 
 
-def takes(selection: Selection, message: Message) -> bool:
+def takes(selection: ClaimSelection, message: Message) -> bool:
     """Whether a consumer with this selection takes the message."""
     if selection.kinds is not None and message.kind not in selection.kinds:
         return False
@@ -112,7 +112,7 @@ class Reference:
         """When a scheduled message becomes ready."""
         return min(message.first, message.due) if self.in_order(message) else message.due
 
-    def candidates(self, selection: Selection, now: int) -> list[Message]:
+    def candidates(self, selection: ClaimSelection, now: int) -> list[Message]:
         """What a claim may be given first: of each group what is next for it."""
         if self.paused or self._room() <= 0:
             return []
@@ -263,7 +263,7 @@ class Reference:
         wait = min(max(base * 2.0**epoch, least), most)
         return min(max(0.9 * wait, least), most), min(max(1.1 * wait, least), most)
 
-    def compare(self, found: Iterable[QueueMessage], now: int) -> None:
+    def compare(self, found: Iterable[StoredQueueMessage], now: int) -> None:
         """Adopt what the store has, once it is found to be what time may have made of it.
 
         Args:
@@ -276,7 +276,7 @@ class Reference:
         for name, message in self.messages.items():
             self._compare(message, there.get(name), now)
 
-    def _compare(self, message: Message, told: QueueMessage | None, now: int) -> None:
+    def _compare(self, message: Message, told: StoredQueueMessage | None, now: int) -> None:
         state = "gone" if told is None else told.state
         allowed = self._states(message, now - self.slack, now + self.slack)
         require(state in allowed, f"{message} is {state} at {now}, not {sorted(allowed)}")
@@ -318,7 +318,7 @@ class Reference:
             return after
         return {before, *after} if moment <= late else {before}
 
-    def _expire(self, message: Message, told: QueueMessage, now: int) -> None:
+    def _expire(self, message: Message, told: StoredQueueMessage, now: int) -> None:
         """Its lease has ended, between its end and now."""
         least, most = self.backoff(message.epoch, self.settings.ack_wait)
         ended = message.until

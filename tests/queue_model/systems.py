@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.queries import ListQueueMessages
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import CommitTransaction, Now
 from postroom.server.node import NodeOptions
 from tests.messaging.queues.cache_rules import check_cache
@@ -55,9 +55,9 @@ class System(Protocol):
         """Look at what is kept in memory."""
 
 
-def everything(system: System) -> list[QueueMessage]:
+def everything(system: System) -> list[StoredQueueMessage]:
     """All messages of the queue that are not gone."""
-    found: list[QueueMessage] = []
+    found: list[StoredQueueMessage] = []
     for state in ("", "dead", "done"):
         after = b""
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import QueueMessage, QueueSettings, Selection
+from postroom.messaging.queues.requests import ClaimSelection, QueueSettings, StoredQueueMessage
 from tests.queue_model.__main__ import play
 from tests.queue_model.reference import Message, Reference, Wrong
 
@@ -34,11 +34,11 @@ def message(id_: bytes, due: int, group: str = "") -> Message:
     return Message(0, id_, "", b"", None, 0, group, due, due)
 
 
-def told(of: Message, state: str, **more: object) -> QueueMessage:
+def told(of: Message, state: str, **more: object) -> StoredQueueMessage:
     values = {
         "leased_until": 0, "fired_at": 0, "epoch": of.epoch, "scheduled": of.due, **more
     }  # fmt: skip
-    return QueueMessage(
+    return StoredQueueMessage(
         key=of.id, kind="", id=of.id, payload=b"", headers=None, priority=0, group=of.group,
         created_at=1, first_scheduled=of.first, last_error="", state=state, **values,
     )  # type: ignore[arg-type]  # fmt: skip
@@ -48,9 +48,9 @@ def test_the_head_of_an_ordered_group_is_its_only_candidate() -> None:
     queue = reference(order="group")
     for number, each in enumerate((b"1", b"2")):
         queue.enqueue(message(each, 10 + number, "g"), 20)
-    assert [each.id for each in queue.candidates(Selection(), 20)] == [b"1"]
+    assert [each.id for each in queue.candidates(ClaimSelection(), 20)] == [b"1"]
     queue.reschedule(queue.messages["", b"1"], 1 << 40, None, 20)
-    assert queue.candidates(Selection(), 20) == []
+    assert queue.candidates(ClaimSelection(), 20) == []
 
 
 def test_messages_that_are_lost_or_made_up_or_late_are_found() -> None:

@@ -12,7 +12,7 @@ from postroom import limits
 from postroom.client.values import Change
 from postroom.limits import FEED_BYTES_MAX
 from postroom.ranges import feed
-from postroom.ranges.requests import Changes, ScanChanges
+from postroom.ranges.requests import CommittedChanges, ScanChanges
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 
@@ -149,7 +149,7 @@ def test_who_begins_to_watch_while_a_proposal_is_completed_misses_nothing(
         assert store.node.replica.last_commit == request.after, "it was there before"
 
 
-async def _answer(answer: Awaitable[Changes]) -> Changes:
+async def _answer(answer: Awaitable[CommittedChanges]) -> CommittedChanges:
     return await answer
 
 
@@ -190,7 +190,7 @@ class Looks:
         return self.number - before
 
 
-def _watch(store: Store, *spans: tuple[bytes, bytes]) -> list[Running[Changes]]:
+def _watch(store: Store, *spans: tuple[bytes, bytes]) -> list[Running[CommittedChanges]]:
     store.db.put(b"first", b"")
     at = store.node.replica.last_commit
     return [

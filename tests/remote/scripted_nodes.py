@@ -12,6 +12,7 @@ from postroom.errors import (
 )
 from postroom.protocol import frames
 from postroom.protocol.failures import NOT_LEASEHOLDER
+from postroom.protocol.requests import REQUESTS, Requests
 from postroom.protocol.revisions import REVISION
 from postroom.ranges.requests import (
     Committed,
@@ -59,7 +60,7 @@ class Stream:
     def read(self) -> None:
         """Take what the router has."""
         while self.open and (frame := self.world.router.take(self.link)) is not None:
-            message = frames.from_client(frame)
+            message = frames.from_client(frame, self.world.decoder)
             self.frames += 1
             if isinstance(message, frames.Hello):
                 assert self.hello is None
@@ -101,7 +102,13 @@ class Stream:
 class World:
     """A router, its port, and the time."""
 
-    def __init__(self, addresses: list[str] | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        addresses: list[str] | None = None,
+        requests: Requests = REQUESTS,
+        **options: Any,
+    ) -> None:
+        self.decoder = frames.decoder_of(requests.request)
         self.now = 10.0
         self.alarm_at = float("inf")
         self.streams: dict[int, Stream] = {}

@@ -10,8 +10,8 @@ import pytest
 
 from postroom.protocol import frames, identities, streams
 from postroom.ranges.requests import GetForUpdate, Put, ReleaseLocks
+from postroom.server.cluster.client_timeouts import SILENT_SECONDS, ClientTimeouts
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.cluster.silence import SILENT_SECONDS, Silence
 from tests.client.stores import Store
 from tests.remote.session_client import Client, commit
 
@@ -145,7 +145,7 @@ class QuietStream:
 
     def __init__(self, client: bytes) -> None:
         self.client, self.heard_at, self.open, self.busy = client, 0.0, True, True
-        self.silence: Silence
+        self.silence: ClientTimeouts
 
     def is_busy(self) -> bool:
         return self.busy
@@ -158,7 +158,7 @@ class QuietStream:
 def watched(stream: QuietStream) -> Follower:
     """Return a follower to which the stream has come."""
     node: Any = Follower(stream.client)
-    silence = stream.silence = Silence(node, lambda: [stream] if stream.open else [])
+    silence = stream.silence = ClientTimeouts(node, lambda: [stream] if stream.open else [])
     silence.opened(stream.client)
     assert isinstance(node, Follower)
     return node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.client.remote import link as module
-from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Event, Link, State
+from postroom.client.remote.link import SILENT_SECONDS, TRANSITIONS, Link, LinkEvent, LinkState
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError
 from postroom.ranges.requests import Get
@@ -17,22 +17,22 @@ def link() -> Link:
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
-    reached = {State.OPENING}
+    reached = {LinkState.OPENING}
     while found := {s for each in reached for s in TRANSITIONS[each].values()} - reached:
         reached |= found
-    assert reached == set(State) == set(TRANSITIONS)
-    assert {event for each in TRANSITIONS.values() for event in each} == set(Event)
+    assert reached == set(LinkState) == set(TRANSITIONS)
+    assert {event for each in TRANSITIONS.values() for event in each} == set(LinkEvent)
 
 
 def test_nothing_but_the_hello_leaves_before_the_node_has_said_who_it_is() -> None:
     each = link()
     each.place(Asked(Get(b"k")))
     assert each.take(0) is not None
-    assert each.state is State.GREETED
+    assert each.state is LinkState.GREETED
     assert each.take(0) is None
     each.heard(1.0)
     each.welcomed(1, 100, 1)
-    assert each.state is State.READY
+    assert each.state is LinkState.READY
     assert each.take(0) is not None
     assert each.sent
 
@@ -43,12 +43,12 @@ def test_who_is_asked_and_silent_is_given_up_and_whatever_is_said_counts() -> No
     each.heard(1.0)
     each.welcomed(1, 100, 1)
     each.look_up(2.0)
-    assert each.state is State.ASKED
+    assert each.state is LinkState.ASKED
     assert not each.is_silent(2.0)
     each.look_up(2.5)  # it was asked at 2.0
     assert each.is_silent(2.0 + SILENT_SECONDS)
     each.heard(3.0)
-    assert each.state is State.READY
+    assert each.state is LinkState.READY
     assert not each.is_silent(100.0)
 
 

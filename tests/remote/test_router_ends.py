@@ -9,7 +9,7 @@ from postroom.errors import (
 )
 from postroom.messaging.requests import AwaitQuiet
 from postroom.protocol.failures import WITHDRAWN, DeadlineExceeded
-from postroom.protocol.requests import DescribeNode
+from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import (
     ScanChanges,
 )

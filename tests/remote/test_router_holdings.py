@@ -9,7 +9,7 @@ from postroom.errors import (
     Unavailable,
 )
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import Claimed, ClaimQueue, Reject, Selection
+from postroom.messaging.queues.requests import Claimed, ClaimQueue, ClaimSelection, RejectMessages
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol.failures import CLOCK_AHEAD, WITHDRAWN
 from postroom.ranges.requests import (
@@ -84,13 +84,13 @@ def test_messages_that_nobody_waits_for_are_given_back_by_a_transaction_of_its_o
     """Its id is one that nobody without the client's secret may use."""
     world = World()
     stream = world.settle()
-    world.ask(ClaimQueue("q", bytes(16), 1, Selection(), wait=True))
-    call = world.ask(ClaimQueue("q", bytes(16), 1, Selection(), wait=True))
+    world.ask(ClaimQueue("q", bytes(16), 1, ClaimSelection(), wait=True))
+    call = world.ask(ClaimQueue("q", bytes(16), 1, ClaimSelection(), wait=True))
     world.router.cancel(call)
     world.read()
     stream.answer(max(stream.requests), Claimed([stored()]))
     back = stream.requests[max(stream.requests)]
-    assert [type(each) for each in back.writes] == [Reject]
+    assert [type(each) for each in back.writes] == [RejectMessages]
     assert back.transaction_id.startswith(world.router.client)
 
 

@@ -16,7 +16,7 @@ from postroom.client.remote import connection
 from postroom.client.remote.connection import Streams
 from postroom.client.remote.router import Router
 from postroom.messaging.requests import AwaitQuiet, EnqueueMessage, ReapQueue
-from postroom.protocol.requests import DescribeNode
+from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,

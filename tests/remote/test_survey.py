@@ -23,7 +23,7 @@ class Streams:
 
 
 def welcome(*nodes: tuple[int, str]) -> bytes:
-    return frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, list(nodes), 100))
+    return frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, list(nodes), 100, 1))
 
 
 def said(asking: Any, link: int) -> list[Any]:

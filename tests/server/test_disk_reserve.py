@@ -14,7 +14,7 @@ from postroom.messaging.queues.requests import Acknowledge
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import NodeDescriptor, Nodes
-from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put, frees_room
+from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put
 from postroom.server.cluster import formation
 from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve, Space
 from postroom.server.node import Node, NodeOptions
@@ -78,8 +78,8 @@ def test_a_commit_frees_room_if_all_that_it_writes_does() -> None:
         return CommitTransaction(bytes(16), 1, 60.0, 0, b"a", [], [], list(writes))
 
     acknowledge = Acknowledge("q", [])
-    assert frees_room(commit(Delete(b"a"), acknowledge))
-    assert not frees_room(commit(Delete(b"a"), Put(b"b", b"1")))
+    assert commit(Delete(b"a"), acknowledge).needs_no_room()
+    assert not commit(Delete(b"a"), Put(b"b", b"1")).needs_no_room()
 
 
 def started(engine: MemoryEngine) -> Node:

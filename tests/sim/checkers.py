@@ -28,7 +28,7 @@ import msgspec
 from postroom.kv import keys, versions
 from postroom.kv.sorted_map import SortedMap
 from postroom.messaging.counters import Counters
-from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, Mail
+from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, InboxIndexEntry
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim import queue_rules
@@ -65,7 +65,7 @@ class Content:
         default_factory=lambda: defaultdict(list)
     )
     """By recipient: when it was reaped, id, message."""
-    mail: dict[bytes, Mail] = field(default_factory=dict)
+    mail: dict[bytes, InboxIndexEntry] = field(default_factory=dict)
     holds: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """By recipient: the messages that were postponed, and hold up its inbox."""
     versions: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
@@ -124,7 +124,7 @@ def _read_record(content: Content, raw: bytes, stored: bytes) -> None:
 
 
 def _read_mail(content: Content, raw: bytes, stored: bytes) -> None:
-    content.mail[keys.user_key(raw)] = _decode(stored, type=Mail)
+    content.mail[keys.user_key(raw)] = _decode(stored, type=InboxIndexEntry)
 
 
 def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
@@ -200,7 +200,7 @@ def check_index(content: Content) -> None:
         holds = [id_ for id_ in content.holds.get(key, ()) if _short(id_) in content.messages]
         oldest, held = _long(min(inbox)) if inbox else b"", min(holds, default=b"")
         if inbox or held:
-            found[key] = Mail(len(inbox), oldest, held)
+            found[key] = InboxIndexEntry(len(inbox), oldest, held)
     require(content.mail == found, f"the index says {content.mail}, the inboxes hold {found}")
 
 

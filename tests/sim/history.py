@@ -34,8 +34,8 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.ranges.requests import (
-    Changes,
     Committed,
+    CommittedChanges,
     CommitTransaction,
     Get,
     GetForUpdate,
@@ -86,7 +86,7 @@ class History:
     attempts: dict[bytes, Attempt] = field(default_factory=dict)
     reads: list[tuple[int, bytes, bytes | None]] = field(default_factory=list)
     scans: list[tuple[int, bytes, bytes | None, dict[bytes, bytes]]] = field(default_factory=list)
-    changes: list[tuple[ScanChanges, Changes]] = field(default_factory=list)
+    changes: list[tuple[ScanChanges, CommittedChanges]] = field(default_factory=list)
     mail: MailHistory = field(default_factory=MailHistory)
     newest: int = 0
     settled: int = 0
@@ -282,7 +282,9 @@ class History:
         }
         require(then == found, f"a scan of [{start!r}, {end!r}) at {timestamp} was not what was")
 
-    def _check_changes(self, content: Content, request: ScanChanges, told: Changes) -> None:
+    def _check_changes(
+        self, content: Content, request: ScanChanges, told: CommittedChanges
+    ) -> None:
         """A part of a change feed is exactly the versions of its time."""
         end = request.end
         found = [

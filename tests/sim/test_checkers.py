@@ -15,7 +15,7 @@ import pytest
 
 from postroom.kv import keys, versions
 from postroom.kv.sorted_map import SortedMap
-from postroom.messaging.requests import Delivered, Mail
+from postroom.messaging.requests import Delivered, InboxIndexEntry
 from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.requests import Increment
 from postroom.server.node import RANGE_ID
@@ -164,12 +164,12 @@ def a_dead_update_still_waits(disk: Disk) -> None:
 
 def the_index_counts_one_too_many(disk: Disk) -> None:
     raw = keys.mail_key(b"inbox")
-    mail = msgspec.msgpack.decode(disk.pairs[raw], type=Mail)
-    disk.change(raw, Mail, messages=mail.messages + 1)
+    mail = msgspec.msgpack.decode(disk.pairs[raw], type=InboxIndexEntry)
+    disk.change(raw, InboxIndexEntry, messages=mail.messages + 1)
 
 
 def the_index_names_another_message(disk: Disk) -> None:
-    disk.change(keys.mail_key(b"inbox"), Mail, oldest=_inbox_entries(disk)[-1][-20:])
+    disk.change(keys.mail_key(b"inbox"), InboxIndexEntry, oldest=_inbox_entries(disk)[-1][-20:])
 
 
 def a_message_came_before_it_was_sent(disk: Disk) -> None:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
-from postroom.messaging.requests import Mail, Peek, Reaped, ReapQueue
+from postroom.messaging.requests import InboxIndexEntry, Peek, ReapedMessages, ReapQueue
 from postroom.ranges.evaluation import MustWait
 from postroom.ranges.requests import (
     Get,
@@ -399,7 +399,7 @@ class Stage:
         if key != keys.mail_key(INBOX) or not (self.disk or self.held):
             return None
         oldest = min(self.disk, default=b"")[-20:]
-        return msgspec.msgpack.encode(Mail(len(self.disk), oldest, self.held))
+        return msgspec.msgpack.encode(InboxIndexEntry(len(self.disk), oldest, self.held))
 
     def iterate(self, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted(pair for pair in self.disk.items() if lower <= pair[0] < upper))
@@ -409,9 +409,9 @@ class Stage:
         given = [(id_, b"other" if event.changed else id_) for id_ in event.messages]
         match event.what:
             case "choose":
-                raise MustWait(SimpleNamespace(reaped=Reaped(given, more=event.more)))
+                raise MustWait(SimpleNamespace(reaped=ReapedMessages(given, more=event.more)))
             case "hand out":
-                return Reaped(given, more=event.more)
+                return ReapedMessages(given, more=event.more)
             case "protect":
                 return request.timestamp
             case "too old":

@@ -20,10 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.kv import keys, versions
-from postroom.messaging.requests import Delivered, Peek, Peeked, Reaped, ReapQueue
+from postroom.messaging.requests import Delivered, Peek, Peeked, ReapedMessages, ReapQueue
 from postroom.ranges.requests import (
-    Change,
-    Changes,
+    CommittedChange,
+    CommittedChanges,
     Get,
     GetMany,
     Pairs,
@@ -175,12 +175,12 @@ def _reverse_scan(chance: Random, _: list[Happened], then: Then, at: int) -> Tol
 def _changes(chance: Random, events: list[Happened], _: Then, at: int) -> Told:
     until = chance.randint(at, len(events))
     found = _changed(events, at, until)
-    return Told(ScanChanges(b"", None, at), Changes(found, until), 0)
+    return Told(ScanChanges(b"", None, at), CommittedChanges(found, until), 0)
 
 
-def _changed(events: list[Happened], after: int, until: int) -> list[Change]:
+def _changed(events: list[Happened], after: int, until: int) -> list[CommittedChange]:
     return [
-        Change(moment, key, value if what == "put" else None)
+        CommittedChange(moment, key, value if what == "put" else None)
         for moment, (what, key, value) in enumerate(events, 1)
         if after < moment <= until and what in ("put", "delete")
     ]
@@ -196,7 +196,7 @@ def _peek(chance: Random, _: list[Happened], then: Then, at: int) -> Told:
 def _reap(chance: Random, _: list[Happened], then: Then, at: int) -> Told:
     """Somebody may hold some of it: what it was not handed says nothing."""
     found = [each for each in then.inbox.items() if chance.random() < 0.7]
-    return Told(ReapQueue(INBOX, 10, 1000, TRANSACTION, 60.0), Reaped(found, False), at)
+    return Told(ReapQueue(INBOX, 10, 1000, TRANSACTION, 60.0), ReapedMessages(found, False), at)
 
 
 def told_wrongly(chance: Random, told: Told, events: list[Happened]) -> Told:
@@ -215,16 +215,16 @@ def told_wrongly(chance: Random, told: Told, events: list[Happened]) -> Told:
         case Pairs():
             pairs = _spoilt(chance, answer.pairs, [(key, b"x") for key in KEYS])
             answer = Pairs(pairs, answer.resume, answer.timestamp)
-        case Changes():
-            strange = [*_changed(events, 0, 99), Change(answer.until, b"a", b"z")]
-            answer = Changes(_spoilt(chance, answer.changes, strange), answer.until)
+        case CommittedChanges():
+            strange = [*_changed(events, 0, 99), CommittedChange(answer.until, b"a", b"z")]
+            answer = CommittedChanges(_spoilt(chance, answer.changes, strange), answer.until)
         case Peeked() if chance.random() < 0.3:
             answer = Peeked(answer.messages, not answer.more, answer.timestamp)
         case Peeked():
             messages = _spoilt(chance, answer.messages, everything)
             answer = Peeked(messages, answer.more, answer.timestamp)
-        case Reaped():
-            answer = Reaped(_spoilt(chance, answer.messages, everything), False)
+        case ReapedMessages():
+            answer = ReapedMessages(_spoilt(chance, answer.messages, everything), False)
     return Told(request, answer, known)
 
 
@@ -346,6 +346,6 @@ def test_a_reading_of_the_clock_does_not_say_that_a_reap_has_ended(read: bool) -
     if read:
         history.answered(Get(b"a", 0), Value(None, 3), None)
     history.sent(request)
-    history.answered(request, Reaped([(_id(1), stored)], False), None)
+    history.answered(request, ReapedMessages([(_id(1), stored)], False), None)
     with pytest.raises(Broken) if read else nullcontext():
         history.check(left_by(events, 0))

@@ -23,7 +23,7 @@ from postroom.kv import keys
 from postroom.kv.sorted_map import SortedMap
 from postroom.messaging.claims import Claims
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import Mail, ReapQueue
+from postroom.messaging.requests import InboxIndexEntry, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable
@@ -225,7 +225,7 @@ class Stage:
     def accepts(self) -> bool:
         pairs = dict(self.stored)
         if pairs or self.held:
-            mail = Mail(len(pairs), min(pairs, default=b"")[-20:], self.held)
+            mail = InboxIndexEntry(len(pairs), min(pairs, default=b"")[-20:], self.held)
             pairs[keys.mail_key(INBOX)] = msgspec.msgpack.encode(mail)
         self.replica._stored = SortedMap().updated(dict(pairs))
         node = cast("Any", SimpleNamespace(replica=self.replica, sizes=self.sizes))

@@ -24,7 +24,7 @@ from postroom.messaging.claims import Claims
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import DeliverDue, ExecuteDue, Mail, ReapQueue
+from postroom.messaging.requests import DeliverDue, ExecuteDue, InboxIndexEntry, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable, Token
@@ -172,7 +172,7 @@ def _has_free(replica: Replica, key: bytes) -> bool:
     """Whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
     stored = _seen(replica).get(keys.mail_key(key))
-    held = b"" if stored is None else msgspec.msgpack.decode(stored, type=Mail).held
+    held = b"" if stored is None else msgspec.msgpack.decode(stored, type=InboxIndexEntry).held
     entries = _seen(replica).iterate(prefix, prefix + (held or b"\xff" * 20))
     inbox = _claims(replica)._inboxes.get(key)
     return any(inbox is None or raw[-20:] not in inbox.messages for raw, _ in entries)

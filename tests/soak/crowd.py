@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.protocol import frames, streams
-from postroom.protocol.requests import DescribeNode
+from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, DeleteRange, Get, Put, ScanChanges
 from tests.remote.client_names import secret_of
 from tests.soak.slow import Stream, opened

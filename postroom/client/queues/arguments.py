@@ -29,8 +29,8 @@ from postroom.limits import (
 from postroom.messaging.queues.requests import (
     PRIORITY_MIN,
     Attempt,
+    ClaimSelection,
     QueueSettings,
-    Selection,
 )
 
 Id: TypeAlias = str | bytes
@@ -207,11 +207,11 @@ def kinds(given: Any) -> tuple[str, ...] | None:
     return tuple(kind(one) for one in each)
 
 
-def selection(start: Any, end: Any, of_kinds: Any, where: Any) -> Selection:
+def selection(start: Any, end: Any, of_kinds: Any, where: Any) -> ClaimSelection:
     """Return the selection of messages that a consumer takes."""
     first, last = arguments.span(start, end)
     wanted, _ = arguments.headers(where, b"")
-    return Selection(first, last, kinds(of_kinds), wanted)
+    return ClaimSelection(first, last, kinds(of_kinds), wanted)
 
 
 def attempts(given: Any, of_kind: str | None = None) -> Iterator[list[Attempt]]:

@@ -14,9 +14,9 @@ from postroom.messaging.queues.requests import (
     Attempt,
     Claimed,
     ClaimQueue,
+    ClaimSelection,
     QueueDefinition,
-    QueueMessage,
-    Selection,
+    StoredQueueMessage,
 )
 from postroom.protocol.failures import DeadlineExceeded
 
@@ -37,7 +37,9 @@ async def definition(sender: Sender, queue: str) -> QueueDefinition:
     raise Invalid(f"there is no queue {queue!r}; nothing was changed: make it with create_queue")
 
 
-async def claim(sender: Sender, request: ClaimQueue, patience: float | None) -> list[QueueMessage]:
+async def claim(
+    sender: Sender, request: ClaimQueue, patience: float | None
+) -> list[StoredQueueMessage]:
     """Return the messages of one answer; none if nothing was ready in time.
 
     Args:
@@ -64,7 +66,7 @@ async def over(
         in_hand: the attempts, ``IN_HAND_MAX`` at most.
         patience: seconds to wait for the first one; 0: not at all.
     """
-    request = ClaimQueue(queue, consumer, 0, Selection(), wait=patience > 0, in_hand=in_hand)
+    request = ClaimQueue(queue, consumer, 0, ClaimSelection(), wait=patience > 0, in_hand=in_hand)
     try:
         reply: Claimed = await sender.send(request, patience or None)
     except DeadlineExceeded:
@@ -74,7 +76,7 @@ async def over(
 
 async def claim_all(
     sender: Sender, request: ClaimQueue, patience: float, batch_size: BatchSize
-) -> list[QueueMessage]:
+) -> list[StoredQueueMessage]:
     """Return as many ready messages as are wanted, in as many answers as that takes.
 
     Only the first answer is waited for. If a later claim fails, the messages that have come are
@@ -94,7 +96,7 @@ async def claim_all(
 
 
 async def _claim_on(
-    sender: Sender, request: ClaimQueue, found: list[QueueMessage], batch_size: BatchSize
+    sender: Sender, request: ClaimQueue, found: list[StoredQueueMessage], batch_size: BatchSize
 ) -> None:
     """Add to ``found`` until it holds the wanted number, or nothing is ready any more."""
     wanted, last = request.messages_max, len(found)

@@ -27,8 +27,12 @@ from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.limits import IN_HAND_MAX
 from postroom.log_once import LogOnce
-from postroom.messaging.queues.requests import ClaimQueue, Reject, Selection
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
+from postroom.messaging.queues.requests import (
+    ClaimQueue,
+    ClaimSelection,
+    RejectMessages,
+    StoredQueueMessage,
+)
 
 PAUSE_SECONDS_FIRST: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -58,7 +62,7 @@ class Consumer:
         sender: Sender,
         codec: Packing,
         queue: str,
-        selection: Selection,
+        selection: ClaimSelection,
         credit: int,
         home: Settling,
     ) -> None:
@@ -190,34 +194,36 @@ class Consumer:
             LeaseLost: its attempt has passed. Nothing was changed.
         """
         try:
-            request = Reject(self._queue, [message.attempt()], delay, dead, reason)
-            await commit_one(self._sender, request.key, request)
+            request = RejectMessages(self._queue, [message.attempt()], delay, dead, reason)
+            await commit_one(self._sender, request.anchor(), request)
         finally:
             message.settled()
 
     async def give_back_at_once(self, message: QueueMessage) -> None:
         """Give back a message that was handed out and will not be worked on."""
-        await self._reject([Reject(self._queue, [message.attempt()], delay=0.0, uncounted=True)])
+        await self._reject(
+            [RejectMessages(self._queue, [message.attempt()], delay=0.0, uncounted=True)]
+        )
         message.settled()
 
-    async def _reject(self, requests: list[Reject]) -> None:
+    async def _reject(self, requests: list[RejectMessages]) -> None:
         for done, request in enumerate(requests):
             try:
                 with suppress(Error):
-                    await commit_one(self._sender, request.key, request)
+                    await commit_one(self._sender, request.anchor(), request)
             except BaseException:  # no caller waits, but the rest has to be sent
                 for each in requests[done:]:
-                    post(self._sender, alone(self._sender, each.key, each))
+                    post(self._sender, alone(self._sender, each.anchor(), each))
                 raise
 
     def extended(self, message: QueueMessage, seconds: float) -> None:
         """Note that a message that was handed out is held for ``seconds`` from now on."""
         self._intake.extended(message, self._sender.monotonic() + seconds)
 
-    def _returned(self) -> list[Reject]:
+    def _returned(self) -> list[RejectMessages]:
         late = self._intake.take_back()
         return [
-            Reject(self._queue, attempts, delay=0.0, uncounted=True)
+            RejectMessages(self._queue, attempts, delay=0.0, uncounted=True)
             for attempts in checks.attempts(late)
         ]
 
@@ -245,7 +251,7 @@ async def received(
         await consumer.give_back()
 
 
-def _lease_seconds(message: StoredMessage) -> float:
+def _lease_seconds(message: StoredQueueMessage) -> float:
     return max(message.lasts / 1000, LEASE_SECONDS_MIN)
 
 

@@ -8,7 +8,7 @@ any more, and raises ``LeaseLost``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -21,12 +21,40 @@ from postroom.messaging.queues.requests import (
     QueueDefinition,
     QueueSettings,
     SetSchedule,
+    StoredQueueMessage,
     ToldQueue,
 )
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 from postroom.ranges.headers import unpacked
 
 _UNREAD: Any = object()
+
+
+_pack: Final = msgspec.msgpack.encode
+_unpack: Final = msgspec.msgpack.Decoder(Attempt).decode
+RECEIPT_BYTES_MAX: Final = 32_768
+
+
+def stored_of_receipt(receipt: bytes) -> StoredQueueMessage:
+    """Return as much of a claimed message as its receipt says.
+
+    Raises:
+        TypeError, Invalid: it is no receipt.
+    """
+    if not isinstance(receipt, bytes):
+        raise TypeError(f"a receipt is bytes, not {type(receipt).__name__}")
+    try:
+        named = _unpack(receipt) if len(receipt) <= RECEIPT_BYTES_MAX else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        named = None
+    if named is None or named.by_id or named.epoch < 0:
+        raise Invalid(
+            f"{shorten(receipt)} is not the receipt of a message; nothing was changed: pass the "
+            "receipt of a message that was received or claimed"
+        )
+    return StoredQueueMessage(
+        named.key, named.kind, named.id, b"", None, 0, "", 0, 0, 0, named.epoch, 0, "",
+        "leased", fired_at=named.fired_at,
+    )  # fmt: skip
 
 
 def shown_id(stored: bytes) -> str | bytes:
@@ -56,7 +84,7 @@ class AnyMessage:
         "queue",
     )
 
-    def __init__(self, queue: str, stored: StoredMessage, codec: Packing) -> None:
+    def __init__(self, queue: str, stored: StoredQueueMessage, codec: Packing) -> None:
         self.queue = queue
         self._stored = stored
         self._codec = codec
@@ -159,7 +187,7 @@ class AnyMessage:
         return Timestamp(self._stored.fired_at) if self._stored.fired_at else None
 
     @property
-    def stored(self) -> StoredMessage:
+    def stored(self) -> StoredQueueMessage:
         """Return the message as the store has sent it.
 
         For layers on top.
@@ -173,6 +201,14 @@ class AnyMessage:
         For layers on top.
         """
         return self._codec
+
+    @property
+    def receipt(self) -> bytes:
+        """Return the name of this attempt as bytes, for other processes.
+
+        ``q.by_receipt`` makes a message of it that can be settled.
+        """
+        return _pack(self.attempt())
 
     def attempt(self) -> Attempt:
         """Return the name of this attempt for requests, or of the message if it is not held.
@@ -277,7 +313,7 @@ class QueueMessage(AnyMessage):
     __slots__ = ("_home", "_on_extended")
 
     def __init__(
-        self, queue: str, stored: StoredMessage, codec: Packing, home: Settling | None = None
+        self, queue: str, stored: StoredQueueMessage, codec: Packing, home: Settling | None = None
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
@@ -467,7 +503,7 @@ class QueueSchedule(NamedTuple):
 
 def schedule_of(stored: SetSchedule, codec: Packing) -> QueueSchedule:
     """Return a stored schedule in the form for applications."""
-    payload = codec.decode(stored.payload, stored.key)
+    payload = codec.decode(stored.payload, stored.anchor())
     return QueueSchedule(
         stored.name, stored.cron or "", stored.timezone, stored.kind, payload,
         unpacked(stored.headers), stored.priority, stored.group,
@@ -492,4 +528,5 @@ __all__ = [
     "info_of",
     "schedule_of",
     "shown_id",
+    "stored_of_receipt",
 ]

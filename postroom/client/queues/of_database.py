@@ -94,7 +94,7 @@ class QueuesOfDatabase:
         given = {each: value for each, value in locals().items() if each not in {"self", "name"}}
         queue = self.queue(name)
         request = CreateQueue(queue.name, QueueSettings(**checks.settings(given)))
-        await commit_one(self._sender, request.key, request)
+        await commit_one(self._sender, request.anchor(), request)
         return queue
 
     def queue(self, name: str) -> Queue:

@@ -28,6 +28,7 @@ from postroom.client.queues.messages import (
     QueueSchedule,
     info_of,
     schedule_of,
+    stored_of_receipt,
 )
 from postroom.client.sender import Sender
 from postroom.client.staging import repeat
@@ -47,14 +48,14 @@ from postroom.messaging.queues.requests import (
     ClaimQueue,
     DropQueue,
     Extend,
-    Reject,
+    RejectMessages,
     ReplayMessages,
     Reschedule,
     SetSchedule,
+    StoredQueueMessage,
     TrimArchive,
     UpdateQueue,
 )
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
 
 State = Literal["scheduled", "ready", "leased", "done", "archived", "dead"]
 STATES: Final = ("scheduled", "ready", "leased", "done", "archived", "dead")
@@ -216,6 +217,20 @@ class Queue:
             self._batch = (await definition(self._sender, self.name)).settings.batch_size
         return self._batch
 
+    def by_receipt(self, receipt: bytes) -> QueueMessage:
+        """Return a claimed message by its ``receipt``, to be settled or extended.
+
+        The store is not asked. The result has the names of the message (``id``, ``kind``, ``key``,
+        ``epoch``, ``fired_at``), and not its content.
+
+        Args:
+            receipt: the ``receipt`` of a message that any client has received or claimed.
+
+        Raises:
+            TypeError, Invalid: it is no receipt.
+        """
+        return QueueMessage(self.name, stored_of_receipt(receipt), self._codec, self)
+
     # --- settling, each call a transaction (1000 messages at a time)
 
     async def acknowledge(self, messages: Messages, *, kind: str | None = None) -> int:
@@ -254,7 +269,7 @@ class Queue:
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         return await self._settle(
-            messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
+            messages, kind, lambda name, each: RejectMessages(name, each, seconds, bool(dead), why)
         )
 
     async def release(self, messages: Messages, *, kind: str | None = None) -> int:
@@ -271,7 +286,7 @@ class Queue:
             LeaseLost: see :meth:`acknowledge`.
         """
         return await self._settle(
-            messages, kind, lambda name, each: Reject(name, each, 0.0, uncounted=True)
+            messages, kind, lambda name, each: RejectMessages(name, each, 0.0, uncounted=True)
         )
 
     async def extend(self, message: AnyMessage, seconds: float) -> Timestamp:
@@ -357,7 +372,7 @@ class Queue:
         return found
 
     async def _do(self, request: Any) -> Any:
-        return await commit_one(self._sender, request.key, request)
+        return await commit_one(self._sender, request.anchor(), request)
 
     # --- looking
 
@@ -370,7 +385,7 @@ class Queue:
         """
         of_kind = None if kind is None else checks.kind(kind)
         request = ReadQueueMessage(self.name, checks.message_id(id), of_kind)
-        found: list[StoredMessage] = await self._sender.send(request)
+        found: list[StoredQueueMessage] = await self._sender.send(request)
         return self._message(found[0]) if found else None
 
     async def messages(
@@ -491,7 +506,7 @@ class Queue:
             if not after:
                 return
 
-    def _message(self, stored: StoredMessage) -> QueueMessage:
+    def _message(self, stored: StoredQueueMessage) -> QueueMessage:
         return QueueMessage(self.name, stored, self._codec, self)
 
     # --- periodic

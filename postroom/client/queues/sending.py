@@ -30,11 +30,11 @@ from postroom.messaging.queues.requests import (
     Attempt,
     CancelMessages,
     ClaimQueue,
-    Reject,
+    EnqueueInQueue,
+    RejectMessages,
     Reschedule,
     WhenDone,
 )
-from postroom.messaging.queues.requests import Enqueue as EnqueueRequest
 
 _Ended: TypeAlias = tuple[str, str | None, bytes]
 """A queue, a kind (``None``: any) and an id."""
@@ -119,7 +119,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         deliver_at: arguments.Due | None,
         group: str | None,
         headers: Mapping[str, Any] | None,
-    ) -> EnqueueRequest:
+    ) -> EnqueueInQueue:
         self._lifetime.check_open()
         name, of_kind = checks.queue_name(queue), checks.kind(kind)
         id_ = self._sender.next_id().hex().encode() if id is None else checks.message_id(id)
@@ -128,7 +128,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
         due = self.due(deliver_at)
         self._buffer.grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
-        return EnqueueRequest(
+        return EnqueueInQueue(
             name, stored_at, of_kind, id_, packed, extra,
             checks.priority(priority), due, checks.group(group), id is None,
         )  # fmt: skip
@@ -412,7 +412,10 @@ class QueueSends:
         """
         seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
         self.queues.settle(
-            queue, messages, kind, lambda name, each: Reject(name, each, seconds, bool(dead), why)
+            queue,
+            messages,
+            kind,
+            lambda name, each: RejectMessages(name, each, seconds, bool(dead), why),
         )
 
     def reschedule(

@@ -122,6 +122,20 @@ class Queue:
     receive = closable_own(asynchronous.Queue.receive, QueueMessage)
     claim = owning(asynchronous.Queue.claim, own_messages)
 
+    def by_receipt(self, receipt: bytes) -> QueueMessage:
+        """Return a claimed message by its ``receipt``, to be settled or extended.
+
+        The store is not asked. The result has the names of the message (``id``, ``kind``, ``key``,
+        ``epoch``, ``fired_at``), and not its content.
+
+        Args:
+            receipt: the ``receipt`` of a message that any client has received or claimed.
+
+        Raises:
+            TypeError, Invalid: it is no receipt.
+        """
+        return QueueMessage(self._blocking, self._core.by_receipt(receipt))
+
     # --- settling, each call a transaction (1000 messages at a time)
 
     acknowledge = blocking(asynchronous.Queue.acknowledge)

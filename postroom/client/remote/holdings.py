@@ -16,7 +16,7 @@ from typing import Any
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Claimed, Extend
 from postroom.messaging.requests import ReapQueue
-from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
+from postroom.ranges.requests import CommitTransaction
 
 
 class Holdings:
@@ -62,7 +62,7 @@ class Holdings:
     def answered(self, request: Any, answer: Any, now: float) -> None:
         """Note the answer to a transaction's request: it holds something, or nothing any more."""
         kind = type(request)
-        if kind is GetForUpdate or kind is Lock or (kind is ReapQueue and answer.messages):
+        if request.locks and (kind is not ReapQueue or answer.messages):
             seconds = min(TRANSACTION_SECONDS_MAX, request.seconds_max)
             self._transactions[request.transaction_id] = now + seconds
             if kind is not ReapQueue:

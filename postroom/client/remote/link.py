@@ -60,7 +60,7 @@ _LEFT_TO_OTHERS: Final = 4
 """The share of the requests under way that commits leave to others: one in this many."""
 
 
-class State(IntEnum):
+class LinkState(IntEnum):
     """A state of a link."""
 
     OPENING = auto()
@@ -69,7 +69,7 @@ class State(IntEnum):
     ASKED = auto()
 
 
-class Event(IntEnum):
+class LinkEvent(IntEnum):
     """An event that changes the state of a link."""
 
     GREET = auto()
@@ -83,12 +83,14 @@ class Event(IntEnum):
 
 
 TRANSITIONS: Final = MappingProxyType({
-    State.OPENING: {Event.GREET: State.GREETED, Event.HEARD: State.OPENING},
-    State.GREETED: {Event.WELCOMED: State.READY, Event.HEARD: State.GREETED},
-    State.READY: {
-        Event.WELCOMED: State.READY, Event.ASK: State.ASKED, Event.HEARD: State.READY,
+    LinkState.OPENING: {LinkEvent.GREET: LinkState.GREETED, LinkEvent.HEARD: LinkState.OPENING},
+    LinkState.GREETED: {LinkEvent.WELCOMED: LinkState.READY, LinkEvent.HEARD: LinkState.GREETED},
+    LinkState.READY: {
+        LinkEvent.WELCOMED: LinkState.READY,
+        LinkEvent.ASK: LinkState.ASKED,
+        LinkEvent.HEARD: LinkState.READY,
     },
-    State.ASKED: {Event.ASK: State.ASKED, Event.HEARD: State.READY},
+    LinkState.ASKED: {LinkEvent.ASK: LinkState.ASKED, LinkEvent.HEARD: LinkState.READY},
 })  # fmt: skip
 """The next state for each state and event; a missing event is impossible, or the node's error."""
 
@@ -149,7 +151,7 @@ class Link:
         self.number = number
         self.address = address
         self.node_id = 0
-        self.state = State.OPENING
+        self.state = LinkState.OPENING
         self.lease = 0
         self.holds = False
         self.batch: list[RemoteCall] = []
@@ -173,12 +175,12 @@ class Link:
     @property
     def ready(self) -> bool:
         """Return whether the node has said who it is."""
-        return self.state >= State.READY
+        return self.state >= LinkState.READY
 
     def heard(self, now: float) -> None:
         """Note that a frame has come in."""
         self.heard_at = now
-        self.state = TRANSITIONS[self.state][Event.HEARD]
+        self.state = TRANSITIONS[self.state][LinkEvent.HEARD]
 
     def welcomed(self, node_id: int, requests_max: int, revision: int) -> None:
         """Note that the node has said who it is, and which requests it knows.
@@ -186,7 +188,7 @@ class Link:
         Raises:
             WireError: the node was not greeted.
         """
-        state = TRANSITIONS[self.state].get(Event.WELCOMED)
+        state = TRANSITIONS[self.state].get(LinkEvent.WELCOMED)
         if state is None:
             raise WireError("a Welcome before the Hello")
         self.state = state
@@ -249,10 +251,10 @@ class Link:
 
     def look_up(self, now: float) -> bool:
         """Ask for a sign of life, and who leads; return whether the port must be told."""
-        if self.state is not State.ASKED:
+        if self.state is not LinkState.ASKED:
             self.asked_at = now
             self.looks_up = True
-        self.state = TRANSITIONS[self.state][Event.ASK]
+        self.state = TRANSITIONS[self.state][LinkEvent.ASK]
         return self.tell()
 
     def speak(self) -> bool:
@@ -262,8 +264,8 @@ class Link:
 
     def take(self, clock: int) -> bytes | None:
         """Return the next frame, with as many of the placed calls as fit into one."""
-        if self.state is State.OPENING:
-            self.state = TRANSITIONS[self.state][Event.GREET]
+        if self.state is LinkState.OPENING:
+            self.state = TRANSITIONS[self.state][LinkEvent.GREET]
             return self._hello
         if self.commits_may_go():
             self.batch += self.commits
@@ -346,7 +348,7 @@ class Link:
         if not self.ready:
             return self.heard_at + OPENING_SECONDS
         is_busy = self.sent or self.holds
-        if self.state is State.ASKED:
+        if self.state is LinkState.ASKED:
             look = self.asked_at + SILENT_SECONDS
         else:
             look = self.heard_at + (QUIET_SECONDS if is_busy else IDLE_SECONDS)
@@ -359,7 +361,7 @@ class Link:
 
     def is_to_look_up(self, now: float) -> bool:
         """Return whether it is time to ask for a sign of life."""
-        if self.state is not State.READY:
+        if self.state is not LinkState.READY:
             return False
         busy = self.sent or self.holds
         return now >= self.heard_at + (QUIET_SECONDS if busy else IDLE_SECONDS)
@@ -368,7 +370,7 @@ class Link:
         """Return whether the node is to be given up."""
         if not self.ready:
             return now >= self.heard_at + OPENING_SECONDS
-        return self.state is State.ASKED and now >= self.asked_at + SILENT_SECONDS
+        return self.state is LinkState.ASKED and now >= self.asked_at + SILENT_SECONDS
 
 
 def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:
@@ -388,4 +390,4 @@ def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:
     )
 
 
-__all__ = ["TRANSITIONS", "Event", "Link", "State"]
+__all__ = ["TRANSITIONS", "Link", "LinkEvent", "LinkState"]

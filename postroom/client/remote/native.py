@@ -28,7 +28,7 @@ from postroom.protocol.streams import (
     Incoming,
     Opening,
     OtherVersion,
-    Refusal,
+    StreamRefusal,
     framed,
     length_bytes,
     opening_bytes,
@@ -132,7 +132,7 @@ class NativeStream(asyncio.Protocol):
             WireError: ``frame`` is no refusal.
         """
         match read_reply(frame):
-            case Refusal(code, reason):
+            case StreamRefusal(code, reason):
                 self._end(StreamRefused(code, reason))
             case _:
                 raise WireError("an answer to nothing")
@@ -211,7 +211,7 @@ class NativeStream(asyncio.Protocol):
 
     def _on_reply(self, frame: bytes) -> None:
         match read_reply(frame):
-            case Refusal(code, reason):
+            case StreamRefusal(code, reason):
                 self._end(StreamRefused(code, reason))
             case Accepted(answer):
                 self._state = _OPEN

@@ -41,27 +41,20 @@ from postroom.client.remote.link import COMPANY_SECONDS, Link
 from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
-from postroom.client.remote.upkeep import OF_HOLDINGS, HoldingsUpkeep
+from postroom.client.remote.upkeep import HoldingsUpkeep
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.protocol import frames, identities, revisions
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import (
     MALFORMED,
+    REQUESTS,
     RESULT_DECODERS,
-    DescribeNode,
     not_an_answer,
 )
-from postroom.ranges.nodes import RebindNode, RetireNode
-from postroom.ranges.requests import (
-    CommitTransaction,
-    GetForUpdate,
-    Lock,
-    ScanChanges,
-    Unprotect,
-)
+from postroom.ranges.contract import UNTIL_IT_HAPPENS, ConcernsNode, Request, Scope
+from postroom.ranges.requests import CommitTransaction, Unprotect
 
 SWEEP_SECONDS: Final = 0.25
 """The longest delay with which a deadline without a timer of its own is noticed, in seconds."""
@@ -70,8 +63,14 @@ WITHDRAWING_SECONDS: Final = 1.0
 LATE_SECONDS: Final = 0.25
 """The delay of ``tick`` that shows that this process was not running, in seconds."""
 
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
-_UNLIKE_OTHERS: Final = frozenset({*_MAY_WAIT, Unprotect, RetireNode, RebindNode, DescribeNode})
+_UNLIKE_OTHERS: Final = frozenset(
+    kind
+    for kind in REQUESTS.asked
+    if kind.wait_seconds_max == UNTIL_IT_HAPPENS
+    or (kind.may_end_unknown and kind is not CommitTransaction)
+    or issubclass(kind, ConcernsNode)
+    or kind is Unprotect
+)
 
 
 class Router:
@@ -264,12 +263,12 @@ class Router:
 
     # --- placing
 
-    def _is_done_otherwise(self, call: RemoteCall, kind: type) -> bool:
+    def _is_done_otherwise(self, call: RemoteCall, kind: type[Request]) -> bool:
         link = self._search.target
         if kind is ClaimQueue:
             lost_claims.number(call)
-        if kind in _MAY_WAIT:
-            call.waits = getattr(call.request, "wait", True)
+        if kind.wait_seconds_max == UNTIL_IT_HAPPENS:
+            call.waits = call.request.waits()
             if link is None or link.waiting() < CLIENT_WAITS_MAX:
                 return False
             self._attempts.finish(call, too_many_waits(CLIENT_WAITS_MAX))
@@ -281,13 +280,13 @@ class Router:
                 self._attempts.done(call)
                 call.complete(None, None)
             return link is None
-        if kind is DescribeNode and link is None:
+        if link is None and call.request.concerns() is Scope.NODE:
             link = self._search.any_ready()
             if link is not None:
                 self._upkeep.place(link, call)
                 self._sweep_soon(self._monotonic())
             return link is not None
-        call.is_commit = kind is RetireNode or kind is RebindNode
+        call.is_commit = kind.may_end_unknown
         return False
 
     def _enqueue(self, call: RemoteCall) -> None:
@@ -348,7 +347,7 @@ class Router:
         except MALFORMED as error:
             link.sent[call.number] = call  # it goes on elsewhere, with all others
             raise not_an_answer(kind, error) from error
-        if kind in OF_HOLDINGS:
+        if kind.changes_holdings:
             self._upkeep.answered(link, call, answer)
         if not call.done:
             call.done = True

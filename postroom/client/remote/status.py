@@ -14,10 +14,8 @@ from postroom.client.values import (
 )
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
-from postroom.messaging.counters import Counters
-from postroom.messaging.requests import ReadCounters
-from postroom.protocol.requests import DescribeNode
-from postroom.ranges.nodes import NodeDescriptor, Nodes, NodeStatus, ReadNodes
+from postroom.messaging.requests import Counters, ReadCounters
+from postroom.ranges.nodes import DescribeNode, NodeDescriptor, Nodes, NodeStatus, ReadNodes
 from postroom.ranges.positions import Position, ReadPositions
 from postroom.ranges.requests import Now
 

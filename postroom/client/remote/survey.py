@@ -20,13 +20,12 @@ from postroom.client.remote.addresses import in_words
 from postroom.client.remote.connection import Streams
 from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Error
-from postroom.messaging.counters import Counters
-from postroom.messaging.requests import ReadCounters
+from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError, error_from
 from postroom.protocol.identities import SECRET_BYTES
-from postroom.protocol.requests import DescribeNode, decode_result
-from postroom.ranges.nodes import NodeStatus
+from postroom.protocol.requests import decode_result
+from postroom.ranges.nodes import DescribeNode, NodeStatus
 
 SURVEY_SECONDS: Final = 3.0
 _DESCRIBE, _COUNT = 1, 2
@@ -169,7 +168,7 @@ class _Asking:
         self._frames[link].append(frames.encode((1, welcome.clock, requests)))
         self._streams.output(link)
 
-    def _answered(self, link: int, answer: frames.Answer) -> None:
+    def _answered(self, link: int, answer: frames.NumberedAnswer) -> None:
         self._unanswered[link].discard(answer.number)
         report = self._links[link]
         if answer.failure is not None:

@@ -19,22 +19,10 @@ from postroom.client.remote.link import Link
 from postroom.client.sender import given_back
 from postroom.messaging.queues.requests import Claimed, ClaimQueue
 from postroom.messaging.requests import ReapQueue
-from postroom.ranges.requests import (
-    CommitTransaction,
-    GetForUpdate,
-    Lock,
-    Protect,
-    ReleaseLocks,
-    Unprotect,
-)
+from postroom.ranges.requests import Protect, ReleaseLocks, Unprotect
 
 GIVING_BACK: Final = 1 << 62
 """The first number of the router's own transactions."""
-
-OF_HOLDINGS: Final = frozenset({
-    ClaimQueue, CommitTransaction, GetForUpdate, Lock, Protect, ReapQueue, ReleaseLocks,
-})  # fmt: skip
-"""The requests whose answers change what is held."""
 
 
 class HoldingsUpkeep:
@@ -102,7 +90,7 @@ class HoldingsUpkeep:
                 self.place(link, self._own(again(moment)))
 
     def answered(self, link: Link, call: RemoteCall, answer: Any) -> None:
-        """Note what is held now, by the answer to a request of ``OF_HOLDINGS``."""
+        """Note what is held now, by the answer to a request that ``changes_holdings``."""
         kind = type(call.request)
         if kind is Protect:
             self._protected(link, call, answer)
@@ -136,4 +124,4 @@ class HoldingsUpkeep:
             self._port.output(link.number)
 
 
-__all__ = ["OF_HOLDINGS", "HoldingsUpkeep"]
+__all__ = ["HoldingsUpkeep"]

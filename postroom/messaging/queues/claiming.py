@@ -24,7 +24,7 @@ from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
-from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, QueueMessage
+from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.registry import Registry
@@ -55,7 +55,6 @@ class Claiming:
     def register(self, registry: Registry) -> None:
         """Register the claims."""
         registry.reads[ClaimQueue] = self.claim
-        registry.locking.add(ClaimQueue)
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),
@@ -141,7 +140,9 @@ class Claiming:
         lease = manager.leases.get((attempt.key, attempt.kind, attempt.id))
         return lease is not None and is_named_by(attempt, lease)
 
-    def _held_by(self, view: View, manager: Manager, request: ClaimQueue) -> list[QueueMessage]:
+    def _held_by(
+        self, view: View, manager: Manager, request: ClaimQueue
+    ) -> list[StoredQueueMessage]:
         """Return the messages that a claim got before, if its answer was lost.
 
         Messages that are being given back are left out.

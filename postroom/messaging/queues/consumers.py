@@ -21,7 +21,7 @@ import msgspec
 
 from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import ClaimQueue, QueueMessage, Selection
+from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.ranges import headers
 from postroom.ranges.headers import Headers
 from postroom.ranges.requests import CLIENT_ID_BYTES
@@ -49,7 +49,7 @@ class Wish:
         "kinds", "looks_closer",
     )  # fmt: skip
 
-    def __init__(self, selection: Selection, read_headers: Callable[[Entry], Headers]) -> None:
+    def __init__(self, selection: ClaimSelection, read_headers: Callable[[Entry], Headers]) -> None:
         self._start, self._end = selection.start, selection.end
         self._where = selection.where
         self._headers = read_headers
@@ -108,7 +108,7 @@ class Wish:
         return entry.key >= self._start and (self._end is None or entry.key < self._end)
 
 
-def takes_all(selection: Selection) -> bool:
+def takes_all(selection: ClaimSelection) -> bool:
     """Return whether a selection leaves nothing out."""
     return not (
         selection.start
@@ -132,7 +132,7 @@ class Wishes:
     def __iter__(self) -> Iterator[Wish]:
         return iter(self._wishes.values())
 
-    def of(self, selection: Selection, waiters: Iterable[Waiter]) -> Wish | None:
+    def of(self, selection: ClaimSelection, waiters: Iterable[Waiter]) -> Wish | None:
         """Return the wish of a selection, or ``None`` if it leaves nothing out.
 
         Args:
@@ -186,7 +186,7 @@ class Waiter:
         self.request = request
         self.client = request.consumer[:CLIENT_ID_BYTES]
         self.wish = wish
-        self.messages: list[QueueMessage] = []
+        self.messages: list[StoredQueueMessage] = []
         self.size = 0
         self.granted = False
         self.refused: Exception | None = None

@@ -26,7 +26,7 @@ from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
 from postroom.messaging.queues.records import Body, Entry, Locator, State, encode
-from postroom.messaging.queues.requests import Enqueue, QueueSettings
+from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
@@ -46,10 +46,10 @@ def enqueue(
     ctx: Evaluation,
     manager: Manager,
     settings: QueueSettings,
-    request: Enqueue,
-    followers: list[Enqueue],
+    request: EnqueueInQueue,
+    followers: list[EnqueueInQueue],
 ) -> str | None:
-    """Evaluate ``Enqueue`` and return what became of a duplicate, or `None`.
+    """Evaluate ``EnqueueInQueue`` and return what became of a duplicate, or `None`.
 
     Args:
         followers: the followers to enqueue next are added to it, when a group loses its last
@@ -80,7 +80,7 @@ def enqueue(
     return None
 
 
-def put(ctx: Evaluation, manager: Manager, request: Enqueue, body_key: bytes) -> Entry:
+def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue, body_key: bytes) -> Entry:
     """Write a message that does not exist yet; its body will be at ``body_key``."""
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
@@ -117,7 +117,7 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
 
 
 def _find_known(
-    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+    ctx: Evaluation, manager: Manager, settings: QueueSettings, request: EnqueueInQueue
 ) -> _Known | None:
     """Return the message of this kind and id, if there is one.
 
@@ -166,7 +166,7 @@ def remove(ctx: Evaluation, manager: Manager, locator: Locator) -> None:
 
 
 def _on_duplicate(
-    manager: Manager, settings: QueueSettings, request: Enqueue, known: _Known
+    manager: Manager, settings: QueueSettings, request: EnqueueInQueue, known: _Known
 ) -> str:
     if settings.on_duplicate == "error":
         raise ConditionFailed(
@@ -180,9 +180,9 @@ def _on_duplicate(
 def _replace(
     ctx: Evaluation,
     manager: Manager,
-    request: Enqueue,
+    request: EnqueueInQueue,
     known: _Known,
-    followers: list[Enqueue],
+    followers: list[EnqueueInQueue],
 ) -> str:
     """Replace the schedule and the payload of a message, if it was never fired."""
     if lease_of(ctx, manager, known.locator) is not None:
@@ -207,7 +207,7 @@ def _was_fired(place: Place) -> bool:
 
 
 def _write_replacement(
-    ctx: Evaluation, manager: Manager, request: Enqueue, known: _Known, place: Place
+    ctx: Evaluation, manager: Manager, request: EnqueueInQueue, known: _Known, place: Place
 ) -> None:
     """Write a replaced message, which keeps its key, its id, and when it was created."""
     now = ctx.timestamp

@@ -22,7 +22,7 @@ from postroom.errors import Invalid, ValueTooLarge
 from postroom.limits import FOLLOWERS_BYTES_MAX, FOLLOWERS_MAX
 from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
@@ -31,7 +31,7 @@ class Outstanding(msgspec.Struct, frozen=True, array_like=True):
     """The number of outstanding messages of a group, and its followers."""
 
     messages: int = 0
-    followers: list[Enqueue] = []
+    followers: list[EnqueueInQueue] = []
 
 
 _decoder = msgspec.msgpack.Decoder(Outstanding)
@@ -54,7 +54,7 @@ def outstanding(stored: bytes) -> int:
     return _decoder.decode(stored).messages
 
 
-def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[Enqueue]:
+def count(ctx: Evaluation, manager: Manager, group: str, number: int) -> list[EnqueueInQueue]:
     """Add a number to the outstanding messages; return the followers if none is left."""
     known = read(ctx, manager, group)
     key = manager.layout.group_key(group)
@@ -75,8 +75,8 @@ def when_done(
     ctx: Evaluation,
     manager: Manager,
     group: str,
-    follower: Enqueue,
-    enqueue: Callable[[Evaluation, Enqueue], object],
+    follower: EnqueueInQueue,
+    enqueue: Callable[[Evaluation, EnqueueInQueue], object],
 ) -> None:
     """Evaluate ``WhenDone``.
 

@@ -20,9 +20,9 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
 from postroom.messaging.queues.credit import CreditWaits
-from postroom.messaging.queues.queries import Held
+from postroom.messaging.queues.queries import HeldMessage
 from postroom.messaging.queues.records import AttemptName, Entry, Holding, Layout, Locator
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
@@ -73,11 +73,11 @@ class Lease(msgspec.Struct, gc=False, eq=False):
         """Return the timestamp at which the message was fired; an extension does not change it."""
         return self.hold.stored.fired_at
 
-    def told(self, now: int) -> Held:
+    def told(self, now: int) -> HeldMessage:
         """Return which consumer holds which message, and since when."""
         consumer = self.consumer
         client, number = consumer[:CLIENT_ID_BYTES], consumer[CLIENT_ID_BYTES:]
-        return Held(
+        return HeldMessage(
             self.entry.id.decode(errors="backslashreplace"),
             self.entry.kind,
             f"{client.hex()}/{int.from_bytes(number, 'big')}",
@@ -339,7 +339,7 @@ class LeaseTable:
             self._deadlines.set(hold, moment)
 
 
-def attempt_of(message: QueueMessage) -> AttemptName:
+def attempt_of(message: StoredQueueMessage) -> AttemptName:
     """Return the name of the attempt for which a message was fired."""
     return (message.key, message.kind, message.id), message.fired_at
 

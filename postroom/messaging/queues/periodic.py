@@ -28,7 +28,7 @@ from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import Enqueue, SetSchedule
+from postroom.messaging.queues.requests import EnqueueInQueue, SetSchedule
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
@@ -62,7 +62,7 @@ _encode = msgspec.msgpack.encode
 class Queues(Protocol):
     """The queues of a range, as ticks use them."""
 
-    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
+    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message, unless there is one of its kind and id."""
 
 
@@ -213,7 +213,7 @@ def _tick(ctx: Evaluation, manager: Manager, queues: Queues, schedule: Schedule,
         name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
         queues.enqueue_once(
             ctx,
-            Enqueue(
+            EnqueueInQueue(
                 manager.name, name, request.kind, name, request.payload, request.headers,
                 request.priority, times.at(latest), request.group,
             ),

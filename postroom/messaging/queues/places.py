@@ -22,7 +22,7 @@ from postroom.messaging.queues.holdings import extended, is_over
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
-from postroom.messaging.queues.requests import Attempt, QueueMessage
+from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.headers import NO_HEADERS, Headers
 
@@ -114,7 +114,7 @@ def leased_message(
     manager: Manager,
     entry: Entry,
     lease: tuple[int, int, int],
-) -> QueueMessage:
+) -> StoredQueueMessage:
     """Return a message as its holder is told of it.
 
     Args:
@@ -138,7 +138,7 @@ def leased_message(
         payload, headers = body.payload, body.headers
     created_at = int.from_bytes(entry.seq[:8], "big")
     first, due = times.shown(entry.first), times.shown(entry.due)
-    return QueueMessage(
+    return StoredQueueMessage(
         entry.key, entry.kind, entry.id, payload, headers, entry.priority, entry.group,
         created_at, first, due, entry.epoch, until, error, "leased", 0, fired_at,
         lasts,

@@ -6,73 +6,32 @@ timestamp. The requests that change something are in :mod:`.requests`.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
-from postroom.messaging.queues.requests import Kind, QueueMessage, QueueMessageId, QueueName
-from postroom.ranges.requests import UNBOUNDED, Count, Moment, Request
+from postroom.messaging.queues.requests import (
+    Kind,
+    QueueMessageId,
+    QueueName,
+    SetSchedule,
+    StoredQueueMessage,
+    ToldQueue,
+)
+from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, Read
+from postroom.ranges.requests import UNBOUNDED, Count, Moment
 
-
-class ReadQueues(Request, frozen=True, array_like=True, tag="read_queues", gc=False):
-    """A request for the definitions of the queue ``name``, or of all queues (``""``).
-
-    The answer is a ``list[QueueDefinition]``.
-    """
-
-    name: str = ""
-
-
-class ReadQueueMessage(Request, frozen=True, array_like=True, tag="read_queue_message", gc=False):
-    """A request for the messages with an id, of any kind (``None``) or of one.
-
-    The answer is a ``list[QueueMessage]``.
-    """
-
-    queue: QueueName
-    id: QueueMessageId
-    kind: Kind | None = None
-
-
-class ListQueueMessages(Request, frozen=True, array_like=True, tag="list_queue_messages", gc=False):
-    """A request for a page of a queue's messages, by state.
-
-    Attributes:
-        state: one of those of ``QueueMessage``; ``""``: all live messages (not done, not dead).
-        after: the ``next`` of the page before; ``b""``: from the start.
-        start, end: bounds of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
-            timestamps, ``end=0`` is unbounded.
-        timestamp: as of when; 0: now.
-    """
-
-    queue: QueueName
-    state: str = ""
-    after: bytes = b""
-    start: Moment = 0
-    end: Moment = 0
-    messages_max: Count = 100
-    bytes_max: Count = UNBOUNDED
-    timestamp: Moment = 0
+# --- answers --------------------------------------------------------------------------------------
 
 
 class QueuePage(msgspec.Struct, frozen=True, array_like=True):
     """A page of messages; ``next``: where the next page goes on (``b""``: there is none)."""
 
-    messages: list[QueueMessage]
+    messages: list[StoredQueueMessage]
     next: bytes = b""
 
 
-class ReadSchedules(Request, frozen=True, array_like=True, tag="read_schedules", gc=False):
-    """A request for the periodic schedules of a queue; the answer is a ``list[SetSchedule]``."""
-
-    queue: QueueName
-
-
-class ReadQueueStats(Request, frozen=True, array_like=True, tag="read_queue_stats", gc=False):
-    """A request for the statistics of a queue; the answer is a ``QueueStats``."""
-
-    queue: QueueName
-
-
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
     """A leased message and its holder.
 
     Attributes:
@@ -149,4 +108,79 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
     retried: int = 0
     failures: int = 0
     trouble: str = ""
-    longest_held: Held | None = None
+    longest_held: HeldMessage | None = None
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class ReadQueues(ConcernsRoot, Read, frozen=True, tag="read_queues"):
+    """A request for the definitions of the queue ``name``, or of all queues (``""``).
+
+    The answer is a ``list[QueueDefinition]``.
+    """
+
+    answer: ClassVar = list[ToldQueue]
+    since: ClassVar = 1
+
+    name: str = ""
+
+
+class ReadQueueMessage(Read, frozen=True, tag="read_queue_message"):
+    """A request for the messages with an id, of any kind (``None``) or of one.
+
+    The answer is a ``list[StoredQueueMessage]``.
+    """
+
+    answer: ClassVar = list[StoredQueueMessage]
+    since: ClassVar = 1
+
+    queue: QueueName
+    id: QueueMessageId
+    kind: Kind | None = None
+
+    def concerns(self) -> Concern:
+        """Return the id, beside which the places of its messages are found."""
+        return KeySet((self.id,))
+
+
+class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messages"):
+    """A request for a page of a queue's messages, by state.
+
+    Attributes:
+        state: a state of ``StoredQueueMessage``; ``""``: all live messages (not done, not dead).
+        after: the ``next`` of the page before; ``b""``: from the start.
+        start, end: bounds of ``done_at`` (``done``, ``archived``, ``dead``), else of ``scheduled``:
+            timestamps, ``end=0`` is unbounded.
+        timestamp: as of when; 0: now.
+    """
+
+    answer: ClassVar = QueuePage
+    since: ClassVar = 1
+
+    queue: QueueName
+    state: str = ""
+    after: bytes = b""
+    start: Moment = 0
+    end: Moment = 0
+    messages_max: Count = 100
+    bytes_max: Count = UNBOUNDED
+    timestamp: Moment = 0
+
+
+class ReadSchedules(ConcernsRoot, Read, frozen=True, tag="read_schedules"):
+    """A request for the periodic schedules of a queue; the answer is a ``list[SetSchedule]``."""
+
+    answer: ClassVar = list[SetSchedule]
+    since: ClassVar = 1
+
+    queue: QueueName
+
+
+class ReadQueueStats(ConcernsStore, Read, frozen=True, tag="read_queue_stats"):
+    """A request for the statistics of a queue; the answer is a ``QueueStats``."""
+
+    answer: ClassVar = QueueStats
+    since: ClassVar = 1
+
+    queue: QueueName

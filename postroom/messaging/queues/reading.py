@@ -36,8 +36,8 @@ from postroom.messaging.queues.queries import (
 from postroom.messaging.queues.records import Body, Ended, Entry, Locator, State
 from postroom.messaging.queues.requests import (
     QueueDefinition,
-    QueueMessage,
     SetSchedule,
+    StoredQueueMessage,
 )
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
@@ -121,7 +121,7 @@ class Reading:
 
     # --- one message
 
-    def read_message(self, view: View, request: ReadQueueMessage) -> list[QueueMessage]:
+    def read_message(self, view: View, request: ReadQueueMessage) -> list[StoredQueueMessage]:
         """Evaluate ``ReadQueueMessage``."""
         manager = self._find(request.queue)
         found = []
@@ -132,7 +132,9 @@ class Reading:
                 found.append(message)
         return found
 
-    def _message_now(self, view: View, manager: Manager, locator: Locator) -> QueueMessage | None:
+    def _message_now(
+        self, view: View, manager: Manager, locator: Locator
+    ) -> StoredQueueMessage | None:
         body = read_body(view, manager, locator)
         if body is None:
             return None
@@ -176,7 +178,7 @@ class Reading:
             self._check_age(view, request.timestamp)
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
-        page: list[QueueMessage] = []
+        page: list[StoredQueueMessage] = []
         size, last = 0, request.after
         for found in self._walk(view, manager, request):
             view.steps += 2
@@ -212,7 +214,9 @@ class Reading:
                 token = key[len(manager.layout.whole) :]
                 yield from _found(manager, state, key, packed, token, after)
 
-    def _filled(self, view: View, manager: Manager, found: _Found, at: int) -> QueueMessage | None:
+    def _filled(
+        self, view: View, manager: Manager, found: _Found, at: int
+    ) -> StoredQueueMessage | None:
         """Read the whole of a message that was found; `None`: it is not in that state any more.
 
         If ``at`` is not 0, its state is that at this timestamp.
@@ -249,7 +253,7 @@ class Reading:
             )
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
-        page: list[QueueMessage] = []
+        page: list[StoredQueueMessage] = []
         size, last = 0, request.after
         position = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
         for found in _bodies(view, manager.layout.number, position):
@@ -268,7 +272,7 @@ class Reading:
 
     def _as_of(
         self, view: View, manager: Manager, key: bytes, packed: bytes, at: int
-    ) -> QueueMessage | None:
+    ) -> StoredQueueMessage | None:
         """Return the message of a body as of a timestamp, or `None` if it did not exist then."""
         end = key.index(keys.END_OF_KEY, 1) + 2
         body = decoded(records.bodies, packed, manager.name)
@@ -395,17 +399,17 @@ def _held(
 
 def _message(
     locator: Locator, body: Body, state: State | None, said: str, when: _When
-) -> QueueMessage:
+) -> StoredQueueMessage:
     due, epoch, until, fired = when
     due, first = times.shown(due), times.shown(body.first)
     done_at, error = (0, "") if state is None else (state.at, state.error)
-    return QueueMessage(
+    return StoredQueueMessage(
         *locator, body.payload, body.headers, body.priority, body.group, body.created_at,
         first, due, epoch, until, error, said, done_at, fired,
     )  # fmt: skip
 
 
-def _is_within(message: QueueMessage, request: ListQueueMessages) -> bool:
+def _is_within(message: StoredQueueMessage, request: ListQueueMessages) -> bool:
     moment = message.done_at or message.scheduled
     return moment >= request.start and (not request.end or moment < request.end)
 
@@ -419,7 +423,7 @@ def _was_kept(state: State, retention: int, at: int) -> bool:
     return state.at <= at and not is_purged
 
 
-def _was(message: QueueMessage, request: ListQueueMessages, at: int) -> bool:
+def _was(message: StoredQueueMessage, request: ListQueueMessages, at: int) -> bool:
     """Return whether a message was in the requested state at a timestamp."""
     has_ended = 0 < message.done_at <= at
     if has_ended != bool(request.state):

@@ -30,7 +30,21 @@ from postroom.limits import (
     QUEUE_NAME_BYTES_MAX,
     REASON_CHARACTERS_MAX,
 )
-from postroom.ranges.headers import Headers
+from postroom.messaging.requests import Moved
+from postroom.ranges.contract import (
+    EVALUATED_AT_ONCE_MAX,
+    Concern,
+    ConcernsRange,
+    ConcernsRoot,
+    ConcernsStore,
+    KeySet,
+    Maintenance,
+    MayWait,
+    Read,
+    Role,
+    Write,
+)
+from postroom.ranges.headers import Headers, has_large_headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -38,7 +52,6 @@ from postroom.ranges.requests import (
     Key,
     Moment,
     Payload,
-    Request,
     Seconds,
     TransactionId,
 )
@@ -62,7 +75,7 @@ ConsumerId: TypeAlias = Annotated[
 When a client has gone, its consumers have gone.
 """
 
-# --- settings ---------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 class QueueSettings(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -137,53 +150,57 @@ class ToldQueue(QueueDefinition, frozen=True, array_like=True):
     damaged: str = ""
 
 
-# --- writes, inside a transaction -------------------------------------------------------------
+# --- writes, inside a transaction -----------------------------------------------------------------
 
 
-class CreateQueue(Request, frozen=True, array_like=True, tag="create_queue"):
+class CreateQueue(ConcernsRoot, Write, frozen=True, tag="create_queue"):
     """A request to make a queue; it fails if there is one of that name with other settings."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
 
     name: QueueName
     settings: QueueSettings
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the queue."""
         return self.name.encode()
 
 
-class UpdateQueue(Request, frozen=True, array_like=True, tag="update_queue"):
+class UpdateQueue(ConcernsRoot, Write, frozen=True, tag="update_queue"):
     """A request to change a queue: its ``settings`` by name, and ``paused`` if it is given.
 
     The changed settings are checked as a whole.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     name: QueueName
     settings: dict[str, bool | int | float | str | None]
     paused: bool | None = None
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the queue."""
         return self.name.encode()
 
 
-class DropQueue(Request, frozen=True, array_like=True, tag="drop_queue"):
+class DropQueue(ConcernsRoot, Write, frozen=True, tag="drop_queue"):
     """A request to drop a queue: the commit removes it, and its messages are deleted in steps."""
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = None
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     name: QueueName
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the queue."""
         return self.name.encode()
 
 
-class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
+class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
     """A message for a queue, to be enqueued.
 
     The answer is ``None`` if it was inserted, or ``"ignored"`` or ``"replaced"``.
@@ -195,6 +212,9 @@ class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
             looked for.
     """
 
+    answer: ClassVar = str | None
+    since: ClassVar = 1
+
     queue: QueueName
     key: Key
     kind: Kind
@@ -205,6 +225,18 @@ class Enqueue(Request, frozen=True, array_like=True, tag="enqueue"):
     due: Moment = 0
     group: Group = ""
     is_unique: bool = False
+
+    def concerns(self) -> Concern:
+        """Return where the message is stored, and where its id is found."""
+        return KeySet((self.key,) if self.is_unique else (self.key, self.id))
+
+    def anchor(self) -> bytes:
+        """Return the key."""
+        return self.key
+
+    def is_long(self) -> bool:
+        """Return whether checking its headers takes a while."""
+        return has_large_headers(self)
 
 
 class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -228,24 +260,49 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     of_kind: bool = False
 
 
-class Acknowledge(Request, frozen=True, array_like=True, tag="acknowledge"):
+class ConcernsAttempts:
+    """A write about messages: they are told by their keys, or by their ids."""
+
+    __slots__ = ()
+
+    @property
+    def queue(self) -> str:
+        """Return the name of the queue."""
+        raise NotImplementedError
+
+    @property
+    def attempts(self) -> list[Attempt]:
+        """Return the messages."""
+        raise NotImplementedError
+
+    def concerns(self) -> Concern:
+        """Return where the messages, or the places of their ids, are found."""
+        return KeySet(tuple(each.id if each.by_id else each.key for each in self.attempts))
+
+    def anchor(self) -> bytes:
+        """Return the key of the first message."""
+        return self.attempts[0].key if self.attempts else self.queue.encode()
+
+    def is_long(self) -> bool:
+        """Return whether it names many messages."""
+        return len(self.attempts) > EVALUATED_AT_ONCE_MAX
+
+
+class Acknowledge(ConcernsAttempts, Write, frozen=True, tag="acknowledge"):
     """A request to acknowledge messages: they are done. The answer is how many it ended.
 
     It fails with ``LeaseLost`` if an attempt that is named does not hold its message any more.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     queue: QueueName
     attempts: list[Attempt]
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class Reject(Request, frozen=True, array_like=True, tag="reject"):
+class RejectMessages(ConcernsAttempts, Write, frozen=True, tag="reject"):
     """A request to give messages back, to be fired again.
 
     Attributes:
@@ -255,7 +312,9 @@ class Reject(Request, frozen=True, array_like=True, tag="reject"):
             them).
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     queue: QueueName
     attempts: list[Attempt]
@@ -264,31 +323,23 @@ class Reject(Request, frozen=True, array_like=True, tag="reject"):
     reason: Reason = ""
     uncounted: bool = False
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class Extend(Request, frozen=True, array_like=True, tag="extend"):
+class Extend(ConcernsAttempts, Write, frozen=True, tag="extend"):
     """A request to extend leases to ``seconds`` from now.
 
     The answer is the timestamp of their end.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     queue: QueueName
     attempts: list[Attempt]
     seconds: Seconds
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class Reschedule(Request, frozen=True, array_like=True, tag="reschedule"):
+class Reschedule(ConcernsAttempts, Write, frozen=True, tag="reschedule"):
     """A request to fire messages that are not leased at another time.
 
     The answer is how many it found.
@@ -298,50 +349,43 @@ class Reschedule(Request, frozen=True, array_like=True, tag="reschedule"):
         epoch: the new epoch of the messages; ``None``: it stays.
     """
 
+    answer: ClassVar = int
+    since: ClassVar = 1
+
     queue: QueueName
     attempts: list[Attempt]
     due: Moment = 0
     epoch: Count | None = None
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class CancelMessages(Request, frozen=True, array_like=True, tag="cancel_messages"):
+class CancelMessages(ConcernsAttempts, Write, frozen=True, tag="cancel_messages"):
     """A request to delete messages that are not done, whoever holds them.
 
     The answer is how many it found.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = int
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     queue: QueueName
     attempts: list[Attempt]
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class ReplayMessages(Request, frozen=True, array_like=True, tag="replay_messages"):
+class ReplayMessages(ConcernsAttempts, Write, frozen=True, tag="replay_messages"):
     """A request to fire dead messages again, as if for the first time.
 
     The answer is how many it found.
     """
 
+    answer: ClassVar = int
+    since: ClassVar = 1
+
     queue: QueueName
     attempts: list[Attempt]
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
-        return self.attempts[0].key if self.attempts else self.queue.encode()
 
-
-class TrimArchive(Request, frozen=True, array_like=True, tag="trim_archive"):
+class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
     """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
     The answer says how many it has deleted, and whether there are more that may go
@@ -352,36 +396,46 @@ class TrimArchive(Request, frozen=True, array_like=True, tag="trim_archive"):
         until: the timestamp of the acknowledgements up to which messages are deleted.
     """
 
-    frees_room: ClassVar[bool] = True
+    answer: ClassVar = list[int]
+    since: ClassVar = 1
+    frees_room: ClassVar = True
 
     queue: QueueName
     created_at: Moment
     until: Moment
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the queue."""
         return self.queue.encode()
 
 
-class WhenDone(Request, frozen=True, array_like=True, tag="when_done"):
+class WhenDone(Write, frozen=True, tag="when_done"):
     """A request to enqueue a message once, in the write that ends the last message of a group."""
+
+    answer: ClassVar = list[int]
+    since: ClassVar = 1
 
     queue: QueueName
     group: Group
-    enqueue: Enqueue
+    enqueue: EnqueueInQueue
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def concerns(self) -> Concern:
+        """Return what the message concerns."""
+        return self.enqueue.concerns()
+
+    def anchor(self) -> bytes:
+        """Return the key of the message."""
         return self.enqueue.key
 
 
-class SetSchedule(Request, frozen=True, array_like=True, tag="set_schedule"):
+class SetSchedule(ConcernsRoot, Write, frozen=True, tag="set_schedule"):
     """A request to enqueue ``payload`` at each tick of ``cron``.
 
     ``cron=None`` ends the schedule.
     """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
 
     queue: QueueName
     name: QueueName
@@ -393,16 +447,15 @@ class SetSchedule(Request, frozen=True, array_like=True, tag="set_schedule"):
     priority: Priority = 0
     group: Group = ""
 
-    @property
-    def key(self) -> bytes:
-        """Return the key that anchors the transaction."""
+    def anchor(self) -> bytes:
+        """Return the name of the schedule."""
         return self.name.encode()
 
 
-# --- claims -----------------------------------------------------------------------------------
+# --- claims ---------------------------------------------------------------------------------------
 
 
-class Selection(msgspec.Struct, frozen=True, array_like=True):
+class ClaimSelection(msgspec.Struct, frozen=True, array_like=True):
     """The messages that a consumer takes.
 
     Attributes:
@@ -417,35 +470,7 @@ class Selection(msgspec.Struct, frozen=True, array_like=True):
     where: Headers = None
 
 
-class ClaimQueue(Request, frozen=True, array_like=True, tag="claim_queue"):
-    """A claim of ready messages, leased to a consumer; with ``wait``, as soon as there is one.
-
-    Attributes:
-        messages_max: the credit: how many messages the consumer takes now.
-        bytes_max: the bytes of payload at most; one message may have more.
-        seconds: the duration of the leases; 0: the queue's ``ack_wait``.
-        transaction_id: for ``tx.claim``: the leases end with the transaction; else ``None``.
-        number: the number of this claim of its consumer; 0: it is never sent again.
-        again: whether it may have been answered before. Then it gets the messages that it got
-            before and still holds; with ``messages_max=0`` nothing else.
-        in_hand: attempts of this consumer, which has no credit left. The answer says which of them
-            are over; with ``wait``, as soon as one is. No message is leased.
-    """
-
-    queue: QueueName
-    consumer: ConsumerId
-    messages_max: Count
-    selection: Selection
-    wait: bool = False
-    bytes_max: Count = UNBOUNDED
-    seconds: Seconds = 0.0
-    transaction_id: TransactionId | None = None
-    number: Count = 0
-    again: bool = False
-    in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
-
-
-class QueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoredQueueMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A message in an answer.
 
     Attributes:
@@ -488,18 +513,62 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
         over: the attempts it named that are over, by their positions in ``in_hand``.
     """
 
-    messages: list[QueueMessage]
+    messages: list[StoredQueueMessage]
     over: list[int] = []
 
 
-# --- upkeep -----------------------------------------------------------------------------------
+class ClaimQueue(MayWait, Read, frozen=True, tag="claim_queue"):
+    """A claim of ready messages, leased to a consumer; with ``wait``, as soon as there is one.
+
+    Attributes:
+        messages_max: the credit: how many messages the consumer takes now.
+        bytes_max: the bytes of payload at most; one message may have more.
+        seconds: the duration of the leases; 0: the queue's ``ack_wait``.
+        transaction_id: for ``tx.claim``: the leases end with the transaction; else ``None``.
+        number: the number of this claim of its consumer; 0: it is never sent again.
+        again: whether it may have been answered before. Then it gets the messages that it got
+            before and still holds; with ``messages_max=0`` nothing else.
+        in_hand: attempts of this consumer, which has no credit left. The answer says which of them
+            are over; with ``wait``, as soon as one is. No message is leased.
+    """
+
+    answer: ClassVar = Claimed
+    since: ClassVar = 1
+    role: ClassVar = Role.WRITE
+    locks: ClassVar = True
+    changes_holdings: ClassVar = True
+    own_ids: ClassVar = ("consumer", "transaction_id")
+
+    queue: QueueName
+    consumer: ConsumerId
+    messages_max: Count
+    selection: ClaimSelection
+    wait: bool = False
+    bytes_max: Count = UNBOUNDED
+    seconds: Seconds = 0.0
+    transaction_id: TransactionId | None = None
+    number: Count = 0
+    again: bool = False
+    in_hand: Annotated[list[Attempt], msgspec.Meta(max_length=IN_HAND_MAX)] | None = None
+
+    def concerns(self) -> Concern:
+        """Return the span from which it takes messages, and the keys of those in hand."""
+        in_hand = tuple(each.key for each in self.in_hand or ())
+        return KeySet(in_hand, ((self.selection.start, self.selection.end),))
 
 
-class AdvanceQueues(Request, frozen=True, array_like=True, tag="advance_queues", gc=False):
+# --- maintenance ----------------------------------------------------------------------------------
+
+
+class AdvanceQueues(ConcernsRange, Maintenance, frozen=True, tag="advance_queues"):
     """A request to do what is due in all queues of the range, within ``messages_max``.
 
     It fires, expires leases, enqueues for ticks, and purges. The answer is ``Moved``, like those of
     the requests of the dispatcher and the executor.
     """
+
+    answer: ClassVar = Moved
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = False
 
     messages_max: Count

@@ -45,10 +45,10 @@ from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     CancelMessages,
-    Enqueue,
+    EnqueueInQueue,
     Extend,
     QueueSettings,
-    Reject,
+    RejectMessages,
 )
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.headers import unpacked
@@ -89,13 +89,13 @@ class Queues(Protocol):
     def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
         """Return the manager and the settings of a queue, or `None` if there is none."""
 
-    def follow(self, ctx: Evaluation, request: Enqueue) -> Any:
+    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message that was checked before; it never fails."""
 
-    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> Any:
+    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message, unless there is one of its kind and id."""
 
-    def take_in(self, ctx: Evaluation, request: Enqueue) -> Any:
+    def take_in(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message of another queue, as it is."""
 
     def may_purge(self, ctx: Evaluation, threshold: int, /) -> int:
@@ -165,8 +165,8 @@ class Settling:
                 ended += 1
         return ended
 
-    def reject(self, ctx: Evaluation, request: Reject) -> Generator[None, None, int]:
-        """Evaluate ``Reject`` and return how many messages were given back or buried.
+    def reject(self, ctx: Evaluation, request: RejectMessages) -> Generator[None, None, int]:
+        """Evaluate ``RejectMessages`` and return how many messages were given back or buried.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
@@ -295,7 +295,7 @@ class Settling:
         manager: Manager,
         settings: QueueSettings,
         attempt: Attempt,
-        request: Reject,
+        request: RejectMessages,
     ) -> int:
         """Reject a message by id, whoever holds it.
 
@@ -324,7 +324,7 @@ class Settling:
         manager: Manager,
         settings: QueueSettings,
         lease: Lease,
-        request: Reject,
+        request: RejectMessages,
     ) -> None:
         if request.uncounted:
             self.give_back(ctx, manager, lease)
@@ -474,7 +474,7 @@ class Settling:
         key = entry.key[:KEY_BYTES_MAX]
         self._queues.take_in(
             ctx,
-            Enqueue(
+            EnqueueInQueue(
                 other, key, entry.kind, id_, body.payload, headers, entry.priority,
                 group=entry.group, is_unique=True,
             ),

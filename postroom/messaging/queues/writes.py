@@ -6,8 +6,6 @@ join another queue. Settling, schedules and dead letters therefore enqueue here 
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from postroom.messaging import due as times
@@ -18,10 +16,10 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
-    Enqueue,
+    EnqueueInQueue,
     Extend,
     QueueSettings,
-    Reject,
+    RejectMessages,
     ReplayMessages,
     Reschedule,
     SetSchedule,
@@ -33,10 +31,7 @@ from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.queues.trimming import Trimming
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.headers import has_large_headers
 from postroom.ranges.registry import Registry
-
-_FEW: Final = 256
 
 
 class Writes:
@@ -60,9 +55,9 @@ class Writes:
     def register(self, registry: Registry) -> None:
         """Register the evaluators."""
         registry.writes |= {
-            Enqueue: self.enqueue,
+            EnqueueInQueue: self.enqueue,
             Acknowledge: self.settling.acknowledge,
-            Reject: self.settling.reject,
+            RejectMessages: self.settling.reject,
             Extend: self.settling.extend,
             CancelMessages: self.settling.cancel,
             Reschedule: self._rescheduling.reschedule,
@@ -71,19 +66,16 @@ class Writes:
             WhenDone: self._when_done,
             SetSchedule: self._set_schedule,
         }
-        for kind in (Acknowledge, Reject, Extend, CancelMessages, Reschedule, ReplayMessages):
-            registry.may_be_long[kind] = lambda write: len(write.attempts) > _FEW
-        registry.may_be_long[Enqueue] = has_large_headers
 
-    def enqueue(self, ctx: Evaluation, request: Enqueue) -> str | None:
-        """Evaluate ``Enqueue``."""
+    def enqueue(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
+        """Evaluate ``EnqueueInQueue``."""
         manager, settings = self.find(ctx, request.queue)
         return self._enqueue(ctx, manager, settings, request)
 
     def _enqueue(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, request: Enqueue
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, request: EnqueueInQueue
     ) -> str | None:
-        followers: list[Enqueue] = []
+        followers: list[EnqueueInQueue] = []
         outcome = enqueue(ctx, manager, settings, request, followers)
         for follower in followers:  # one that replaces another message may add followers
             found = self.find_if_there(ctx, follower.queue)
@@ -92,12 +84,12 @@ class Writes:
                 enqueue(ctx, manager, settings, _as_follower(follower), followers)
         return outcome
 
-    def enqueue_once(self, ctx: Evaluation, request: Enqueue) -> str | None:
+    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Enqueue a message; ignore a duplicate whatever the settings of the queue say."""
         manager, _ = self.find(ctx, request.queue)
         return self._enqueue(ctx, manager, QueueSettings(), request)
 
-    def follow(self, ctx: Evaluation, request: Enqueue) -> str | None:
+    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
         """Enqueue a follower that was checked before.
 
         The end of a group's last message must not fail because of what follows.
@@ -105,7 +97,7 @@ class Writes:
         manager, settings = self.find(ctx, request.queue)
         return self._enqueue(ctx, manager, _of_followers(settings), _as_follower(request))
 
-    def take_in(self, ctx: Evaluation, request: Enqueue) -> None:
+    def take_in(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
         """Enqueue a message that died in another queue, with whatever headers.
 
         Its headers say also why it died.
@@ -130,6 +122,6 @@ def _of_followers(settings: QueueSettings) -> QueueSettings:
     return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
 
 
-def _as_follower(request: Enqueue) -> Enqueue:
+def _as_follower(request: EnqueueInQueue) -> EnqueueInQueue:
     """Return the follower as one whose id may exist by now, since it was made up earlier."""
     return msgspec.structs.replace(request, is_unique=False)

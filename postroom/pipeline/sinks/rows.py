@@ -35,7 +35,7 @@ from postroom.client.codec import Packing, resolve
 from postroom.client.queues import arguments as checks
 from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.pipeline.sinks.options import LOAD, MODES, SinkOptions
 from postroom.pipeline.typed_values import Convert, encoder
@@ -261,7 +261,7 @@ class RowMaker:
         payload = arguments.message(self._payload(row), self._codec, key, size)
         return EnqueueMessage(key, payload, headers, _due(row))
 
-    def _enqueue(self, row: Row) -> Enqueue:
+    def _enqueue(self, row: Row) -> EnqueueInQueue:
         queue = checks.queue_name(row.get("queue") or self._options.queue)
         given = row.get("id")
         id_ = self._make_up_id() if given is None else checks.message_id(given)
@@ -269,7 +269,7 @@ class RowMaker:
         headers, size = _headers(row, key)
         payload = arguments.message(self._payload(row), self._codec, key, size)
         kind, priority = row.get("kind") or "", row.get("priority") or 0
-        return Enqueue(
+        return EnqueueInQueue(
             queue, key, checks.kind(kind), id_, payload, headers, checks.priority(priority),
             _due(row), checks.group(row.get("group")), given is None,
         )  # fmt: skip

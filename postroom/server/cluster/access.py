@@ -28,161 +28,20 @@ common name of a certificate a line, or ``*`` for all others::
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from postroom.errors import AccessDenied, Error, Invalid, Unavailable
-from postroom.messaging.bulk_requests import (
-    ScanDeadLetters,
-    ScanInboxes,
-    ScanOutbox,
-    ScanReaped,
-)
-from postroom.messaging.image_requests import (
-    AbandonRestore,
-    BeginRestore,
-    CheckImage,
-    EndPart,
-    EndRestore,
-    ReadRestore,
-    RestoreEntries,
-    ScanImage,
-)
-from postroom.messaging.queues.queries import (
-    ListQueueMessages,
-    ReadQueueMessage,
-    ReadQueues,
-    ReadQueueStats,
-    ReadSchedules,
-)
-from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.recount_requests import (
-    ScanBeside,
-    ScanCounters,
-    ScanInboxIndex,
-    ScanPlaces,
-)
-from postroom.messaging.requests import (
-    AwaitQuiet,
-    ListDeadLetters,
-    ListInboxes,
-    ListScheduled,
-    Peek,
-    ReadCounters,
-    ReapQueue,
-)
-from postroom.messaging.staging_requests import ReadStaging
 from postroom.protocol.failures import failure_from
 from postroom.protocol.permitted import Permitted
-from postroom.protocol.requests import DescribeNode
-from postroom.ranges.bulk_requests import ReadPartitions, ScanAccounting, ScanColumns
-from postroom.ranges.nodes import ReadNodes, RebindNode, RetireNode
-from postroom.ranges.positions import ReadPositions
-from postroom.ranges.requests import (
-    CommitTransaction,
-    Get,
-    GetForUpdate,
-    GetMany,
-    Lock,
-    Now,
-    Protect,
-    ReadAccounting,
-    ReleaseLocks,
-    ReverseScan,
-    Scan,
-    ScanChanges,
-    Unprotect,
-)
+from postroom.protocol.requests import REQUESTS
+from postroom.ranges.contract import Request, Role
 
-
-class Role(enum.Enum):
-    """The permissions of a client. Each role includes those before it."""
-
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-
-    @classmethod
-    def named(cls, name: str) -> Role:
-        """Return the role of a name.
-
-        Raises:
-            Invalid: there is none of this name.
-        """
-        try:
-            return cls(name)
-        except ValueError:
-            raise Invalid(
-                f"there is no role {name[:40]!r}: roles are read, write and admin"
-            ) from None
-
-
-NEEDED: Final[dict[type, Role]] = {
-    Get: Role.READ,
-    GetMany: Role.READ,
-    Scan: Role.READ,
-    ReverseScan: Role.READ,
-    ScanChanges: Role.READ,
-    Now: Role.READ,
-    ReadAccounting: Role.READ,
-    Protect: Role.READ,
-    Unprotect: Role.READ,
-    Peek: Role.READ,
-    ListInboxes: Role.READ,
-    ListDeadLetters: Role.READ,
-    ListScheduled: Role.READ,
-    ReadCounters: Role.READ,
-    AwaitQuiet: Role.READ,
-    ReadQueues: Role.READ,
-    ReadQueueMessage: Role.READ,
-    ListQueueMessages: Role.READ,
-    ReadSchedules: Role.READ,
-    ReadQueueStats: Role.READ,
-    ReadPartitions: Role.READ,
-    ScanColumns: Role.READ,
-    ScanAccounting: Role.READ,
-    ScanInboxes: Role.READ,
-    ScanReaped: Role.READ,
-    ScanOutbox: Role.READ,
-    ScanDeadLetters: Role.READ,
-    ScanCounters: Role.READ,
-    ScanInboxIndex: Role.READ,
-    ScanPlaces: Role.READ,
-    ScanBeside: Role.READ,
-    ReadStaging: Role.READ,
-    ScanImage: Role.READ,
-    ReadRestore: Role.READ,
-    CheckImage: Role.READ,
-    ReadPositions: Role.READ,
-    ReadNodes: Role.READ,
-    DescribeNode: Role.READ,
-    CommitTransaction: Role.WRITE,
-    GetForUpdate: Role.WRITE,
-    Lock: Role.WRITE,
-    ReapQueue: Role.WRITE,
-    ClaimQueue: Role.WRITE,
-    ReleaseLocks: Role.WRITE,
-    BeginRestore: Role.ADMIN,
-    RestoreEntries: Role.ADMIN,
-    EndPart: Role.ADMIN,
-    EndRestore: Role.ADMIN,
-    AbandonRestore: Role.ADMIN,
-    RetireNode: Role.ADMIN,
-    RebindNode: Role.ADMIN,
+ALLOWED: Final[dict[Role, frozenset[type[Request]]]] = {
+    role: REQUESTS.allowed(role) for role in Role
 }
-"""The least role that may ask for each request. Any other request is refused to all clients."""
-
-_ORDER: Final = (Role.READ, Role.WRITE, Role.ADMIN)
-
-ALLOWED: Final[dict[Role, frozenset[type]]] = {
-    role: frozenset(
-        kind for kind, needed in NEEDED.items() if _ORDER.index(needed) <= _ORDER.index(role)
-    )
-    for role in Role
-}
-"""The requests that each role may ask for."""
+"""The requests that each role may ask for. Any other request is refused to all clients."""
 
 
 class Access(NamedTuple):
@@ -216,9 +75,9 @@ WRITER: Final = Access()
 """The terms without files that say more."""
 
 
-def denied(role: Role, kind: type) -> AccessDenied:
+def denied(role: Role, kind: type[Request]) -> AccessDenied:
     """Return the error for a client that asks for more than its role allows."""
-    needed = NEEDED.get(kind)
+    needed = kind.role
     who = "nobody" if needed is None else f'only clients with the role "{needed.value}"'
     return AccessDenied(
         f"this client has the role {role.value!r}, and {who} may ask for {kind.__name__}; nothing "
@@ -284,7 +143,6 @@ def token_of(line: bytes) -> tuple[bytes, Role]:
 
 __all__: list[Any] = [
     "ALLOWED",
-    "NEEDED",
     "WRITER",
     "Access",
     "Role",

@@ -20,7 +20,7 @@ from postroom.limits import FRAME_BYTES_MAX
 from postroom.protocol import frames
 from postroom.protocol.failures import failure_from
 from postroom.server.cluster.admission import Admission
-from postroom.server.cluster.session_node import Node
+from postroom.server.cluster.session_node import SessionNode
 
 ANSWERS_PER_FRAME: Final = 256
 ANSWERS_BYTES_PER_FRAME: Final = 1024 * 1024
@@ -44,7 +44,7 @@ class AnswerQueue:
 
     def __init__(
         self,
-        node: Node,
+        node: SessionNode,
         admission: Admission,
         on_output: Callable[[], None],
         on_grown: Callable[[], None],

@@ -15,10 +15,10 @@ from postroom.messaging.recount_requests import (
     InboxIndexPage,
     PlacesPage,
 )
-from postroom.messaging.requests import Peeked, Reaped
+from postroom.messaging.requests import Peeked, ReapedMessages
 from postroom.messaging.staging_requests import Staging
 from postroom.ranges.bulk_requests import AccountingPage, Columns
-from postroom.ranges.requests import Changes, Committed, Pairs, Value, Values
+from postroom.ranges.requests import Committed, CommittedChanges, Pairs, Value, Values
 
 _LEAST_BYTES: Final = 32
 
@@ -31,11 +31,11 @@ def _pairs(result: Pairs) -> int:
     return sum(8 + len(key) + len(value) for key, value in result.pairs)
 
 
-def _changes(result: Changes) -> int:
+def _changes(result: CommittedChanges) -> int:
     return sum(24 + len(each.key) + len(each.value or b"") for each in result.changes)
 
 
-def _messages(result: Reaped | Peeked) -> int:
+def _messages(result: ReapedMessages | Peeked) -> int:
     return sum(32 + len(stored) for _, stored in result.messages)
 
 
@@ -61,8 +61,8 @@ def _encoded(result: Any) -> int:
 _BYTES: Final[dict[type, Callable[[Any], int]]] = {
     Values: _values,
     Pairs: _pairs,
-    Changes: _changes,
-    Reaped: _messages,
+    CommittedChanges: _changes,
+    ReapedMessages: _messages,
     Peeked: _messages,
     Columns: _columns,
     ImagePage: _image,

@@ -16,11 +16,11 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final, Protocol
 
 from postroom import limits
+from postroom.protocol.decoding_budget import DecodingBudget
 from postroom.protocol.failures import Failure
 from postroom.protocol.frames import Ask
+from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
 from postroom.protocol.permitted import Numbered, Permitted
-from postroom.protocol.room import Room
-from postroom.protocol.stretches import ask_in_stretches, is_large
 from postroom.server.cluster.large_frames import LargeFrames
 
 SIGN_OF_LIFE_SECONDS: Final = 0.25
@@ -72,7 +72,7 @@ class FrameIntake:
         self._requests: deque[Numbered] = deque()
         self._going_on: Generator[list[Numbered], None, None] | None = None
         self._withdrawn: frozenset[int] = frozenset()
-        self._room = Room(receiver.reserve)
+        self._room = DecodingBudget(receiver.reserve)
         self._held = 0
         self._told_at = 0.0
 

@@ -38,7 +38,7 @@ from postroom.protocol.streams import (
     Accepted,
     Incoming,
     Opening,
-    Refusal,
+    StreamRefusal,
     framed,
     read_opening,
     reply_bytes,
@@ -299,7 +299,7 @@ class ServedStream(asyncio.Protocol):
             who = f"node {conversation.sender}"
         self._server.nodes.closed(who, caller, refused)
         self.say_goodbye(
-            reply_bytes(Refusal(refused.code, str(refused)), first=conversation is None)
+            reply_bytes(StreamRefusal(refused.code, str(refused)), first=conversation is None)
         )
 
     def say_goodbye(self, last_words: bytes) -> None:

@@ -25,7 +25,7 @@ holds something. A client that lives then says something every second, also whil
 busy (:mod:`postroom.client.remote.link`). Its waiting requests are withdrawn, and its protections
 released. The locks and claims of its transactions are released when it has been silent for five
 seconds, whether the stream has ended or not. A client that was only cut off, and comes back in
-time, keeps them (:mod:`.silence`). The id of a transaction tells its client.
+time, keeps them (:mod:`.client_timeouts`). The id of a transaction tells its client.
 
 A client's new stream ends its old one on this node before it is welcomed. No frame of the old one
 is evaluated after one of the new one (:mod:`postroom.client.remote.router` relies on that).
@@ -47,7 +47,6 @@ from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import (
     DECODED_BYTES_PER_STEP,
-    DESCRIPTION_STEPS,
     FRAME_AT_ONCE_BYTES,
     FRAME_BYTES_PER_STEP,
     FRAME_STEPS,
@@ -55,25 +54,18 @@ from postroom.limits import (
     REQUEST_STEPS,
     WELCOME_STEPS,
 )
-from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
 from postroom.protocol.identities import client_of
-from postroom.protocol.requests import DescribeNode
 from postroom.protocol.weights import weight_of
-from postroom.ranges.requests import (
-    CommitTransaction,
-    GetForUpdate,
-    Lock,
-    Protect,
-    ReleaseLocks,
-    Unprotect,
-)
+from postroom.ranges.contract import Request
+from postroom.ranges.nodes import DescribeNode
+from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
-from postroom.server.cluster.asked import Asked, Protecting, TakenBack
+from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import FrameIntake
 from postroom.server.cluster.session_failures import (
@@ -97,9 +89,6 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
-_OF_TRANSACTIONS: Final = frozenset(
-    {CommitTransaction, GetForUpdate, Lock, ReapQueue, ReleaseLocks}
-)
 
 
 class Session:
@@ -134,7 +123,7 @@ class Session:
         self._node = sessions.node
         self._submit = sessions.node.submit
         self._admission = sessions.admission
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, ClientCall] = {}
         self._answers = AnswerQueue(
             sessions.node, sessions.admission, on_output, lambda: sessions.check_unread(self)
         )
@@ -375,12 +364,13 @@ class Session:
         self._admission.bytes -= size
         self._own_bytes -= size
 
-    def _may_claim(self, request: ClaimQueue) -> bool:
-        """Return whether consumer and transaction are this client's own."""
-        if not self._is_own(request.consumer):
-            return False
-        transaction_id = request.transaction_id
-        return transaction_id is None or self._is_own(transaction_id)
+    def _may_send(self, request: Request) -> bool:
+        """Return whether the transactions and consumers that it names are this client's own."""
+        for name in request.own_ids:
+            own_id = getattr(request, name)
+            if own_id is not None and not self._is_own(own_id):
+                return False
+        return True
 
     def take_on(self, number: int, request: Any, size: int) -> None:
         """Take a request, which has its turn."""
@@ -396,19 +386,17 @@ class Session:
         no = self._refusal or overload(admission, self.principal, len(asked), self._own_bytes, size)
         if kind not in self._allowed:
             no = request.failure  # a ``NotDecoded``
-        if no is None and kind in _OF_TRANSACTIONS:
-            if not self._is_own(request.transaction_id):
+        if no is None and kind.own_ids:
+            if not self._may_send(request):
                 no = NOT_YOURS
             elif kind is CommitTransaction and request.began > self._node.clock.last():
                 no = CLOCK_IS_AHEAD
-        elif no is None and kind is ClaimQueue and not self._may_claim(request):
-            no = NOT_YOURS
         if no is not None:
             self._fail(number, no)
         elif kind in _UNLIKE_OTHERS:
             self._on_special(number, request, size)
         else:
-            call = Asked(self, number, request, size)
+            call = ClientCall(self, number, request, size)
             asked[number] = call
             admission.requests += 1
             admission.bytes += size
@@ -418,7 +406,7 @@ class Session:
 
     def _on_special(self, number: int, request: Any, size: int) -> None:
         if type(request) is DescribeNode:
-            self._node.replicas.charge(DESCRIPTION_STEPS)
+            self._node.replicas.charge(request.steps)
             self._say((number, self._node.describe()), 1024)
             return
         if type(request) is Protect and self._protected.count >= (
@@ -432,7 +420,7 @@ class Session:
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))
             return
-        kind: type[Asked] = Asked
+        kind: type[ClientCall] = ClientCall
         if type(request) in {Protect, Unprotect}:
             kind = Protecting
             self._protected.asks(request)
@@ -454,7 +442,7 @@ class Session:
                 self._left(call)
                 self._fail(number, IS_WITHDRAWN)
 
-    def _left(self, call: Asked) -> None:
+    def _left(self, call: ClientCall) -> None:
         size, admission = call.size, self._admission
         admission.requests -= 1
         admission.bytes -= size
@@ -465,7 +453,7 @@ class Session:
 
     # --- output
 
-    def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
+    def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
         """Send the node's answer to the client, unless the request was withdrawn."""
         number = call.number
         if self._asked.get(number) is not call:

@@ -19,7 +19,7 @@ from postroom.protocol.frames import PROTOCOL_VERSION
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import NotLeaseholder
 from postroom.server.cluster.admission import Admission
-from postroom.server.cluster.session_node import Node
+from postroom.server.cluster.session_node import SessionNode
 
 IS_WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
 NOT_YOURS: Final = failure_from(Invalid(
@@ -75,7 +75,7 @@ def too_many_protections(count: int) -> Failure:
     ))  # fmt: skip
 
 
-def failure_of(node: Node, error: BaseException, peer: str) -> Failure:
+def failure_of(node: SessionNode, error: BaseException, peer: str) -> Failure:
     """Return the failure of a request that the node has answered with an error.
 
     Args:
@@ -92,7 +92,7 @@ def failure_of(node: Node, error: BaseException, peer: str) -> Failure:
     return failure_from(error)
 
 
-def _whereabouts(node: Node, leader: NodeId | None) -> tuple[int, str] | None:
+def _whereabouts(node: SessionNode, leader: NodeId | None) -> tuple[int, str] | None:
     nodes = node.nodes
     known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
     return None if known is None else (known.node_id, known.address)

@@ -15,7 +15,7 @@ from postroom.ranges.nodes import Nodes, NodeStatus
 from postroom.server.replicas import Replicas
 
 
-class Node(Protocol):
+class SessionNode(Protocol):
     """The parts of their node that sessions use."""
 
     failed: Error | None
@@ -47,7 +47,7 @@ class Node(Protocol):
         """Return the node's description of itself."""
 
 
-def welcome_of(node: Node, requests_max: int) -> bytes:
+def welcome_of(node: SessionNode, requests_max: int) -> bytes:
     """Return the frame that names the leader and the nodes.
 
     Args:

@@ -14,10 +14,10 @@ from postroom.log_once import LogOnce
 from postroom.ranges.admission import Rounds
 from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.admission import Admission, Limits
+from postroom.server.cluster.client_timeouts import ClientTimeouts
 from postroom.server.cluster.large_frames import LargeFrames
 from postroom.server.cluster.session import Session
-from postroom.server.cluster.session_node import Node
-from postroom.server.cluster.silence import Silence
+from postroom.server.cluster.session_node import SessionNode
 
 _log = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ class Sessions:
         large_frames: the large frames that are being decoded.
     """
 
-    def __init__(self, node: Node, limits: Limits | None = None) -> None:
+    def __init__(self, node: SessionNode, limits: Limits | None = None) -> None:
         self.node = node
         self.admission = Admission(limits or Limits())
         self.said = LogOnce()
         self.large_frames = LargeFrames()
         self._open: dict[bytes, Session] = {}
-        self._silence = Silence(node, self._open.values)
+        self._timeouts = ClientTimeouts(node, self._open.values)
         self._with_backlog: Rounds[Session] = Rounds()
         node.replicas.on_room(self._work_off)
 
@@ -169,7 +169,7 @@ class Sessions:
             ))  # fmt: skip
             return False
         self._open[session.client] = session
-        self._silence.opened(session.client)
+        self._timeouts.opened(session.client)
         self.admission.opened(session.principal)
         return True
 
@@ -178,7 +178,7 @@ class Sessions:
         self._with_backlog.discard(session.principal, session)
         if self._open.get(session.client) is session:
             del self._open[session.client]
-            self._silence.closed(session)
+            self._timeouts.closed(session)
             self.admission.closed(session.principal)
 
     def tell_nodes(self) -> None:

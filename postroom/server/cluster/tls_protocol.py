@@ -14,12 +14,14 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Any, Final
 
-from postroom.protocol.streams import DENIED, Refusal, reply_bytes
+from postroom.protocol.streams import DENIED, StreamRefusal, reply_bytes
 
 READ_BYTES: Final = 256 * 1024
 _HANDSHAKE_RECORD: Final = 22
 """The first byte of each connection with TLS (RFC 8446, 5.1)."""
-_ASKS_FOR_TLS: Final = reply_bytes(Refusal(DENIED, "this node asks for TLS; nothing was done"))
+_ASKS_FOR_TLS: Final = reply_bytes(
+    StreamRefusal(DENIED, "this node asks for TLS; nothing was done")
+)
 
 
 class SharedBuffer:

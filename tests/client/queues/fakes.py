@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from postroom.client.sender import TransactionIds
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import QueueMessage as StoredMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import Committed, CommitTransaction
 
 T = TypeVar("T")
@@ -85,4 +85,4 @@ def stored(name: str = "m", *, payload: bytes = b"", seconds: float = 30.0, **mo
         "epoch": 0, "leased_until": NOW + from_seconds(seconds), "last_error": "",
         "state": "leased", "lasts": round(seconds * 1000),
     }  # fmt: skip
-    return StoredMessage(**{**facts, **more})
+    return StoredQueueMessage(**{**facts, **more})

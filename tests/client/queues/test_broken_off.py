@@ -14,7 +14,7 @@ from postroom.messaging.queues.requests import (
     Claimed,
     QueueDefinition,
     QueueSettings,
-    Reject,
+    RejectMessages,
 )
 from tests.client.queues.fakes import FakeSender, stored
 
@@ -31,7 +31,7 @@ def queue(*answers: Any) -> tuple[Queue, FakeSender]:
 def given_back(sender: FakeSender) -> list[bytes]:
     """The messages that the last commit gives back."""
     (write,) = sender.asked[-1]
-    assert type(write) is Reject
+    assert type(write) is RejectMessages
     assert (write.uncounted, write.delay) == (True, 0.0)
     return [each.id for each in write.attempts]
 

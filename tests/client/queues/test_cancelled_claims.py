@@ -10,7 +10,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.client.remote.calls import RemoteCall
-from postroom.messaging.queues.requests import ClaimQueue, Enqueue, Selection
+from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, EnqueueInQueue
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
@@ -66,11 +66,11 @@ def test_while_the_answer_is_on_its_way() -> None:
     driver = store.driver
     assert isinstance(driver, RemoteDriver)
     q = store.db.create_queue("q", ack_wait=600)
-    asked = _Asked(ClaimQueue("q", driver.next_id(), 1, Selection(), wait=True))
+    asked = _Asked(ClaimQueue("q", driver.next_id(), 1, ClaimSelection(), wait=True))
     driver.router.submit(asked)
     driver.settle()
     driver.cut = True
-    write = Enqueue("q", b"k", "", b"i", b"")
+    write = EnqueueInQueue("q", b"k", "", b"i", b"")
     store.node.submit(_Posted(
         CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
     ))  # fmt: skip
@@ -110,7 +110,7 @@ def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> Remote
     driver.router.submit(asked)
     driver.settle()
     driver.cut = True
-    write = Enqueue("q", b"k", "", b"i", b"")
+    write = EnqueueInQueue("q", b"k", "", b"i", b"")
     store.node.submit(_Posted(
         CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
     ))  # fmt: skip
@@ -136,7 +136,7 @@ def _cut(driver: RemoteDriver) -> None:
 def test_an_answer_that_is_lost_is_given_again(restarts: bool) -> None:
     store = Store(remote=True)
     q = store.db.create_queue("q", ack_wait=600)
-    asked = _Waits(ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True))
+    asked = _Waits(ClaimQueue("q", store.driver.next_id(), 1, ClaimSelection(), wait=True))
     driver = _lost(store, asked)
     if restarts:
         driver.cut = False
@@ -155,7 +155,7 @@ def test_an_answer_that_is_lost_and_not_wanted_is_given_back(again: bool) -> Non
     """Also if the stream breaks another time while it is asked what the claim holds."""
     store = Store(remote=True)
     q = store.db.create_queue("q", ack_wait=600)
-    asked = _Asked(ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True))
+    asked = _Asked(ClaimQueue("q", store.driver.next_id(), 1, ClaimSelection(), wait=True))
     driver = _lost(store, asked, cancelled=True)
     if again:
         _break(driver)
@@ -173,7 +173,7 @@ def test_an_answer_that_is_lost_is_given_back_by_who_does_not_wait_for_a_leader(
     store = Store(remote=True)
     q = store.db.create_queue("q", ack_wait=600)
     asked = _InVain(
-        ClaimQueue("q", store.driver.next_id(), 1, Selection(), wait=True),
+        ClaimQueue("q", store.driver.next_id(), 1, ClaimSelection(), wait=True),
         1.0 if ends == "out of time" else None,
     )
     driver = _lost(store, asked)

@@ -21,9 +21,9 @@ from postroom.messaging.queues.requests import (
     Claimed,
     ClaimQueue,
     CreateQueue,
-    Enqueue,
+    EnqueueInQueue,
     QueueSettings,
-    Reject,
+    RejectMessages,
     Reschedule,
     WhenDone,
 )
@@ -61,7 +61,7 @@ def test_all_arguments_of_enqueue(sender: FakeSender, db: blocking.Database) -> 
         assert handle.inserted is None
     put, enqueue = sender.asked[0]
     assert type(put) is Put
-    assert enqueue == Enqueue(
+    assert enqueue == EnqueueInQueue(
         "q", b"user/1", "mail", b"i", b"\x81\xa1a\x01", {"h": 1}, -3, due.after(60_000), "g"
     )
     assert handle.inserted is True
@@ -112,7 +112,7 @@ def test_a_message_names_its_attempt_and_an_id_the_message(
     by_id, other = Attempt(b"", "", b"i", by_id=True), Attempt(b"", "", b"\xff", by_id=True)
     assert sender.asked[0] == [
         Acknowledge("q", [attempt]),
-        Reject("q", [also, by_id, other], 5.0, False, "because"),
+        RejectMessages("q", [also, by_id, other], 5.0, False, "because"),
         CancelMessages("q", [Attempt(b"", "k", b"i", by_id=True, of_kind=True)]),
         Reschedule("q", [by_id], 0, 0),
     ]
@@ -143,7 +143,7 @@ def test_when_done(sender: FakeSender, db: blocking.Database) -> None:
         tx.when_done("q", "g", postroom.Enqueue("q", 1, kind="sum", id="all"))
         tx.when_done("q", "g", {"queue": "q", "payload": 1, "kind": "sum", "id": "all"})
     asked, again = sender.asked[0]
-    assert asked == again == WhenDone("q", "g", Enqueue("q", b"all", "sum", b"all", b"\x01"))
+    assert asked == again == WhenDone("q", "g", EnqueueInQueue("q", b"all", "sum", b"all", b"\x01"))
 
 
 def test_the_commit_acknowledges_what_was_claimed_and_not_settled(
@@ -157,7 +157,7 @@ def test_the_commit_acknowledges_what_was_claimed_and_not_settled(
     claim, writes = sender.asked[0], sender.asked[1]
     assert type(claim) is ClaimQueue
     assert claim.transaction_id == tx.id
-    assert [type(each) for each in writes] == [Reject, CancelMessages, Acknowledge]
+    assert [type(each) for each in writes] == [RejectMessages, CancelMessages, Acknowledge]
     assert writes[2].attempts == [a.attempt()]
     with pytest.raises(postroom.Invalid, match="in a transaction"):
         c.acknowledge()

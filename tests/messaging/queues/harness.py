@@ -24,16 +24,16 @@ from postroom.messaging.queues.requests import (
     CancelMessages,
     Claimed,
     ClaimQueue,
+    ClaimSelection,
     CreateQueue,
     DropQueue,
-    Enqueue,
+    EnqueueInQueue,
     Extend,
-    QueueMessage,
     QueueSettings,
-    Reject,
+    RejectMessages,
     ReplayMessages,
     Reschedule,
-    Selection,
+    StoredQueueMessage,
     UpdateQueue,
     WhenDone,
 )
@@ -41,7 +41,7 @@ from postroom.ranges.requests import Committed, CommitTransaction
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 
-ANY: Final = Selection()
+ANY: Final = ClaimSelection()
 Q: Final = "emails"
 
 
@@ -107,7 +107,7 @@ class Queues:
 
     # --- messages
 
-    def message(self, payload: bytes = b"", name: str = Q, **options: Any) -> Enqueue:
+    def message(self, payload: bytes = b"", name: str = Q, **options: Any) -> EnqueueInQueue:
         id_ = options.pop("id", None)
         seconds = options.pop("after", 0)
         if seconds:
@@ -116,7 +116,7 @@ class Queues:
         id_ = id_ or b"made up %d" % next(self._numbers)
         key = options.pop("key", id_)
         kind = options.pop("kind", "")
-        return Enqueue(name, key, kind, id_, payload, is_unique=is_unique, **options)
+        return EnqueueInQueue(name, key, kind, id_, payload, is_unique=is_unique, **options)
 
     def enqueue(self, *payloads: bytes, name: str = Q, **options: Any) -> list[Any]:
         return self.commit(*(self.message(payload, name, **options) for payload in payloads))
@@ -127,23 +127,23 @@ class Queues:
         selection = options.pop("selection", ANY)
         return ClaimQueue(name, consumer, messages_max, selection, **options)
 
-    def claim(self, messages_max: int = 1, **options: Any) -> list[QueueMessage]:
+    def claim(self, messages_max: int = 1, **options: Any) -> list[StoredQueueMessage]:
         claimed: Claimed = self.send(self.claim_request(messages_max, **options))
         return claimed.messages
 
     def payloads(self, messages_max: int = 100, **options: Any) -> list[bytes]:
         return [each.payload for each in self.claim(messages_max, **options)]
 
-    def acknowledge(self, *messages: QueueMessage, name: str = Q) -> Any:
+    def acknowledge(self, *messages: StoredQueueMessage, name: str = Q) -> Any:
         return self.commit(Acknowledge(name, [attempt(each) for each in messages]))[0]
 
     def acknowledge_id(self, *ids: bytes, kind: str = "") -> Any:
         return self.commit(Acknowledge(Q, [by_id(id_, kind) for id_ in ids]))[0]
 
-    def reject(self, *messages: QueueMessage, **options: Any) -> Any:
-        return self.commit(Reject(Q, [attempt(each) for each in messages], **options))[0]
+    def reject(self, *messages: StoredQueueMessage, **options: Any) -> Any:
+        return self.commit(RejectMessages(Q, [attempt(each) for each in messages], **options))[0]
 
-    def extend(self, message: QueueMessage, seconds: float) -> Any:
+    def extend(self, message: StoredQueueMessage, seconds: float) -> Any:
         return self.commit(Extend(Q, [attempt(message)], seconds))[0]
 
     def reschedule(self, *ids: bytes, **options: Any) -> Any:
@@ -155,18 +155,18 @@ class Queues:
     def replay(self, *ids: bytes) -> Any:
         return self.commit(ReplayMessages(Q, [by_id(id_) for id_ in ids]))[0]
 
-    def when_done(self, group: str, message: Enqueue) -> None:
+    def when_done(self, group: str, message: EnqueueInQueue) -> None:
         self.commit(WhenDone(Q, group, message))
 
     # --- looking
 
-    def get(self, id_: bytes, name: str = Q, kind: str | None = None) -> list[QueueMessage]:
-        found: list[QueueMessage] = self.send(ReadQueueMessage(name, id_, kind))
+    def get(self, id_: bytes, name: str = Q, kind: str | None = None) -> list[StoredQueueMessage]:
+        found: list[StoredQueueMessage] = self.send(ReadQueueMessage(name, id_, kind))
         return found
 
-    def list(self, state: str = "", name: str = Q, **options: Any) -> list[QueueMessage]:
+    def list(self, state: str = "", name: str = Q, **options: Any) -> list[StoredQueueMessage]:
         """All pages."""
-        messages: list[QueueMessage] = []
+        messages: list[StoredQueueMessage] = []
         after = b""
         while True:
             page = self.send(ListQueueMessages(name, state, after, **options))
@@ -226,7 +226,7 @@ def is_of_a_queue(key: bytes) -> bool:
     return key[end : end + 1] in {keys.QUEUE_BODY, keys.QUEUE_STATE, keys.QUEUE_POINTER}
 
 
-def attempt(message: QueueMessage) -> Attempt:
+def attempt(message: StoredQueueMessage) -> Attempt:
     """That by which a message was claimed."""
     return Attempt(message.key, message.kind, message.id, message.epoch)
 

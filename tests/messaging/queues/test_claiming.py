@@ -8,7 +8,7 @@ from postroom.errors import Invalid
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import attempt_of
-from postroom.messaging.queues.requests import Selection
+from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.headers import unpacked
 from tests.messaging.queues.harness import Queues
 
@@ -107,13 +107,15 @@ def test_who_gives_up_waiting_gets_nothing_and_nothing_is_lost(queues: Queues) -
 def test_a_consumer_sees_only_the_kinds_it_asked_for(queues: Queues) -> None:
     for kind in ("a", "b", "c"):
         queues.enqueue(b"1" + kind.encode(), b"2" + kind.encode(), kind=kind)
-    assert queues.payloads(selection=Selection(kinds=("b",))) == [b"1b", b"2b"]
-    waiting = queues.start(queues.claim_request(9, wait=True, selection=Selection(kinds=("b",))))
+    assert queues.payloads(selection=ClaimSelection(kinds=("b",))) == [b"1b", b"2b"]
+    waiting = queues.start(
+        queues.claim_request(9, wait=True, selection=ClaimSelection(kinds=("b",)))
+    )
     queues.enqueue(b"3a", kind="a")
     assert not waiting.done
     queues.enqueue(b"3b", kind="b")
     assert [message.payload for message in waiting.result().messages] == [b"3b"]
-    assert queues.payloads(selection=Selection(kinds=("a", "c"))) == [
+    assert queues.payloads(selection=ClaimSelection(kinds=("a", "c"))) == [
         b"1a", b"2a", b"1c", b"2c", b"3a",
     ]  # fmt: skip
 
@@ -121,16 +123,16 @@ def test_a_consumer_sees_only_the_kinds_it_asked_for(queues: Queues) -> None:
 def test_a_consumer_sees_only_its_keys(queues: Queues) -> None:
     for key in (b"a", b"b", b"c"):
         queues.enqueue(key, key=key)
-    assert queues.payloads(selection=Selection(b"b", b"c")) == [b"b"]
-    assert queues.payloads(selection=Selection(b"c")) == [b"c"]
+    assert queues.payloads(selection=ClaimSelection(b"b", b"c")) == [b"b"]
+    assert queues.payloads(selection=ClaimSelection(b"c")) == [b"c"]
 
 
 def test_a_consumer_sees_only_what_has_its_headers(queues: Queues) -> None:
     for number in range(4):
         queues.enqueue(b"%d" % number, headers={"even": number % 2 == 0, "n": number})
     queues.enqueue(b"bare")
-    assert queues.payloads(selection=Selection(where={"even": True, "n": 2})) == [b"2"]
-    assert queues.payloads(selection=Selection(where={"even": False})) == [b"1", b"3"]
+    assert queues.payloads(selection=ClaimSelection(where={"even": True, "n": 2})) == [b"2"]
+    assert queues.payloads(selection=ClaimSelection(where={"even": False})) == [b"1", b"3"]
 
 
 def test_what_nobody_wants_is_not_in_the_way_of_what_is_wanted(queues: Queues) -> None:
@@ -138,8 +140,10 @@ def test_what_nobody_wants_is_not_in_the_way_of_what_is_wanted(queues: Queues) -
     for number in range(40):
         queues.enqueue(*[b"%d" % number] * 10, kind="unwanted")
     queues.enqueue(b"wanted", kind="wanted", headers={"x": 1})
-    assert queues.payloads(wait=True, selection=Selection(kinds=("wanted",))) == [b"wanted"]
-    waiting = queues.start(queues.claim_request(wait=True, selection=Selection(where={"x": 2})))
+    assert queues.payloads(wait=True, selection=ClaimSelection(kinds=("wanted",))) == [b"wanted"]
+    waiting = queues.start(
+        queues.claim_request(wait=True, selection=ClaimSelection(where={"x": 2}))
+    )
     queues.enqueue(b"later", headers={"x": 2})
     assert [message.payload for message in waiting.result().messages] == [b"later"]
 

@@ -17,10 +17,10 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import (
+    ClaimSelection,
     CreateQueue,
     DropQueue,
     QueueSettings,
-    Selection,
     SetSchedule,
     ToldQueue,
     WhenDone,
@@ -28,7 +28,7 @@ from postroom.messaging.queues.requests import (
 from tests.messaging.queues.harness import ANY, Q, Queues
 
 RANGE_ID = 1
-NONE = Selection(kinds=("none",))
+NONE = ClaimSelection(kinds=("none",))
 TORN = b"\x93\x01"
 """Three values, of which two are missing."""
 
@@ -145,7 +145,7 @@ def test_what_is_damaged_at_a_new_lease_is_set_aside_and_can_be_dropped(
     queues.check_that_others_go_on()
 
 
-MET_LATER: dict[str, tuple[Where, Selection, float]] = {
+MET_LATER: dict[str, tuple[Where, ClaimSelection, float]] = {
     "ready": (lambda manager: manager.layout.ready, NONE, 1),
     "scheduled": (lambda manager: manager.layout.scheduled, NONE, 40),
     "done": (lambda manager: manager.layout.done, NONE, 70),

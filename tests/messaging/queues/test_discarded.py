@@ -8,7 +8,7 @@ import pytest
 
 from postroom.messaging.queues import firing, range_queues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges import proposer
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Get, Put
@@ -162,14 +162,14 @@ def test_what_is_fired_by_the_proposal_that_replaces_all_that_is_stored_goes_bac
     queues.create(ack_wait=1000.0)
     waiting = queues.start(queues.claim_request(2, wait=True))
     replica = queues.store.node.replica
-    sound = replica.registry.writes[Enqueue]
+    sound = replica.registry.writes[EnqueueInQueue]
 
-    def enqueue(ctx: Evaluation, request: Enqueue) -> object:
+    def enqueue(ctx: Evaluation, request: EnqueueInQueue) -> object:
         if request.payload == b"2":
             ctx.after.append(replica.begin_anew)
         return sound(ctx, request)
 
-    monkeypatch.setitem(replica.registry.writes, Enqueue, enqueue)
+    monkeypatch.setitem(replica.registry.writes, EnqueueInQueue, enqueue)
     queues.enqueue(b"1", b"2")
     queues.pass_time(1)
     got = waiting.result().messages

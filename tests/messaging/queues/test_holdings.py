@@ -11,7 +11,12 @@ import pytest
 from postroom.errors import LeaseLost, StoreCorrupted
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.records import holdings
-from postroom.messaging.queues.requests import Acknowledge, Extend, QueueMessage, Reject
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    Extend,
+    RejectMessages,
+    StoredQueueMessage,
+)
 from tests.messaging.queues.harness import Q, Queues, attempt, by_id
 
 PAYLOADS = [b"%d" % number for number in range(6)]
@@ -57,7 +62,7 @@ def at_once(queues: Queues, *writes: Any) -> list[Any]:
     return driver.run(all_of_them())
 
 
-def acknowledging(*messages: QueueMessage) -> Acknowledge:
+def acknowledging(*messages: StoredQueueMessage) -> Acknowledge:
     return Acknowledge(Q, [attempt(each) for each in messages])
 
 
@@ -104,7 +109,7 @@ def test_what_another_transaction_of_the_proposal_has_ended_is_lost(queues: Queu
     assert queues.counts()["acknowledged"] == 2
 
 
-WAYS: list[tuple[str, Callable[[Queues, QueueMessage], Any], str]] = [
+WAYS: list[tuple[str, Callable[[Queues, StoredQueueMessage], Any], str]] = [
     ("rejected", lambda q, each: q.reject(each), "scheduled"),
     ("given back", lambda q, each: q.reject(each, uncounted=True), "ready"),
     ("at once", lambda q, each: q.reject(each, delay=0.0), "ready"),
@@ -116,7 +121,7 @@ WAYS: list[tuple[str, Callable[[Queues, QueueMessage], Any], str]] = [
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0])
 def test_one_leaves_and_the_others_are_held(
-    queues: Queues, way: tuple[str, Callable[[Queues, QueueMessage], Any], str]
+    queues: Queues, way: tuple[str, Callable[[Queues, StoredQueueMessage], Any], str]
 ) -> None:
     _, leave, counter = way
     messages = queues.claim(3)
@@ -150,7 +155,7 @@ def test_one_that_is_extended_and_ended_in_one_proposal_is_over(queues: Queues) 
     extend = Extend(Q, [attempt(second)], 100.0)
     at_once(queues, extend, acknowledging(second), extend)
     assert held(queues) == [first.payload]
-    at_once(queues, Reject(Q, [attempt(first)], dead=True))
+    at_once(queues, RejectMessages(Q, [attempt(first)], dead=True))
     assert not leased(queues)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.messaging.queues.requests import QueueMessage, Selection
+from postroom.messaging.queues.requests import ClaimSelection, StoredQueueMessage
 from tests.messaging.queues.harness import Queues
 
 
@@ -105,9 +105,9 @@ def test_order_is_kept_over_kinds_and_the_next_leaseholder() -> None:
     queues.create(order="group", ack_wait=1000.0)
     queues.enqueue(b"1", group="a", kind="x")
     queues.enqueue(b"2", group="a", kind="y")
-    only_y = Selection(kinds=("y",))
+    only_y = ClaimSelection(kinds=("y",))
     assert queues.claim(9, wait=False, selection=only_y) == []
-    (head,) = queues.claim(9, wait=False, selection=Selection(kinds=("x",)))
+    (head,) = queues.claim(9, wait=False, selection=ClaimSelection(kinds=("x",)))
     queues.store.restart()
     assert queues.claim(9, wait=False, selection=only_y) == []
     queues.acknowledge(head)
@@ -179,9 +179,9 @@ def test_of_a_group_no_more_are_leased_than_allowed(queues: Queues) -> None:
 # --- rates
 
 
-def rates(queues: Queues, seconds: float) -> list[QueueMessage]:
+def rates(queues: Queues, seconds: float) -> list[StoredQueueMessage]:
     """What is fired in a time, to a consumer that is always there."""
-    found: list[QueueMessage] = []
+    found: list[StoredQueueMessage] = []
     end = queues.store.clock.seconds + seconds
     waiting = queues.start(queues.claim_request(100, wait=True))
     while queues.store.clock.seconds < end:

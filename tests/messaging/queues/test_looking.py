@@ -7,7 +7,7 @@ import pytest
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.requests import Selection
+from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.requests import Put
 from tests.messaging.queues.harness import Queues
 
@@ -22,7 +22,7 @@ def test_a_claim_ends_though_more_is_held_up_than_one_look_takes_in(
     for _ in range(10):
         queues.enqueue(b"x", kind="a", group="g")
     held = queues.claim()
-    only_a = Selection(kinds=("a",))
+    only_a = ClaimSelection(kinds=("a",))
     assert queues.claim(selection=only_a) == []
     queues.enqueue(b"y", kind="a", group="z")
     assert queues.payloads(selection=only_a) == [b"y"]
@@ -39,7 +39,7 @@ def test_a_claim_is_given_what_it_takes_though_one_look_does_not_come_so_far(
     queues.create(cache_size=1, max_concurrency=3)
     queues.enqueue(*[b"x"] * 9)
     queues.enqueue(b"y", kind="a")
-    assert queues.payloads(selection=Selection(kinds=("a",))) == [b"y"]
+    assert queues.payloads(selection=ClaimSelection(kinds=("a",))) == [b"y"]
 
 
 @pytest.mark.parametrize("order", ["none", "group"])
@@ -65,7 +65,7 @@ def test_a_message_that_was_missed_is_looked_at_again_though_one_behind_it_has_m
     monkeypatch.setattr(firing, "READ_AT_ONCE", 2)
     queues = Queues()
     queues.create(order="group", cache_size=1, ack_wait=1000.0)
-    only_b = Selection(kinds=("b",))
+    only_b = ClaimSelection(kinds=("b",))
     queues.enqueue(b"first", kind="b", id=b"1", group="h")
     queues.enqueue(b"second", kind="b", id=b"2", group="h")
     queues.enqueue(b"other", kind="a", group="a")
@@ -98,7 +98,7 @@ def test_a_claim_is_given_a_message_behind_groups_of_which_nothing_is_left(
 def test_what_was_missed_comes_before_what_lies_behind_it_in_its_group() -> None:
     queues = Queues()
     queues.create(cache_size=1, group_max_concurrency=1)
-    only_a = Selection(kinds=("a",))
+    only_a = ClaimSelection(kinds=("a",))
     queues.enqueue(b"held", kind="a", group="h")
     held = queues.claim()
     queues.enqueue(b"other", kind="b", group="a")
@@ -112,7 +112,7 @@ def test_what_was_missed_comes_before_what_lies_behind_it_in_its_group() -> None
 def test_a_claim_is_given_what_it_takes_though_the_queue_keeps_less_in_memory_than_before() -> None:
     queues = Queues()
     queues.create(cache_size=2)
-    wanted = Selection(where={"x": 1})
+    wanted = ClaimSelection(where={"x": 1})
     queues.enqueue(b"1", b"2", b"3", b"4")
     assert queues.payloads(selection=wanted) == [], "all that is stored was looked through"
     queues.update(cache_size=100)

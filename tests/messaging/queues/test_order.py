@@ -8,7 +8,7 @@ import pytest
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging import due as times
-from postroom.messaging.queues.requests import Reject, Selection
+from postroom.messaging.queues.requests import ClaimSelection, RejectMessages
 from tests.messaging.queues.harness import Q, Queues, by_id
 
 
@@ -52,7 +52,7 @@ def test_a_replayed_message_goes_at_once(queues: Queues) -> None:
     queues.enqueue(b"head", id=b"h", group="g")
     queues.reject(*queues.claim(), delay=0.0)
     queues.reschedule(b"h", due=later(queues, 3600))
-    queues.commit(Reject(Q, [by_id(b"h")], dead=True))
+    queues.commit(RejectMessages(Q, [by_id(b"h")], dead=True))
     queues.replay(b"h")
     assert queues.payloads() == [b"head"]
 
@@ -180,8 +180,8 @@ def test_a_consumer_of_some_kinds_sees_past_others_that_are_in_no_group(queues: 
     queues.enqueue(b"a", kind="a")
     queues.enqueue(b"b", kind="b")
     queues.enqueue(b"c", kind="c", headers={"x": 1})
-    assert queues.payloads(selection=Selection(kinds=("b",))) == [b"b"]
-    assert queues.payloads(selection=Selection(where={"x": 1})) == [b"c"]
+    assert queues.payloads(selection=ClaimSelection(kinds=("b",))) == [b"b"]
+    assert queues.payloads(selection=ClaimSelection(where={"x": 1})) == [b"c"]
     assert queues.payloads() == [b"a"]
 
 
@@ -198,7 +198,7 @@ def test_messages_without_a_group_are_found_behind_a_full_cache_of_an_ordered_qu
     queues.create(order="group", cache_size=2)
     for number in range(10):
         queues.enqueue(b"%d" % number, kind="a" if number < 9 else "b")
-    assert queues.payloads(1, selection=Selection(kinds=("b",))) == [b"9"]
+    assert queues.payloads(1, selection=ClaimSelection(kinds=("b",))) == [b"9"]
     got: list[bytes] = []
     while len(got) < 9:
         found = queues.payloads(9)

@@ -16,7 +16,7 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.messaging.queues import counters, groups, periodic, records
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
-from postroom.messaging.queues.requests import QueueDefinition, Selection
+from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
 from tests.messaging.queues.harness import ANY, Q
 from tests.messaging.queues.test_damage import Damaged, definition_key
 
@@ -24,8 +24,8 @@ replace = msgspec.structs.replace
 encode = records.encode
 OTHER_SEQ: Final = bytes(11) + b"\x01"
 LARGE: Final = bytes(PAYLOAD_KEPT_BYTES + 1)
-X, Y = Selection(kinds=("x",)), Selection(kinds=("y",))
-NONE = Selection(kinds=("none",))
+X, Y = ClaimSelection(kinds=("x",)), ClaimSelection(kinds=("y",))
+NONE = ClaimSelection(kinds=("none",))
 Change = Callable[[Any], Any]
 _counted = msgspec.msgpack.Decoder(counters.Counted).decode
 _schedule = msgspec.msgpack.Decoder(periodic.Schedule).decode
@@ -91,7 +91,7 @@ def _counts(**more: int) -> Change:
 
 
 COUNTERS: Final[Where] = lambda layout: layout.counters  # noqa: E731 - one of a table
-SET_ASIDE: Final[dict[str, tuple[Where, Change, Change, Selection, float]]] = {
+SET_ASIDE: Final[dict[str, tuple[Where, Change, Change, ClaimSelection, float]]] = {
     "definition: of another queue": (
         lambda layout: definition_key(Q), _definition, _but(name="fourth"), NONE, 1,
     ),

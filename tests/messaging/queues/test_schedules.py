@@ -7,7 +7,7 @@ import pytest
 from postroom.errors import ConditionFailed, Invalid
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.records import AGEING_SECONDS
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.ranges.headers import unpacked
 from tests.messaging.queues.harness import Q, Queues
 
@@ -153,7 +153,7 @@ def test_a_duplicate_is_ignored_whatever_its_key_and_kinds_are_apart(queues: Que
 
 def test_an_id_that_is_said_to_be_made_up_and_is_not_is_refused(queues: Queues) -> None:
     queues.enqueue(b"1")
-    again = Enqueue(Q, b"made up 1", "", b"made up 1", b"2", is_unique=True)
+    again = EnqueueInQueue(Q, b"made up 1", "", b"made up 1", b"2", is_unique=True)
     with pytest.raises(Invalid, match="no made-up id"):
         queues.commit(again)
     assert queues.payloads() == [b"1"]

@@ -11,8 +11,8 @@ from postroom.kv.clock import from_seconds
 from postroom.limits import HEADERS_BYTES_MAX, LEASE_SECONDS_MAX
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.requests import (
-    Enqueue,
-    Selection,
+    ClaimSelection,
+    EnqueueInQueue,
     SetSchedule,
     UpdateQueue,
     WhenDone,
@@ -72,7 +72,7 @@ def test_a_follower_that_is_there_already_does_not_keep_its_group_from_ending(
 
 def test_a_follower_with_an_id_said_to_be_made_up_does_not_either(queues: Queues) -> None:
     queues.enqueue(b"1", group="g")
-    follower = Enqueue("next", b"k", "", b"same", b"follower", is_unique=True)
+    follower = EnqueueInQueue("next", b"k", "", b"same", b"follower", is_unique=True)
     queues.when_done("g", follower)
     queues.when_done("g", follower)
     assert queues.acknowledge(*queues.claim()) == 1
@@ -199,7 +199,9 @@ def test_what_a_transaction_holds_goes_back_under_the_next_leader(queues: Queues
 def test_headers_are_read_once_for_consumers_that_take_none_of_them(queues: Queues) -> None:
     queues.update(cache_size=1000)
     queues.enqueue(*(b"%d" % n for n in range(200)), headers={"a": 1})
-    running = queues.start(queues.claim_request(wait=True, selection=Selection(where={"a": 2})))
+    running = queues.start(
+        queues.claim_request(wait=True, selection=ClaimSelection(where={"a": 2}))
+    )
     queues.pass_time(1)
     manager = queues.manager()
     read = []

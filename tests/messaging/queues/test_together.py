@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from postroom.kv.clock import from_seconds
-from postroom.messaging.queues.requests import CancelMessages, Reject, Reschedule
+from postroom.messaging.queues.requests import CancelMessages, RejectMessages, Reschedule
 from tests.messaging.queues.harness import Q, Queues, by_id
 
 CASES: list[tuple[str, Callable[[Queues], Any], list[bytes]]] = [
     ("cancelled", lambda _: CancelMessages(Q, [by_id(b"m")]), [b"n"]),
-    ("buried", lambda _: Reject(Q, [by_id(b"m")], dead=True), [b"n"]),
+    ("buried", lambda _: RejectMessages(Q, [by_id(b"m")], dead=True), [b"n"]),
     ("later", lambda q: Reschedule(Q, [by_id(b"m")], q.now() + from_seconds(60)), [b"n"]),
     ("other payload", lambda q: q.message(b"new", id=b"m", group="g"), [b"n", b"new"]),
 ]

@@ -12,7 +12,7 @@ from postroom.messaging.queues import firing
 from postroom.messaging.queues.leases import Hold
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import QueueMessage
+from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.trouble import SET_ASIDE_SECONDS, SOUND_SECONDS
 from tests.messaging.queues.harness import Queues
@@ -29,7 +29,7 @@ class Broken(Queues):
         self.create("other")
         sound = firing.leased_message
 
-        def leased(ctx: Any, manager: Manager, entry: Entry, *when: int) -> QueueMessage:
+        def leased(ctx: Any, manager: Manager, entry: Entry, *when: int) -> StoredQueueMessage:
             if self.is_broken and manager.name == "emails":
                 raise StoreCorrupted("its body is gone")
             return sound(ctx, manager, entry, *when)

@@ -15,7 +15,7 @@ from postroom.messaging.queues import lanes, ready, turns
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.requests import Selection
+from postroom.messaging.queues.requests import ClaimSelection
 from tests.messaging.queues.harness import Queues
 
 COUNTED = {lanes.__file__, ready.__file__, turns.__file__}
@@ -68,7 +68,7 @@ class Filled:
 
 
 def wish(**selection: Any) -> Wish:
-    return Wish(Selection(**selection), lambda _: None)
+    return Wish(ClaimSelection(**selection), lambda _: None)
 
 
 def many_held(number: int) -> Callable[[], object]:
@@ -278,7 +278,7 @@ def test_who_takes_some_gets_all_of_them_though_limits_hold_them_up(settings: An
         queues.enqueue(b"unwanted", kind="u", group=f"a{number}", priority=-100)
     queues.enqueue(b"1", b"2", b"3", kind="w", group="z")
     got = []
-    wanted = Selection(kinds=("w",))
+    wanted = ClaimSelection(kinds=("w",))
     for _ in range(3):
         running = queues.start(queues.claim_request(9, wait=True, selection=wanted))
         queues.pass_time(5)
@@ -298,12 +298,12 @@ def test_who_looks_for_what_is_behind_a_head_does_not_hold_up_its_group(ends: st
         queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
     queues.enqueue(b"head", kind="h", group="z", id=b"head")
     queues.enqueue(b"behind", kind="w", group="z")
-    wanted = Selection(kinds=("w",))
+    wanted = ClaimSelection(kinds=("w",))
     waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
     queues.pass_time(5)
     assert not waiting.done
     if ends == "acknowledged":
-        heads = queues.claim(9, selection=Selection(kinds=("h",)))
+        heads = queues.claim(9, selection=ClaimSelection(kinds=("h",)))
         assert [each.payload for each in heads] == [b"head"]
         queues.acknowledge(*heads)
     else:
@@ -320,7 +320,7 @@ def test_who_looks_for_what_is_behind_a_head_leaves_the_head_to_others() -> None
         queues.enqueue(b"unwanted", kind="u", group=f"a{number}")
     queues.enqueue(b"head", kind="h", group="z")
     queues.enqueue(b"behind", kind="w", group="z")
-    wanted = Selection(kinds=("w",))
+    wanted = ClaimSelection(kinds=("w",))
     waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
     queues.pass_time(5)
     got = []
@@ -338,7 +338,7 @@ def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_cancelled() -> 
     queues.create(order="group", poller_interval=10_000.0)
     queues.enqueue(b"head", kind="h", group="z", id=b"head")
     queues.enqueue(b"behind", kind="w", group="z")
-    wanted = Selection(kinds=("w",))
+    wanted = ClaimSelection(kinds=("w",))
     waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
     queues.pass_time(5)
     queues.cancel(b"head")
@@ -353,10 +353,10 @@ def test_who_waits_for_a_kind_gets_it_once_the_head_before_it_is_done(kinds: Any
     queues.create(order="group", poller_interval=10_000.0)
     queues.enqueue(b"head", kind="h", group="z")
     queues.enqueue(b"behind", kind="w", group="z")
-    wanted = Selection(kinds=("w",))
+    wanted = ClaimSelection(kinds=("w",))
     waiting = queues.start(queues.claim_request(9, wait=True, selection=wanted))
     queues.pass_time(5)
-    (head,) = queues.claim(selection=Selection(kinds=kinds))
+    (head,) = queues.claim(selection=ClaimSelection(kinds=kinds))
     queues.pass_time(5)
     assert not waiting.done
     queues.acknowledge(head)

@@ -21,7 +21,7 @@ from postroom.messaging.queues import records
 from postroom.messaging.queues.counters import Counted
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.requests import Mail
+from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import findings, running
 from postroom.pipeline.jobs.audit.findings import Difference
@@ -145,12 +145,14 @@ def _damage_range(beneath: Damage, expected: Expected) -> None:
 
 def _damage_inboxes(beneath: Damage, expected: Expected) -> None:
     beneath.put(keys.mail_key(b"missing"), None)
-    beneath.put(keys.mail_key(b"too many"), Mail(2, b"\x01" * 20))
-    beneath.put(keys.mail_key(b"of nothing"), Mail(0, b""))
+    beneath.put(keys.mail_key(b"too many"), InboxIndexEntry(2, b"\x01" * 20))
+    beneath.put(keys.mail_key(b"of nothing"), InboxIndexEntry(0, b""))
     first, second, _ = (key[-20:] for key, _ in beneath.span(keys.inbox_prefix(b"first")))
-    beneath.put(keys.mail_key(b"first"), Mail(3, second))
-    held = msgspec.msgpack.decode(beneath.storage.get(keys.mail_key(b"inbox/0")) or b"", type=Mail)
-    beneath.put(keys.mail_key(b"inbox/0"), Mail(held.messages, held.oldest))
+    beneath.put(keys.mail_key(b"first"), InboxIndexEntry(3, second))
+    held = msgspec.msgpack.decode(
+        beneath.storage.get(keys.mail_key(b"inbox/0")) or b"", type=InboxIndexEntry
+    )
+    beneath.put(keys.mail_key(b"inbox/0"), InboxIndexEntry(held.messages, held.oldest))
     beneath.put(keys.hold_span(b"first").lower + second, b"x")
     expected |= {
         ("inbox_index.messages", "", b"missing", "", 0, 3),
@@ -212,7 +214,7 @@ def test_many_differences_are_counted_and_few_are_told(spark: Any, tmp_path: Pat
         pass
     with damage(tmp_path / "shop") as beneath:
         for number in range(25):
-            beneath.put(keys.mail_key(b"k%02d" % number), Mail(1, b"\x01" * 20))
+            beneath.put(keys.mail_key(b"k%02d" % number), InboxIndexEntry(1, b"\x01" * 20))
     steps: list[tuple[str, int, int | None]] = []
     result = audit(
         spark, {"path": str(tmp_path / "shop")}, progress=lambda *step: steps.append(step)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
 from postroom.messaging import due
-from postroom.messaging.queues.requests import Enqueue
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.messaging.staging_records import rows as decoder
 from postroom.pipeline.sinks import options as of_sinks
@@ -77,11 +77,11 @@ def test_messages() -> None:
 def test_queue_messages() -> None:
     row = {"queue": None, "kind": "k", "id": "x", "value": b"1", "priority": 3, "group": "g"}
     assert made([row, {**row, "id": None, "queue": "other"}], mode="queue", queue="q") == [
-        Enqueue("q", b"x", "k", b"x", b"1", None, 3, 0, "g"),
-        Enqueue("other", b"id0", "k", b"id0", b"1", None, 3, 0, "g", is_unique=True),
+        EnqueueInQueue("q", b"x", "k", b"x", b"1", None, 3, 0, "g"),
+        EnqueueInQueue("other", b"id0", "k", b"id0", b"1", None, 3, 0, "g", is_unique=True),
     ]
     keyed = {"key": b"a", "id": b"x", "value": b"1"}
-    assert made([keyed], mode="queue", queue="q") == [Enqueue("q", b"a", "", b"x", b"1")]
+    assert made([keyed], mode="queue", queue="q") == [EnqueueInQueue("q", b"a", "", b"x", b"1")]
 
 
 @pytest.mark.parametrize("format_", ["json", "msgpack"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroom.protocol import streams
-from postroom.protocol.streams import PREAMBLE, Incoming, Opening, Refusal
+from postroom.protocol.streams import PREAMBLE, Incoming, Opening, StreamRefusal
 from postroom.server.cluster.connections import Connection
 from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.security import Security
@@ -18,7 +18,7 @@ from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, run, until
 
 
-async def refusal(talker: Talker, said: bytes) -> Refusal:
+async def refusal(talker: Talker, said: bytes) -> StreamRefusal:
     """Return the words with which the node ends a connection on which this is said."""
     reader, writer = await asyncio.open_connection(talker.host, talker.port)
     writer.write(said)
@@ -26,7 +26,7 @@ async def refusal(talker: Talker, said: bytes) -> Refusal:
         (frame,) = Incoming().feed(await reader.read())
     writer.close()
     reply = streams.read_reply(frame)
-    assert isinstance(reply, Refusal)
+    assert isinstance(reply, StreamRefusal)
     return reply
 
 
@@ -36,7 +36,7 @@ def test_a_caller_without_tls_is_told_that_the_node_asks_for_it(tmp_path: Path) 
         await talker.listen()
         try:
             for said in (streams.opening_bytes(Opening(streams.HELLO)), b"p", b"GET / HTTP/1.1"):
-                assert await refusal(talker, said) == Refusal(
+                assert await refusal(talker, said) == StreamRefusal(
                     streams.DENIED, "this node asks for TLS; nothing was done"
                 )
             await until(lambda: not len(talker.server.connections))

@@ -14,7 +14,7 @@ import pytest
 
 from postroom.limits import PEER_MESSAGE_BYTES_MAX
 from postroom.protocol import streams
-from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, Refusal, framed
+from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, StreamRefusal, framed
 from postroom.server.cluster import native_server, peer_links
 from postroom.server.cluster import peers as module
 from postroom.server.cluster.introductions import Introduction
@@ -61,7 +61,7 @@ class Stranger:
         for frame in frames:
             self.writer.write(framed(frame))
         said = [streams.read_reply(frame) for frame in await self.frames()]
-        return said[-1].code if said and isinstance(said[-1], Refusal) else ""
+        return said[-1].code if said and isinstance(said[-1], StreamRefusal) else ""
 
 
 def introduction(one: Talker, who: Talker, /, **changes: Any) -> bytes:
@@ -108,7 +108,9 @@ def test_the_reason_arrives_though_more_is_on_its_way(monkeypatch: pytest.Monkey
             stranger.writer.write(bytes(8_000_000))
             await until(lambda: transport.get_write_buffer_size() == 0)
             said = [streams.read_reply(frame) for frame in await stranger.frames()]
-            assert [each.code for each in said if isinstance(each, Refusal)] == [streams.REFUSED]
+            assert [each.code for each in said if isinstance(each, StreamRefusal)] == [
+                streams.REFUSED
+            ]
 
     run(main())
 
@@ -248,7 +250,7 @@ def test_a_frame_whose_length_is_too_large_is_not_read(caplog: pytest.LogCapture
             await until(lambda: 2 in one.peers._arrivals)
             stranger.writer.write(framed(b"good") + (PEER_MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"))
             said = [streams.read_reply(frame) for frame in await stranger.frames()]
-            assert isinstance(said[-1], Refusal)
+            assert isinstance(said[-1], StreamRefusal)
             assert said[-1].code == streams.MALFORMED
             assert one.frames == [(2, b"good")]
 

@@ -26,7 +26,7 @@ from unittest.mock import patch
 from postroom import limits
 from postroom.client.database import Database
 from postroom.protocol import frames, identities
-from postroom.protocol.requests import DescribeNode
+from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Get, Put
 from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster

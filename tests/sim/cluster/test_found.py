@@ -100,7 +100,8 @@ def test_a_reaper_whose_answer_was_lost_is_sent_again_at_once() -> None:
     router.submit(_Reaps(ReapQueue(b"key", 1, 1000, b"t" * 16, 60.0, wait=False)))
     router.tick()
     first = port.links[-1]
-    welcome = frames.encode(frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100))
+    found = frames.Welcome(frames.PROTOCOL_VERSION, 1, 1, 1, [(1, "one:1")], 100, 1)
+    welcome = frames.encode(found)
     take_all(router, first)
     router.received(first, welcome)
     take_all(router, first)
@@ -123,11 +124,11 @@ def test_a_client_does_not_begin_by_the_clock_of_a_node_that_does_not_lead() -> 
     router.start()
     router.tick()
     nodes = [(1, "one:1"), (2, "two:1")]
-    behind = frames.Welcome(frames.PROTOCOL_VERSION, 1000, 1, 2, nodes, 100)
+    behind = frames.Welcome(frames.PROTOCOL_VERSION, 1000, 1, 2, nodes, 100, 1)
     router.received(port.links[-1], frames.encode(behind))
     assert router.reading() == 0
     router.tick()
-    leads = frames.Welcome(frames.PROTOCOL_VERSION, 5000, 2, 2, nodes, 100)
+    leads = frames.Welcome(frames.PROTOCOL_VERSION, 5000, 2, 2, nodes, 100, 1)
     router.received(port.links[-1], frames.encode(leads))
     assert router.reading() == 5000
 

@@ -32,13 +32,13 @@ from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
     ClaimQueue,
+    ClaimSelection,
     CreateQueue,
-    Enqueue,
+    EnqueueInQueue,
     Extend,
-    QueueMessage,
     QueueSettings,
-    Reject,
-    Selection,
+    RejectMessages,
+    StoredQueueMessage,
 )
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.headers import unpacked
@@ -106,7 +106,7 @@ class Jobs:
             group = str(client.random.randrange(GROUPS)) if queue == LANES else ""
             key = choose([name, b"key/%d" % client.random.randrange(3)])
             writes += [
-                Enqueue(queue, key, choose(KINDS), name, name, {"due": due}, 0, due, group),
+                EnqueueInQueue(queue, key, choose(KINDS), name, name, {"due": due}, 0, due, group),
                 Put(b"job sent/" + name, b""),
             ]
             jobs.append((queue, group, name, due))
@@ -126,7 +126,7 @@ class Jobs:
         known = {group: dict(jobs) for group, jobs in self._sent.items()}
         wait = choose([True, False])
         claim = ClaimQueue(
-            queue, consumer, choose([1, 2, 5]), Selection(kinds=kinds), wait,
+            queue, consumer, choose([1, 2, 5]), ClaimSelection(kinds=kinds), wait,
             choose([1 << 30, 10]),
         )  # fmt: skip
         asked_at = sender.monotonic()
@@ -148,7 +148,7 @@ class Jobs:
             assert not (is_early and TIME_IS_OVER in why), f"after {held} s: {why}"
 
     def _check_claimed(
-        self, client: Client, queue: str, message: QueueMessage, now: int, asked_at: float
+        self, client: Client, queue: str, message: StoredQueueMessage, now: int, asked_at: float
     ) -> None:
         attempt = (queue, message.id, message.epoch)
         assert attempt not in self._claimed or attempt in self._given_back, f"{attempt} came twice"
@@ -168,7 +168,7 @@ class Jobs:
             assert held >= ACK_WAIT, f"{attempt} came again after {held} s"
 
     async def _check_order(
-        self, client: Client, message: QueueMessage, known: dict[str, dict[bytes, int]]
+        self, client: Client, message: StoredQueueMessage, known: dict[str, dict[bytes, int]]
     ) -> None:
         """What was committed before the claim was sent, and was due before, is done."""
         for job, first in known.get(message.group, {}).items():
@@ -176,7 +176,7 @@ class Jobs:
                 done = await pairs(client.db, b"job done/" + job + b"/")
                 assert done, f"{message.id!r} overtook {job!r} in the group {message.group}"
 
-    async def _settle(self, client: Client, queue: str, message: QueueMessage) -> str:
+    async def _settle(self, client: Client, queue: str, message: StoredQueueMessage) -> str:
         """Does the work, or fails at it; answers why the lease was lost, if it was."""
         try:
             await self._try_to_settle(client, queue, message)
@@ -184,7 +184,7 @@ class Jobs:
             return str(error)
         return ""
 
-    async def _try_to_settle(self, client: Client, queue: str, message: QueueMessage) -> None:
+    async def _try_to_settle(self, client: Client, queue: str, message: StoredQueueMessage) -> None:
         what = client.random.choice(
             ["done"] * 6 + ["reject", "back", "late", "late", "late", "forget", "longer"]
         )
@@ -195,10 +195,10 @@ class Jobs:
         )
         if what == "reject":
             delay = client.random.choice([None, 0.0, 0.1])
-            await _commit(client.db, Reject(queue, named, delay, reason="no"))
+            await _commit(client.db, RejectMessages(queue, named, delay, reason="no"))
         elif what == "back":
             self._given_back.add((queue, message.id, message.epoch))
-            await _commit(client.db, Reject(queue, named, uncounted=True))
+            await _commit(client.db, RejectMessages(queue, named, uncounted=True))
         elif what != "forget":
             if what == "longer":
                 await _commit(client.db, Extend(queue, named, 1.0))
@@ -237,8 +237,8 @@ async def _commit(db: Database, *writes: Any) -> Committed:
     raise Unavailable("nobody has answered for long")
 
 
-async def _list(db: Database, queue: str, state: str) -> list[QueueMessage]:
-    found: list[QueueMessage] = []
+async def _list(db: Database, queue: str, state: str) -> list[StoredQueueMessage]:
+    found: list[StoredQueueMessage] = []
     after = b""
     while True:
         page = await db._sender.send(ListQueueMessages(queue, state, after, messages_max=50))

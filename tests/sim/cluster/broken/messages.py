@@ -94,7 +94,7 @@ def index_forgets_the_first() -> Patch:
         delivered = deliver(self, ctx, arrivals)
         for key, messages in arrivals.items():
             mail = inboxes._mail.decode(ctx.writes[keys.mail_key(key)])
-            left = inboxes.Mail(mail.messages, min(messages)[0])
+            left = inboxes.InboxIndexEntry(mail.messages, min(messages)[0])
             ctx.writes[keys.mail_key(key)] = inboxes._encode(left)
         return delivered
 

@@ -15,7 +15,7 @@ from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.long_checks import LongChecks
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.protections import Protections
-from postroom.ranges.requests import Changes
+from postroom.ranges.requests import CommittedChanges
 from postroom.ranges.spans import Spans, UserSpan
 from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
@@ -97,8 +97,8 @@ def feed_promises_too_much() -> Patch:
     feed = sys.modules["postroom.ranges.feed"]
     bounded = feed._bounded
 
-    def further(changes: Any, until: int) -> Changes:
-        told: Changes = bounded(changes[:2], until)
+    def further(changes: Any, until: int) -> CommittedChanges:
+        told: CommittedChanges = bounded(changes[:2], until)
         return told
 
     return feed, "_bounded", further

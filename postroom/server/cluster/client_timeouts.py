@@ -52,7 +52,7 @@ class SilenceStream(Protocol):
         """Tell the client why, and close the stream; unread answers are dropped."""
 
 
-class Silence:
+class ClientTimeouts:
     """The watch for silent clients on one node; see the module.
 
     Args:

@@ -17,7 +17,7 @@ MAPS: Final = (range(0x80, 0x90), 0xDE, 0xDF)
 """The first bytes of arrays and maps."""
 
 
-class Walk:
+class PackedWalk:
     """A walk over MessagePack item by item, which stops for a moment after each stretch.
 
     Args:

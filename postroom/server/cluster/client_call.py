@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from postroom.messaging.queues.requests import ClaimQueue
-from postroom.messaging.requests import AwaitQuiet, ReapQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.requests import GetForUpdate, Lock, Protect, ScanChanges, Unprotect
-
-_MAY_WAIT: Final = frozenset({AwaitQuiet, ClaimQueue, GetForUpdate, Lock, ReapQueue, ScanChanges})
+from postroom.ranges.contract import UNTIL_IT_HAPPENS
+from postroom.ranges.requests import Protect, Unprotect
 
 
 class CallOwner(Protocol):
@@ -17,14 +14,14 @@ class CallOwner(Protocol):
 
     principal: str
 
-    def completed(self, call: Asked, result: Any, error: BaseException | None) -> None:
+    def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
         """Take the node's answer to ``call``."""
 
     def protected(self, request: Protect | Unprotect, moment: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
 
 
-class Asked(Call):
+class ClientCall(Call):
     """A client's request at this node.
 
     Attributes:
@@ -46,14 +43,14 @@ class Asked(Call):
         self.principal = owner.principal
         self.number = number
         self.size = size
-        self.waits = type(request) in _MAY_WAIT and getattr(request, "wait", True)
+        self.waits = request.wait_seconds_max == UNTIL_IT_HAPPENS and request.waits()
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Tell the session."""
         self.owner.completed(self, result, error)
 
 
-class Protecting(Asked):
+class Protecting(ClientCall):
     """A ``Protect`` or ``Unprotect`` of a client."""
 
     __slots__ = ()

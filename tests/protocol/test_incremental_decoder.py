@@ -23,12 +23,12 @@ from postroom.messaging.requests import (
     ReapMessages,
 )
 from postroom.messaging.staging_requests import LoadRows
-from postroom.protocol import frames, stretches
+from postroom.protocol import frames, incremental_decoder
+from postroom.protocol.decoding_budget import DecodingBudget
 from postroom.protocol.failures import WireError
+from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
+from postroom.protocol.packed_walk import PackedWalk
 from postroom.protocol.permitted import NotDecoded
-from postroom.protocol.room import Room
-from postroom.protocol.stretches import ask_in_stretches, is_large
-from postroom.protocol.walk import Walk
 from postroom.ranges.requests import Accounting, Get, GetMany, Put
 from postroom.server.cluster.access import Role, permitted
 from tests.protocol.test_frames import REQUESTS
@@ -55,7 +55,7 @@ EVERYTHING = permitted(Role.ADMIN)
 def in_stretches(
     frame: bytes, on_head: Any = lambda _: None, reserve: Any = lambda _: None
 ) -> Iterator[Any]:
-    return ask_in_stretches(frame, EVERYTHING, Room(reserve), on_head)
+    return ask_in_stretches(frame, EVERYTHING, DecodingBudget(reserve), on_head)
 
 
 def decoded(frame: bytes) -> frames.Ask[Any]:
@@ -177,7 +177,7 @@ def test_a_request_that_is_too_large_is_refused_and_others_of_its_frame_are_not(
 def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The items that were gone over, or decoded, since it was last asked."""
     done = [0, 0]
-    skip = Walk.skip
+    skip = PackedWalk.skip
 
     def skipped(walk: Any, count: int) -> Any:
         going_over = skip(walk, count)
@@ -200,13 +200,15 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
         return count
 
-    monkeypatch.setattr(Walk, "skip", skipped)
-    for kind in (*stretches._REQUESTS.values(), *stretches._WRITES.values()):
+    monkeypatch.setattr(PackedWalk, "skip", skipped)
+    for kind in (*incremental_decoder._REQUESTS.values(), *incremental_decoder._WRITES.values()):
         for place, each in dict(kind.lists).items():
             of = each.element
             counts = dataclasses.replace(of, decode=counting(of.decode))
             monkeypatch.setitem(
-                kind.lists, place, stretches._List(each.name, each.kind, counts, each.length_max)
+                kind.lists,
+                place,
+                incremental_decoder._List(each.name, each.kind, counts, each.length_max),
             )
     while True:
         done[:] = 0, 0

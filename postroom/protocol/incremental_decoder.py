@@ -22,7 +22,7 @@ Invariants:
   of few keys and values, which are copied only.
 * A request that is refused takes no memory, apart from elements decoded before. A request
   that this client may not ask for (:mod:`.permitted`) is known by its tag, and one that takes too
-  much memory by the lengths of its lists (:class:`Room`).
+  much memory by the lengths of its lists (:class:`DecodingBudget`).
 * The requests that have been decoded are taken before more are decoded.
 
 A request with a larger part that cannot be divided (headers, say, which have a limit of their own)
@@ -43,8 +43,10 @@ import msgspec
 from postroom import limits
 from postroom.errors import ValueTooLarge
 from postroom.limits import REQUESTS_PER_FRAME_MAX
+from postroom.protocol.decoding_budget import BudgetExceeded, DecodingBudget
 from postroom.protocol.failures import WireError, failure_from
 from postroom.protocol.frames import Ask, from_client
+from postroom.protocol.packed_walk import ARRAYS, MAPS, PackedWalk
 from postroom.protocol.permitted import (
     NotDecoded,
     Numbered,
@@ -52,9 +54,7 @@ from postroom.protocol.permitted import (
     array_header,
     decode_number,
 )
-from postroom.protocol.requests import ClientRequest, WriteRequest
-from postroom.protocol.room import NoRoom, Room
-from postroom.protocol.walk import ARRAYS, MAPS, Walk
+from postroom.protocol.requests import REQUESTS, name_of
 from postroom.protocol.weights import weight_of, weight_of_element
 
 _FIELDS: Final = 64
@@ -98,7 +98,7 @@ class _Element:
     decode: Callable[[bytes], list[Any]]
     run: int
     is_bytes: bool = False
-    divide: Callable[[memoryview, Room], Stretches] | None = None
+    divide: Callable[[memoryview, DecodingBudget], Stretches] | None = None
     weight: int = 0
     is_open: bool = False
 
@@ -114,7 +114,7 @@ class _List:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class _RequestShape:
     """A type of request: its number of fields, tag included, and the lists among them by place."""
 
     fields: int
@@ -136,7 +136,7 @@ def is_large(frame: bytes) -> bool:
 def ask_in_stretches(
     frame: bytes,
     permitted: Permitted,
-    room: Room,
+    room: DecodingBudget,
     on_head: Callable[[Ask[Any]], None],
     first: int = 0,
 ) -> Generator[list[Numbered], None, None]:
@@ -161,7 +161,7 @@ def ask_in_stretches(
 
 
 def _head(packed: memoryview) -> Generator[None, None, tuple[Ask[Any], memoryview]]:
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     length = yield from walk.array()
     begin, end = yield from walk.skip(min(length, 2))
     parts, requests = [packed[begin:end]], _EMPTY_LIST
@@ -190,9 +190,9 @@ def _head(packed: memoryview) -> Generator[None, None, tuple[Ask[Any], memoryvie
 
 
 def _requests(
-    packed: memoryview, permitted: Permitted, room: Room, first: int
+    packed: memoryview, permitted: Permitted, room: DecodingBudget, first: int
 ) -> Generator[list[Numbered], None, None]:
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     left = (yield from _empty(walk.array())) - first
     yield from _empty(walk.skip(first))
     while left:
@@ -202,7 +202,7 @@ def _requests(
         if end - begin <= limits.FRAME_STRETCH_BYTES:
             yield permitted.decode_run(run, packed[begin:end])
             continue
-        part, inner = packed[begin:end], Walk(packed[begin:end])
+        part, inner = packed[begin:end], PackedWalk(packed[begin:end])
         for _ in range(run):
             begin, end = yield from _empty(inner.skip(1))
             if end - begin <= limits.FRAME_STRETCH_BYTES:
@@ -221,9 +221,11 @@ def _empty(stretches: Generator[None, None, Any]) -> Generator[list[Numbered], N
         yield []
 
 
-def _large(packed: memoryview, permitted: Permitted, room: Room) -> Generator[None, None, Numbered]:
+def _large(
+    packed: memoryview, permitted: Permitted, room: DecodingBudget
+) -> Generator[None, None, Numbered]:
     """Decode a large request, and return its number, the request, and its weight."""
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     if (yield from walk.array()) != 2:
         raise WireError("not a frame of this protocol: a request is a number and an array")
     begin, end = yield from walk.skip(1)
@@ -235,12 +237,14 @@ def _large(packed: memoryview, permitted: Permitted, room: Room) -> Generator[No
         request = NotDecoded(failure_from(ValueTooLarge(
             f"the request is too large: {refused}; nothing was done: ask for less at a time"
         )))  # fmt: skip
-    except NoRoom as no:
+    except BudgetExceeded as no:
         request = NotDecoded(no.failure)
     return number, request, room.taken
 
 
-def _elements(walk: Walk, each: _List, room: Room) -> Generator[None, None, list[Any]]:
+def _elements(
+    walk: PackedWalk, each: _List, room: DecodingBudget
+) -> Generator[None, None, list[Any]]:
     """Decode the elements of the array that comes next."""
     element, length_max = each.element, each.length_max
     left = yield from walk.array()
@@ -270,7 +274,7 @@ def _elements(walk: Walk, each: _List, room: Room) -> Generator[None, None, list
 
 
 def _decode(
-    element: _Element, count: int, packed: memoryview, room: Room, found: list[Any]
+    element: _Element, count: int, packed: memoryview, room: DecodingBudget, found: list[Any]
 ) -> None:
     """Decode ``count`` elements, which are small, and weigh them."""
     room.take(count * element.weight + len(packed))
@@ -281,7 +285,7 @@ def _decode(
 
 
 def _large_elements(
-    packed: memoryview, count: int, element: _Element, room: Room, found: list[Any]
+    packed: memoryview, count: int, element: _Element, room: DecodingBudget, found: list[Any]
 ) -> Generator[None, None, _Refused | None]:
     """Decode the elements of a large run, one by one.
 
@@ -289,7 +293,7 @@ def _large_elements(
         Why one of them is refused, or ``None``.
     """
     refused = None
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     for _ in range(count):
         begin, end = (0, len(packed)) if count == 1 else (yield from walk.skip(1))
         if end - begin <= limits.FRAME_STRETCH_BYTES:
@@ -302,7 +306,7 @@ def _large_elements(
     return refused
 
 
-def _divided(packed: memoryview, element: _Element, room: Room) -> Stretches:
+def _divided(packed: memoryview, element: _Element, room: DecodingBudget) -> Stretches:
     if element.divide is None:
         raise _Refused(
             f"{len(packed)} bytes in a list where nothing is that long", is_in_place=True
@@ -310,16 +314,19 @@ def _divided(packed: memoryview, element: _Element, room: Room) -> Stretches:
     return element.divide(packed, room)
 
 
-def _write(packed: memoryview, room: Room) -> Stretches:
+def _write(packed: memoryview, room: DecodingBudget) -> Stretches:
     """Decode a large write."""
     return _request(packed, _WRITES, None, room)
 
 
 def _request(
-    packed: memoryview, kinds: dict[str, _Kind], permitted: Permitted | None, room: Room
+    packed: memoryview,
+    kinds: dict[str, _RequestShape],
+    permitted: Permitted | None,
+    room: DecodingBudget,
 ) -> Stretches:
     """Decode a request whose lists may be long, or a write, which needs no permission."""
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     length = yield from walk.array()
     if not 0 < length <= _FIELDS:
         raise WireError(f"not a frame of this protocol: a request of {length} fields")
@@ -358,7 +365,7 @@ def _request(
     return request
 
 
-def _field(walk: Walk, *, may_be_divided: bool) -> Generator[None, None, memoryview]:
+def _field(walk: PackedWalk, *, may_be_divided: bool) -> Generator[None, None, memoryview]:
     """Go over a field that is no list.
 
     It may be long if it is a value, or a deferred update, which has one.
@@ -382,7 +389,7 @@ def _field(walk: Walk, *, may_be_divided: bool) -> Generator[None, None, memoryv
 
 def _fields(packed: memoryview) -> Generator[None, None, None]:
     """Go over an array. Each of its items must be small, or a value."""
-    walk = Walk(packed)
+    walk = PackedWalk(packed)
     length = yield from walk.array()
     parts, refused = [], None
     for _ in range(min(length, _FIELDS)):
@@ -404,7 +411,7 @@ def _fields(packed: memoryview) -> Generator[None, None, None]:
 
 def _element_of(type_: Any) -> _Element:
     decode, weight = msgspec.msgpack.Decoder(list[type_]).decode, weight_of_element(type_)
-    if type_ is WriteRequest:
+    if type_ == REQUESTS.write:
         return _Element(decode, _STRUCTS_RUN, divide=_write, weight=weight, is_open=True)
     plain, length_max = _bounded(type_, limits.KEY_BYTES_MAX)
     if plain is not bytes:
@@ -413,20 +420,18 @@ def _element_of(type_: Any) -> _Element:
     return _Element(decode, run, is_bytes=True, weight=weight)
 
 
-def _kinds(union: Any) -> dict[str, _Kind]:
-    return {
-        (get_origin(each) or each).__struct_config__.tag: _kind_of(each) for each in get_args(union)
-    }
+def _kinds(union: Any) -> dict[str, _RequestShape]:
+    return {name_of(get_origin(each) or each): _kind_of(each) for each in get_args(union)}
 
 
-def _kind_of(request: Any) -> _Kind:
+def _kind_of(request: Any) -> _RequestShape:
     fields, lists = msgspec.structs.fields(request), {}
     for place, field in enumerate(fields, 1):
         type_, length_max = _bounded(field.type, _ANY_LENGTH)
         kind, of = get_origin(type_), get_args(type_)
         if kind is list or (kind is tuple and of[1:] == (...,)):
             lists[place] = _List(field.name, kind, _element_of(of[0]), length_max)
-    return _Kind(len(fields) + 1, lists)
+    return _RequestShape(len(fields) + 1, lists)
 
 
 def _bounded(type_: Any, length_max: int) -> tuple[Any, int]:
@@ -438,7 +443,7 @@ def _bounded(type_: Any, length_max: int) -> tuple[Any, int]:
 
 
 _decode_tag: Final = msgspec.msgpack.Decoder(str).decode
-_decode_request: Final = msgspec.msgpack.Decoder(ClientRequest).decode
-_decode_write: Final = msgspec.msgpack.Decoder(WriteRequest).decode
-_REQUESTS: Final = _kinds(ClientRequest)
-_WRITES: Final = _kinds(WriteRequest)
+_decode_request: Final = msgspec.msgpack.Decoder(REQUESTS.request).decode
+_decode_write: Final = msgspec.msgpack.Decoder(REQUESTS.write).decode
+_REQUESTS: Final = _kinds(REQUESTS.request)
+_WRITES: Final = _kinds(REQUESTS.write)

@@ -13,7 +13,7 @@ from postroom.errors import ValueTooLarge
 from postroom.protocol.failures import Failure, failure_from
 
 
-class NoRoom(Exception):
+class BudgetExceeded(Exception):
     """The finding that a request takes more memory than there is for it.
 
     Attributes:
@@ -25,7 +25,7 @@ class NoRoom(Exception):
         self.failure = failure
 
 
-class Room:
+class DecodingBudget:
     """The memory for one request at a time, while it is decoded.
 
     Args:
@@ -59,7 +59,7 @@ class Room:
             NoRoom: this request may not take that much.
         """
         if self.taken + size > self._bytes_max:
-            raise NoRoom(failure_from(ValueTooLarge(
+            raise BudgetExceeded(failure_from(ValueTooLarge(
                 f"the request is too large: it takes more than {self._bytes_max} bytes of memory; "
                 "nothing was done: ask for less at a time"
             )))  # fmt: skip
@@ -73,5 +73,5 @@ class Room:
         self.check(size)
         failure = self._reserve(size)
         if failure is not None:
-            raise NoRoom(failure)
+            raise BudgetExceeded(failure)
         self.taken += size

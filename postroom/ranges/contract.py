@@ -1,0 +1,293 @@
+"""The contract of a request: everything that others need to know of it, told by its class.
+
+The fields of a request are its data. Its class tells the rest, so that nobody else has a table of
+requests: who may send it, where it goes, what answers it, whether it waits. To add a request, write
+its class, its evaluator, its call and its test (CONTRIBUTING.md shows it).
+
+::
+
+    Request ─┬─ Read         answered from applied state, perhaps after a wait
+             ├─ Write        evaluated in a transaction; travels inside CommitTransaction
+             ├─ Command      evaluated into a proposal of its own accord
+             └─ Maintenance  a command of the node's own services; no client may send it
+
+The method :meth:`Request.concerns` tells the keys and spans that a request concerns, or a
+:class:`Scope`. The mixins ``ConcernsKey``, ``ConcernsSpan``, ``ConcernsStore``, ``ConcernsRoot``,
+``ConcernsRange`` and ``ConcernsNode`` tell it for the usual cases. A router needs nothing else::
+
+    KeySet ────▶ the ranges that own the keys, and those that own a part of the spans
+    WHOLE_STORE ▶ every range; the answers are merged
+    ROOT ──────▶ the one range that holds the records of which the store has one each
+    RANGE ─────▶ the range whose service has made the request
+    NODE ──────▶ the node that is asked, whichever it is
+
+Requests are immutable and carry nothing but data, so that they can travel. The limits on their
+fields are checked by the decoder, where they come in from elsewhere.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from postroom.errors import Invalid
+
+UNTIL_IT_HAPPENS: Final = math.inf
+"""The ``wait_seconds_max`` of a request that waits at a node for as long as its client wants."""
+
+EVALUATED_AT_ONCE_MAX: Final = 256
+"""The number of messages, named by one write, up to which it is evaluated in one go."""
+
+Touched: TypeAlias = bytes | tuple[bytes, bytes | None] | None
+"""The key, or the span of keys, that a write may find locked; ``None``: it waits for no lock."""
+
+
+class Role(enum.Enum):
+    """The permissions of a client. Each role includes those before it."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+    @classmethod
+    def named(cls, name: str) -> Role:
+        """Return the role of a name.
+
+        Raises:
+            Invalid: there is none of this name.
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            raise Invalid(
+                f"there is no role {name[:40]!r}: roles are read, write and admin"
+            ) from None
+
+    def includes(self, other: Role) -> bool:
+        """Return whether this role may do what ``other`` may."""
+        order = list(Role)
+        return order.index(other) <= order.index(self)
+
+
+class Scope(enum.Enum):
+    """The destinations of requests that are not told by keys; see the module."""
+
+    WHOLE_STORE = "whole store"
+    ROOT = "root"
+    RANGE = "range"
+    NODE = "node"
+
+
+class KeySet(NamedTuple):
+    """Keys, and spans of keys ``[start, end)``; ``end=None`` is unbounded."""
+
+    keys: tuple[bytes, ...] = ()
+    spans: tuple[tuple[bytes, bytes | None], ...] = ()
+
+
+Concern: TypeAlias = KeySet | Scope
+"""The part of the store that a request concerns."""
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A request.
+
+    Attributes:
+        answer: the type of the answer.
+        since: the first revision of the protocol that knows it.
+        role: the least role of a client that may send it; ``None``: no client may.
+        wait_seconds_max: the longest time that it may wait at a node for something to happen; 0: it
+            never waits.
+        locks: whether it may lock or claim something for its client.
+        changes_holdings: whether the leaseholder may hold more, or less, for the client after it.
+        own_ids: the names of the fields with ids of transactions and consumers. These must be of
+            the client that sends it.
+        may_end_unknown: whether a lost answer leaves the client not knowing what has happened, so
+            that it is told ``CommitUnknown``.
+        frees_room: whether it is taken though the device has hardly any room left. It frees some,
+            with the next collection of garbage at the latest, or needs next to none.
+        is_served_in_restore: whether it is served while an image is restored.
+        steps: the steps of a turn that it takes besides those of its frame and its evaluator.
+    """
+
+    answer: ClassVar[Any]
+    since: ClassVar[int]
+    role: ClassVar[Role | None]
+    wait_seconds_max: ClassVar[float] = 0.0
+    locks: ClassVar[bool] = False
+    changes_holdings: ClassVar[bool] = False
+    own_ids: ClassVar[tuple[str, ...]] = ()
+    may_end_unknown: ClassVar[bool] = False
+    frees_room: ClassVar[bool] = False
+    is_served_in_restore: ClassVar[bool] = False
+    steps: ClassVar[int] = 0
+
+    def concerns(self) -> Concern:
+        """Return what it concerns: keys and spans, or a scope."""
+        raise NotImplementedError(type(self).__name__)
+
+    def waits(self) -> bool:
+        """Return whether it waits for an event, and not for a turn only."""
+        return self.wait_seconds_max == UNTIL_IT_HAPPENS
+
+    def contained(self) -> Iterator[Request]:
+        """Yield the request, and those that it contains."""
+        yield self
+
+    def needs_no_room(self) -> bool:
+        """Return whether it, or everything that it commits, is taken on a full device."""
+        return self.frees_room
+
+
+class Read(Request, frozen=True):
+    """A request that the leaseholder answers from its applied state and its memory."""
+
+    role: ClassVar[Role | None] = Role.READ
+
+
+class Write(Request, frozen=True):
+    """A request inside a transaction.
+
+    Attributes:
+        only_checks: whether it writes nothing, and only fails if something has changed.
+    """
+
+    role: ClassVar[Role | None] = Role.WRITE
+    only_checks: ClassVar[bool] = False
+
+    def anchor(self) -> bytes:
+        """Return the key beside which the COMMIT record of its transaction lies, if it is first."""
+        concern = self.concerns()
+        if isinstance(concern, Scope):
+            return b""
+        return concern.keys[0] if concern.keys else concern.spans[0][0]
+
+    def touches(self) -> Touched:
+        """Return the key, or the span, for whose lock it waits."""
+        return None
+
+    def is_long(self) -> bool:
+        """Return whether it may take more than its share of a turn: a generator evaluates it.
+
+        The evaluator of a class without an ``is_long`` of its own is no generator, or a short one.
+        """
+        return False
+
+
+def may_be_long(kind: type[Write]) -> bool:
+    """Return whether some writes of a class take more than their share of a turn."""
+    return kind.is_long is not Write.is_long
+
+
+class Command(Request, frozen=True):
+    """A request that is evaluated into a proposal of its own accord."""
+
+    is_served_in_restore: ClassVar[bool] = True
+
+
+class Maintenance(Command, frozen=True):
+    """A command of the node's own services."""
+
+    role: ClassVar[Role | None] = None
+
+
+# --- what a request concerns, in the usual cases --------------------------------------------------
+
+
+class ConcernsKey:
+    """A request that concerns its field ``key``."""
+
+    __slots__ = ()
+
+    @property
+    def key(self) -> bytes:
+        """Return the key."""
+        raise NotImplementedError
+
+    def concerns(self) -> Concern:
+        """Return the key."""
+        return KeySet((self.key,))
+
+    def anchor(self) -> bytes:
+        """Return the key."""
+        return self.key
+
+
+class ConcernsSpan:
+    """A request that concerns the keys between its fields ``start`` and ``end``."""
+
+    __slots__ = ()
+
+    @property
+    def start(self) -> bytes:
+        """Return the first key."""
+        raise NotImplementedError
+
+    @property
+    def end(self) -> bytes | None:
+        """Return the first key after the span."""
+        raise NotImplementedError
+
+    def concerns(self) -> Concern:
+        """Return the span."""
+        return KeySet(spans=((self.start, self.end),))
+
+
+class ConcernsStore:
+    """A request that concerns every range."""
+
+    __slots__ = ()
+
+    def concerns(self) -> Concern:
+        """Return the scope."""
+        return Scope.WHOLE_STORE
+
+
+class ConcernsRoot:
+    """A request about records of which the store has one each: nodes, queues, positions."""
+
+    __slots__ = ()
+
+    def concerns(self) -> Concern:
+        """Return the scope."""
+        return Scope.ROOT
+
+
+class ConcernsRange:
+    """A request of a service of a range, about that range."""
+
+    __slots__ = ()
+
+    def concerns(self) -> Concern:
+        """Return the scope."""
+        return Scope.RANGE
+
+
+class ConcernsNode:
+    """A request that any node answers about itself."""
+
+    __slots__ = ()
+
+    def concerns(self) -> Concern:
+        """Return the scope."""
+        return Scope.NODE
+
+
+class MayWait:
+    """A request that waits at a node until it can be answered, if its field ``wait`` says so."""
+
+    __slots__ = ()
+    wait_seconds_max: ClassVar[float] = UNTIL_IT_HAPPENS
+
+    @property
+    def wait(self) -> bool:
+        """Return whether it waits."""
+        raise NotImplementedError
+
+    def waits(self) -> bool:
+        """Return whether it waits for an event."""
+        return self.wait

@@ -1,0 +1,182 @@
+"""Tokens, roles and certificates, in front of nodes that ask for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+import postroom
+import postroom.aio
+from postroom.cli import gateway as command
+from postroom.gateway import postroom_pb2 as pb
+from postroom.gateway.limits import Limits
+from postroom.gateway.listener import Gateway, ListenerTLS, Settings
+from postroom.gateway.postroom_pb2_grpc import PostroomStub
+from postroom.server.cluster.access_files import Tokens
+from tests.gateway.gateways import COMMIT, failure, on_loop, operations, started
+from tests.remote.certificates import Authority
+from tests.remote.servers import Server
+
+Code = grpc.StatusCode
+GET = pb.GetRequest(key=b"k")
+PUT = pb.PutRequest(key=b"k", value=b"v")
+
+
+def _bearer(token: str) -> tuple[tuple[str, str], ...]:
+    return (("authorization", f"Bearer {token}"),)
+
+
+@asynccontextmanager
+async def _gateway_of(
+    server: Server, tls: postroom.TLS, settings: Settings
+) -> AsyncIterator[Gateway]:
+    async def connect(token: str | None) -> postroom.aio.Database:
+        return await postroom.aio.connect(server.address, tls=tls, token=token)
+
+    gateway = Gateway(settings, connect)
+    await gateway.start()
+    try:
+        yield gateway
+    finally:
+        await gateway.stop()
+
+
+def _stub(channel: Any) -> Any:
+    return PostroomStub(channel)
+
+
+def test_the_nodes_decide_about_the_token_of_the_caller(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "authority")
+    tokens = tmp_path / "tokens"
+    tokens.write_text("read reader\nwriter\n")
+    tokens.chmod(0o600)
+
+    @on_loop
+    async def test(server: Server) -> None:
+        settings = Settings("127.0.0.1:0", None)
+        async with _gateway_of(server, authority.client(), settings) as gateway:
+            channel = grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}")
+            stub = _stub(channel)
+            for token, code in (("wrong", Code.UNAUTHENTICATED), ("", Code.UNAUTHENTICATED)):
+                assert (await failure(stub.Get(GET, metadata=_bearer(token)))).code == code
+            assert (await failure(stub.Get(GET))).code == Code.UNAUTHENTICATED
+            await stub.Put(PUT, metadata=_bearer("writer"))
+            assert (await stub.Get(GET, metadata=_bearer("reader"))).value == b"v"
+            for call in (
+                stub.Put(PUT, metadata=_bearer("reader")),
+                stub.Delete(pb.DeleteRequest(key=b"k"), metadata=_bearer("reader")),
+                stub.Increment(pb.IncrementRequest(key=b"n"), metadata=_bearer("reader")),
+                stub.Execute(operations(PUT, COMMIT), metadata=_bearer("reader")),
+            ):
+                assert (await failure(call)).code == Code.PERMISSION_DENIED
+            await channel.close()
+
+    with Server(authority.server(Tokens(tokens))) as server:
+        test(server)
+        with postroom.connect(server.address, tls=authority.client(), token="writer") as db:
+            assert [*db.scan()] == [(b"k", b"v")]
+
+
+def test_the_role_read_writes_nothing_past_the_gateways_own_file(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("read reader\nwriter\n")
+    tokens.chmod(0o600)
+    roles = command._roles(tokens, None)
+
+    @on_loop
+    async def test() -> None:
+        async with started(Settings("127.0.0.1:0", None, roles)) as it:
+            await it.db.create_queue("q")
+            reader = _bearer("reader")
+            writes = [
+                it.stub.Put(PUT, metadata=reader),
+                it.stub.Delete(pb.DeleteRequest(key=b"k"), metadata=reader),
+                it.stub.Send(pb.SendRequest(key=b"k"), metadata=reader),
+                it.stub.Increment(pb.IncrementRequest(key=b"k"), metadata=reader),
+                it.stub.Enqueue(pb.EnqueueRequest(queue="q"), metadata=reader),
+                it.stub.Acknowledge(pb.AcknowledgeRequest(queue="q"), metadata=reader),
+                it.stub.Reject(pb.RejectRequest(queue="q"), metadata=reader),
+                it.stub.Extend(pb.ExtendRequest(queue="q"), metadata=reader),
+                it.stub.Receive(pb.ReceiveRequest(queue="q"), metadata=reader).read(),
+            ]
+            for call in writes:
+                assert (await failure(call)).code == Code.PERMISSION_DENIED
+            for name in ("put", "delete", "send", "defer", "reap", "enqueue", "claim",
+                         "acknowledge", "reject", "increment", "get_for_update"):  # fmt: skip
+                operation = pb.Operation()
+                getattr(operation, name).SetInParent()
+                request = pb.TransactionRequest(operations=[operation])
+                stream = it.stub.Transaction(metadata=reader)
+                await stream.write(request)
+                assert (await failure(stream.read())).code == Code.PERMISSION_DENIED, name
+            reading = operations(GET, pb.ScanRequest(), pb.PeekRequest(key=b"k"), COMMIT)
+            await it.stub.Execute(reading, metadata=reader)
+            await it.stub.Put(PUT, metadata=_bearer("writer"))
+            for wrong in (None, _bearer("wrong"), (("authorization", "Basic abc"),)):
+                failed = await failure(it.stub.Get(GET, metadata=wrong))
+                assert failed.code == Code.UNAUTHENTICATED
+                assert failed.detail is not None
+                assert failed.detail.type == "AccessDenied"
+
+    test()
+
+
+def test_a_client_by_tls_shows_a_certificate(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "authority"), Authority(tmp_path / "other")
+    certificate, key = authority.issue("127.0.0.1")
+    tls = ListenerTLS(certificate, key, authority.ca)
+    roles_file = tmp_path / "roles"
+    roles_file.write_text("write *\n")
+    roles = command._roles(None, roles_file)
+
+    def credentials(of: Authority | None) -> Any:
+        ca = authority.ca.read_bytes()
+        if of is None:
+            return grpc.ssl_channel_credentials(ca)
+        own, own_key = of.issue("a-client")
+        return grpc.ssl_channel_credentials(ca, own_key.read_bytes(), own.read_bytes())
+
+    @on_loop
+    async def test() -> None:
+        async with started(Settings("127.0.0.1:0", tls, roles)) as it:
+            secure = grpc.aio.secure_channel(it.address, credentials(authority))
+            await _stub(secure).Put(PUT)
+            await secure.close()
+            for wrong in (None, other):
+                channel = grpc.aio.secure_channel(it.address, credentials(wrong))
+                failed = await failure(_stub(channel).Put(PUT, timeout=20))
+                assert failed.code == Code.UNAVAILABLE
+                assert failed.detail is None
+                await channel.close()
+            failed = await failure(it.stub.Put(PUT, timeout=20))  # without TLS
+            assert failed.code == Code.UNAVAILABLE
+
+    test()
+
+
+@on_loop
+async def test_many_unknown_tokens_leave_the_gateway_serving() -> None:
+    refused = postroom.AccessDenied("the token is not known here; nothing was done")
+    db = await postroom.aio.open(":memory:")
+
+    async def connect(token: str | None) -> postroom.aio.Database:
+        if token != "known":
+            raise refused
+        return db
+
+    limits = Limits(connections_max=4)
+    gateway = Gateway(Settings("127.0.0.1:0", None, limits=limits), connect)
+    await gateway.start()
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}")
+    stub = _stub(channel)
+    for number in range(100):
+        failed = await failure(stub.Get(GET, metadata=_bearer(f"unknown {number}")))
+        assert failed.code in {Code.UNAUTHENTICATED, Code.RESOURCE_EXHAUSTED}
+    await stub.Put(PUT, metadata=_bearer("known"))
+    assert gateway.service.admission.total.calls == 0
+    await channel.close()
+    await gateway.stop()
