@@ -30,7 +30,7 @@ from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
-from postroom.ranges.together import evaluate_together
+from postroom.ranges.turn import take_turn
 from postroom.server.assembly import assemble_range
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import open_storage
@@ -81,7 +81,7 @@ class _ManyReplicas(Replicas):
 
     def _evaluate_all(self) -> None:
         awake, self.awake = self.awake, {1: self.all[0]}
-        evaluate_together(awake.values())
+        take_turn(awake.values())
 
 
 def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:

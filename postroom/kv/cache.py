@@ -80,7 +80,8 @@ class Cache:
 
     def wrote(self, writes: WriteSet) -> None:
         """Note that the engine holds ``writes`` now."""
-        self.gaps.wrote(writes)
+        if self.gaps.begins:
+            self.gaps.wrote(writes)
         young, old = self._young, self._old
         # Each of them is looked up, none of the thousands that are here: this is done each turn.
         items: Iterable[tuple[bytes, bytes | None]]

@@ -33,12 +33,16 @@ _END_OF_HEAD: Final = keys.END_OF_KEY + keys.HEAD
 
 
 class Gaps:
-    """See the module. Spans of engine keys, in order; none touches another one."""
+    """See the module. Spans of engine keys, in order; none touches another one.
 
-    __slots__ = ("_begins", "_ends", "_stamps")
+    Attributes:
+        begins: the first key of each; only to look at.
+    """
+
+    __slots__ = ("_begins", "_ends", "_stamps", "begins")
 
     def __init__(self) -> None:
-        self._begins: list[bytes] = []
+        self.begins = self._begins = list[bytes]()
         self._ends: list[bytes] = []
         self._stamps: list[bytes] = []
 

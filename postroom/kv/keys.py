@@ -202,7 +202,7 @@ def garbage_prefix(range_id: int) -> bytes:
 
 
 def record_key(range_id: int, name: str) -> bytes:
-    """Return the key of a record about a range: applied index, lease, counters."""
+    """Return the key of a record about a range: the applied record, the lease."""
     return RANGE + u64(range_id) + RECORD + name.encode()
 
 

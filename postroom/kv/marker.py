@@ -37,7 +37,7 @@ _MARKER_BYTES: Final = 13 + LOG_ID_BYTES + 9
 
 _RAFT_LOG: Final = keys.RAFT_LOG[0]
 _SPOOL: Final = b"s"
-_WITH_STATE: Final = (_SPOOL, b"a", b"m")
+_WITH_STATE: Final = (_SPOOL, b"m")
 
 
 def create(

@@ -35,7 +35,6 @@ from postroom.errors import (
     Unavailable,
 )
 from postroom.kv import keys
-from postroom.kv.engine import Reader
 from postroom.messaging.attempts import Stored, first_ids, stale_attempt
 from postroom.messaging.claims import Claims
 from postroom.messaging.requests import Delivered, NoteAttempts, ReapedMessages, ReapQueue
@@ -107,19 +106,16 @@ class AttemptNotes:
         self._heirs = itertools.count(1)
 
     def register(self, registry: Registry) -> None:
-        """Register the hooks of claims and leases."""
-        registry.on_lease.append(self._restart)
-        registry.on_lease_end.append(self._end)
-        registry.on_vanished.append(self._vanished)
-        registry.on_release.append(self._released)
-        registry.on_given_up.append(self._given_up)
+        """Register the number of notes that are kept."""
         registry.sizes["attempts to note"] = lambda: len(self._to_write) + len(self._begun)
 
-    def _restart(self, _: Reader) -> None:
-        self._end()
+    def restart(self) -> None:
+        """Begin with a new lease."""
+        self.end()
         self.since = self._reading() + 1
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Forget all notes, at the end of the lease."""
         self._forgotten += self._beginnings.values()
         self._to_write.clear()
         self._beginnings.clear()
@@ -132,7 +128,7 @@ class AttemptNotes:
 
     # --- attempts that are lost
 
-    def _vanished(self, transaction_id: bytes, why: str) -> None:
+    def vanished(self, transaction_id: bytes, why: str) -> None:
         """Write down the lost attempts of a transaction that has ended without a word."""
         self._begun.pop(transaction_id, None)
         for heir, taken in self._claims.pass_on(transaction_id, self._heir):
@@ -203,14 +199,14 @@ class AttemptNotes:
         if ids:
             self._begun.setdefault(request.transaction_id, []).append((request.key, ids))
 
-    def _given_up(self, request: object) -> None:
+    def given_up(self, request: object) -> None:
+        """Forget the attempts of a reap that is waited for no more."""
         self._beginnings.pop(id(request), None)
 
-    def _released(self, transaction_id: bytes) -> list[object]:
+    def released(self, transaction_id: bytes) -> None:
         """Write down that the begun attempts of a transaction have ended with a word."""
         for key, ids in self._begun.pop(transaction_id, ()):
             self._write(NoteAttempts(key, ids, "ended", "", 0, b""))
-        return []
 
     # --- the service
 

@@ -2,7 +2,7 @@
 
 Competing reapers get different messages instead of conflicts at commit. Like all locks here, claims
 only save work: the commit checks that the messages are still there. The duration of a transaction's
-claims is limited in :mod:`postroom.ranges.holders`.
+claims is limited in :mod:`postroom.ranges.memory`.
 
 For each inbox a *free mark* remembers that everything below it is claimed or gone. The hundredth
 reaper therefore need not step over the messages that the other ninety-nine hold.

@@ -1,7 +1,7 @@
 """The conservation of messages: enqueued = delivered + executed + pending + dead.
 
 The equation holds at any timestamp. Every proposal that moves a message changes the counters of its
-range in the same raw write set, so a reader never sees another state. *pending* is counted by
+range with the same entry, so a reader never sees another state. *pending* is counted by
 itself, not derived, so that the equation can fail. It is checked before each proposal is sent; a
 proposal that would break it is never sent.
 
@@ -17,13 +17,11 @@ from typing import Final
 import msgspec
 
 from postroom.errors import StoreCorrupted
-from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging.requests import Counters, ReadCounters
+from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
-
-COUNTERS_RECORD: Final = "messages"
 
 _astuple = msgspec.structs.astuple
 _PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}
@@ -31,23 +29,29 @@ _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Counters)
 
 
+def read_counters(stored: Reader, range_id: int) -> Counters:
+    """Return the counters of a range, as ``stored`` has them."""
+    sums = read_applied(stored, range_id).sums
+    return _decoder.decode(sums) if sums else Counters()
+
+
 class Conservation:
-    """The counters of one range, as applied, in the leaseholder's memory."""
+    """The counters of one range, as applied, in the leaseholder's memory.
+
+    They are the sums in the range's applied record (:mod:`postroom.ranges.state`).
+    """
 
     def __init__(self, range_id: int) -> None:
-        self._record = keys.record_key(range_id, COUNTERS_RECORD)
+        self._range_id = range_id
         self.applied = Counters()
 
     def register(self, registry: Registry) -> None:
-        """Register the finisher and the read of the counters."""
-        registry.finishers.append(self.finish)
+        """Register the read of the counters."""
         registry.reads[ReadCounters] = lambda _, __: self.applied
-        registry.on_lease.append(self.restart)
 
     def restart(self, stored: Reader) -> None:
         """Read the stored counters."""
-        record = stored.get(self._record)
-        self.applied = Counters() if record is None else _decoder.decode(record)
+        self.applied = read_counters(stored, self._range_id)
 
     def finish(self, ctx: Evaluation) -> None:
         """Add the proposal's tally to the stored counters.
@@ -56,8 +60,6 @@ class Conservation:
             StoreCorrupted: messages would be lost or made up.
         """
         tally = ctx.tally
-        if not tally:
-            return
         counted = list(_astuple(self.applied))
         for name in tally:
             counted[_PLACES[name]] += tally[name]
@@ -67,5 +69,5 @@ class Conservation:
                 f"messages would be lost or made up ({self.applied} would become {after}); "
                 "the proposal was stopped and nothing was changed: please report this"
             )
-        ctx.staged[self._record] = _encode(after)
+        ctx.sums = _encode(after)
         ctx.after.append(partial(setattr, self, "applied", after))

@@ -44,7 +44,6 @@ class Delivery:
     def register(self, registry: Registry) -> None:
         """Register the delivery."""
         registry.commands[DeliverDue] = self.deliver_due
-        registry.companions.append(self.deliver_sent)
 
     def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
         """Deliver the messages that this proposal sends, or store them for later."""

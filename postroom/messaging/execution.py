@@ -182,7 +182,6 @@ class Execution:
     def register(self, registry: Registry) -> None:
         """Register the execution."""
         registry.commands[ExecuteDue] = self.execute_due
-        registry.companions.append(self.execute_deferred)
 
     def execute_deferred(self, ctx: Evaluation) -> Iterator[None] | None:
         """Carry out the updates that this proposal defers, or store them for later."""

@@ -48,7 +48,6 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging import counters
 from postroom.messaging.ingest import machine
 from postroom.messaging.ingest import records as staged
 from postroom.messaging.queues import counters as queue_counters
@@ -68,6 +67,7 @@ from postroom.messaging.requests import (
     InboxIndexEntry,
 )
 from postroom.messaging.staging_requests import Winner
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
 QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"
@@ -111,16 +111,27 @@ _OF_RANGE: Final = {
 }
 
 
+_COUNTERS: Final = b"messages"
+COUNTERS_NAME: Final = keys.RANGE + keys.RECORD + _COUNTERS
+"""The name of the counters of messages. A range has them in its applied record."""
+_APPLIED_NAME: Final = keys.RANGE + keys.RECORD + APPLIED_RECORD.encode()
+
+
 # --- names ----------------------------------------------------------------------------------------
 
 
 def name_of(raw: bytes) -> bytes:
     """Return the name of the entry at an engine key."""
-    return keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
+    if raw[:1] != keys.RANGE:
+        return raw
+    name = keys.RANGE + raw[9:]
+    return COUNTERS_NAME if name == _APPLIED_NAME else name
 
 
 def place_of(name: bytes, range_id: int) -> bytes:
     """Return the engine key of an entry in the range ``range_id``."""
+    if name == COUNTERS_NAME:
+        name = _APPLIED_NAME
     if name[:1] == keys.RANGE:
         return keys.range_prefix(range_id) + name[_KIND:]
     return name
@@ -145,7 +156,7 @@ def table_of(name: bytes) -> str | None:
 
 
 def _is_counters(record: bytes) -> bool:
-    if record in {counters.COUNTERS_RECORD.encode(), NUMBER_RECORD.encode()}:
+    if record in {_COUNTERS, NUMBER_RECORD.encode()}:
         return True
     number = record.removeprefix(b"queue ")
     return number != record and number.isdigit() and len(number) <= _QUEUE_DIGITS
@@ -154,9 +165,15 @@ def _is_counters(record: bytes) -> bool:
 def shown(raw: bytes, stored: bytes) -> tuple[bytes, bytes] | None:
     """Return the name and the value of a stored entry, as the image has them.
 
-    `None`: it is no part of an image, like a key that was deleted.
+    `None`: it is no part of an image, like a key that was deleted, or the counters of a range that
+    has seen no message.
     """
-    name = keys.RANGE + raw[9:] if raw[:1] == keys.RANGE else raw
+    name = raw
+    if raw[:1] == keys.RANGE:
+        name = keys.RANGE + raw[9:]
+        if name == _APPLIED_NAME:
+            sums = decode_applied(stored).sums
+            return (COUNTERS_NAME, sums) if sums else None
     table = table_of(name)
     if table is None or (table == DATA and stored[0] == versions.TOMBSTONE):
         return None
@@ -299,7 +316,7 @@ def _counters(rest: bytes, stored: bytes, until: bytes) -> None:
     if rest == NUMBER_RECORD.encode():
         _has_bytes(stored, 4)
         return
-    is_queue = rest != counters.COUNTERS_RECORD.encode()
+    is_queue = rest != _COUNTERS
     counted = (_queue_counted if is_queue else _counted).decode(stored)
     if not counted.conserved():
         raise ValueError(f"messages are lost or made up: {counted}")

@@ -19,7 +19,6 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
-from postroom.messaging.counters import COUNTERS_RECORD
 from postroom.messaging.image_requests import CheckImage, Counted
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
@@ -171,7 +170,7 @@ class _Counting:
         if kind != keys.RECORD:
             return
         record = rest[1:].decode()
-        if record == COUNTERS_RECORD:
+        if rest == entries.COUNTERS_NAME[1:]:
             self._counters = _counters.decode(stored)
         elif record.startswith("queue "):
             self._queues[int(record[6:])] = queue_counters.read(stored)

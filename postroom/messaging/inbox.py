@@ -46,7 +46,7 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
-from postroom.ranges.holders import Holders
+from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
@@ -105,7 +105,7 @@ class Inboxes:
         self._order = InboxOrder(holders)
 
     def register(self, registry: Registry) -> None:
-        """Register the reads, the writes and the hooks of inboxes."""
+        """Register the reads and the writes of inboxes."""
         registry.reads |= {
             ReapQueue: self.reap_queue,
             Peek: self.peek,
@@ -113,10 +113,17 @@ class Inboxes:
         }
         self._order.register(registry)
         registry.writes[ReapMessages] = self.reap_messages
-        registry.on_lease.append(lambda _: self._claims.clear())
-        registry.on_lease_end.append(self._claims.clear)
-        registry.on_release.append(self._claims.release)
         registry.sizes["claims"] = self._claims.__len__
+
+    def forget(self) -> None:
+        """Forget all claims, and the order of the inboxes."""
+        self._order.drop()
+        self._claims.clear()
+
+    def release(self, transaction_id: bytes) -> list[object]:
+        """Release the claims of a transaction; return the tokens of what may be free."""
+        self._order.released(transaction_id)
+        return self._claims.release(transaction_id)
 
     # --- delivering
 

@@ -33,7 +33,7 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
 from postroom.ranges.evaluation import View
-from postroom.ranges.holders import Holders
+from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
 
 UNUSED_SECONDS: Final = 60.0
@@ -148,11 +148,8 @@ class InboxOrder:
         self._followed: list[Callable[[WriteSet], None]] = []
 
     def register(self, registry: Registry) -> None:
-        """Register its hooks."""
+        """Follow what is written while it is built, and register its size."""
         self._followed = registry.on_written
-        registry.on_lease.append(lambda _: self._drop())
-        registry.on_lease_end.append(self._drop)
-        registry.on_release.append(self._released)
         registry.sizes["inboxes in order"] = self.__len__
 
     def __len__(self) -> int:
@@ -171,7 +168,7 @@ class InboxOrder:
         Several requests may read it at the same time. Each goes on where the others have come to.
         """
         if self._position is None or not self._followed:
-            self._drop()
+            self.drop()
             self._followed.append(self._hear)
         self._holders.hold(_HOLDER, UNUSED_SECONDS)
         while self._position is not None:
@@ -201,7 +198,7 @@ class InboxOrder:
 
     def _hear(self, writes: WriteSet) -> None:
         if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
-            self._drop()
+            self.drop()
             return
         for raw, stored in writes.items():
             if raw[:1] == keys.MAIL:
@@ -217,12 +214,12 @@ class InboxOrder:
             if other is not part:
                 other.remove(raw)
 
-    def _released(self, transaction_id: bytes) -> list[object]:
+    def released(self, transaction_id: bytes) -> None:
+        """Drop it if it has not been used for a while: its holder is released."""
         if transaction_id == _HOLDER:
-            self._drop()
-        return []
+            self.drop()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Forget the order. The next request that needs it builds it anew."""
         self._ready, self._held_up, self._position = _Part(), _Part(), b""
         self._followed.clear()

@@ -127,7 +127,7 @@ class Outbox:
         )
         self.has_stored = False
 
-    def restart(self, _: Reader) -> None:
+    def restart(self) -> None:
         """Forget the cursors, with a new lease."""
         for line in self._lines:
             line.head = line.begin
@@ -324,7 +324,11 @@ class Outboxes:
         registry.writes[EnqueueMessage] = self.enqueue_message
         registry.writes[EnqueueUpdate] = self.enqueue_update
         registry.reads[AwaitQuiet] = self.await_quiet
-        registry.on_lease += (self.deliverable.restart, self.executable.restart)
+
+    def restart(self) -> None:
+        """Begin with a new lease."""
+        self.deliverable.restart()
+        self.executable.restart()
 
     def await_quiet(self, view: View, _: AwaitQuiet) -> None:
         """Evaluate ``AwaitQuiet``: wait until no entry is due."""

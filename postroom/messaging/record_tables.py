@@ -40,13 +40,14 @@ from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX
 from postroom.messaging import images
-from postroom.messaging.counters import COUNTERS_RECORD
+from postroom.messaging.counters import read_counters
 from postroom.messaging.index import mail_entries
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import groups, records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
 from postroom.messaging.queues.records import Layout
-from postroom.messaging.requests import Counters, Peek, Peeked
+from postroom.messaging.requests import Peek, Peeked
+from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.evaluation import View
 
 RecordValues: TypeAlias = tuple[Any, ...]
@@ -215,10 +216,9 @@ def _accounting(scope: ScanScope) -> Iterator[Found]:
 def _counters(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the counters of the range, and those of its queues."""
     reader, range_id = scope.reader, scope.range_id
-    place = keys.record_key(range_id, COUNTERS_RECORD)
+    place = keys.record_key(range_id, APPLIED_RECORD)
     if scope.lower <= place:
-        counted = reader.get(place) or _encode(Counters())
-        yield place, ("", 0, False, counted, b"")
+        yield place, ("", 0, False, _encode(read_counters(reader, range_id)), b"")
     definitions = Definitions(range_id)
     for raw, each in definitions.iterate(reader, scope.lower):
         claimed = queue_counters.read(reader.get(Layout(range_id, each.number).counters))

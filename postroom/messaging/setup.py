@@ -1,7 +1,8 @@
-"""The assembly of the messaging of one range, and its registration with the range.
+"""The assembly of the messaging of one range: its companion and its keeper.
 
-A range does not know messaging: it gets evaluators and finishers, and three services run beside it
-on its leaseholder.
+A range does not know messaging. It has messaging take part in its proposals, as its companion, and
+keep claims and queues in memory with its lease, as its keeper (:mod:`postroom.ranges.ports`). Three
+services run beside it on its leaseholder.
 
 The messages that a proposal sends within its own range are delivered and executed in the same
 proposal, after the requests. This costs no write of its own. The services do the rest: entries that
@@ -10,11 +11,11 @@ are scheduled for later, too many for one proposal, or left by a crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from postroom.kv import keys
-from postroom.kv.engine import Reader
+from postroom.kv.engine import Reader, WriteSet
 from postroom.messaging.attempt_notes import AttemptNotes
 from postroom.messaging.attempts import Attempts
 from postroom.messaging.checks import InboxChecks
@@ -27,9 +28,11 @@ from postroom.messaging.ingest.batches import StagedBatches
 from postroom.messaging.ingest.loads import BulkLoads
 from postroom.messaging.ingest.reading import read_staging
 from postroom.messaging.ingest.records import StagedRecords
+from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.ingest.sweeping import Sweeping
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.summing_up import sum_up
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.scanning import RecordScans
@@ -37,77 +40,147 @@ from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import Signal
 from postroom.messaging.staging_requests import ReadStaging
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.holders import Holders
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Rider
+from postroom.ranges.replica import Replica
 
 
 class Messaging:
     """The outboxes, inboxes, dead letters, counters and queues of one range.
 
+    It implements ``Companion`` and ``Keeper``.
+
     Args:
-        range_id: the id of the range.
-        check_age: a function that refuses timestamps that cannot be read at.
-        wake: a function that answers requests that wait for tokens.
-        holders: the transactions that hold messages.
+        replica: the replica of the range.
         deliveries, executions: the signals that a commit has added to an outbox.
         notes: the signal that attempts have to be written down.
         around: the environment of the queues.
+
+    Attributes:
+        restoring: the restore of the range, if there may be one: it decides under each lease
+            whether the range serves.
+        deliver_sent, execute_deferred, rider, hear: see ``Companion``.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917 - the parts of a range
+    deliver_sent: Callable[[Evaluation], Iterator[None] | None]
+    execute_deferred: Callable[[Evaluation], Iterator[None] | None]
+    rider: Rider
+    hear: Callable[[WriteSet], None]
+
+    def __init__(
         self,
-        range_id: int,
-        check_age: Callable[[View, int], None],
-        wake: Callable[[Iterable[object]], None],
-        holders: Holders,
+        replica: Replica,
         deliveries: Signal,
         executions: Signal,
         notes: Signal,
         around: Surroundings,
     ) -> None:
+        range_id, check_age, self._wake = replica.range_id, replica.check_age, replica.wake
+        self._range_id = range_id
+        self._registry = replica.registry
         self._deliveries = deliveries
         self._executions = executions
+        self._reading = around.reading
+        self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation, around.by_wall)
-        self.inboxes = Inboxes(check_age, wake, holders)
+        self.inboxes = Inboxes(check_age, self._wake, replica.holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
             self.inboxes.claims, reading=around.reading, signal=notes, rouse=around.rouse,
-            wake=wake, is_embedded=around.forgets_strangers,
+            wake=self._wake, is_embedded=around.forgets_strangers,
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
-        self._chance = around.chance
-        self._reading = around.reading
         self.queues = RangeQueues(range_id, around)
-        self._scans = RecordScans(range_id, check_age, around.reader, self.inboxes.peek_then)
-        self._range_id = range_id
-        self._wake = wake
+        self._register(around, check_age)
+        self.rider, self.hear = self.queues, around.answer_credit
+        replica.join(self, self)
 
-    def register(self, registry: Registry) -> None:
-        """Register all of it with a registry that has the range's own evaluators already."""
-        outboxes, conservation = self.outboxes, self.conservation
-        schedule = Schedule(outboxes, self._wake, self._let_go)
+    def _register(self, around: Surroundings, check_age: Callable[[View, int], None]) -> None:
+        """Register the evaluators with the registry, which has the range's own already."""
+        registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
+        delivery = Delivery(range_id, outboxes.deliverable, self.inboxes, self._wake)
+        execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
         attempts = Attempts(
-            self.inboxes, outboxes.deliverable, self.dead_letters, self._chance,
+            self.inboxes, outboxes.deliverable, self.dead_letters, around.chance,
             lambda: self.attempts.since,
         )  # fmt: skip
+        staged = StagedRecords(range_id)
         parts = (
-            outboxes, self.inboxes, self.dead_letters, schedule, attempts, self.attempts,
-            conservation, self.queues, self._scans,
+            outboxes, self.inboxes, self.dead_letters,
+            Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
+            self.conservation, self.queues,
+            RecordScans(range_id, check_age, around.reader, self.inboxes.peek_then),
+            InboxChecks(outboxes.deliverable), delivery, execution,
+            StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
+            BulkLoads(range_id),
         )  # fmt: skip
         for part in parts:
             part.register(registry)
-        InboxChecks(outboxes.deliverable).register(registry)
-        Delivery(self._range_id, outboxes.deliverable, self.inboxes, self._wake).register(registry)
-        Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake).register(
-            registry
-        )
-        staged = StagedRecords(self._range_id)
-        StagedBatches(staged, self.dead_letters, registry.writes).register(registry)
-        Sweeping(staged).register(registry)
         registry.reads[ReadStaging] = partial(read_staging, staged)
-        BulkLoads(self._range_id).register(registry)
-        registry.finishers.append(self._signal)
+        self.deliver_sent = delivery.deliver_sent
+        self.execute_deferred = execution.execute_deferred
+
+    # --- a companion
+
+    def sum_up(self, ctx: Evaluation) -> None:
+        """Stage the counters, and wake the services if the proposal leaves entries for them."""
+        if ctx.tally:
+            self.conservation.finish(ctx)
+        if ctx.notes:
+            sum_up(ctx)
+        deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
+        if deliverable.has_stored:
+            deliverable.has_stored = False
+            ctx.after.append(self._deliveries.set)
+        if executable.has_stored:
+            executable.has_stored = False
+            ctx.after.append(self._executions.set)
+
+    # --- a keeper
+
+    def begin_lease(self, stored: Reader) -> None:
+        """Begin afresh from what is stored, under a new lease."""
+        if self.restoring is not None:
+            self.restoring.restart(stored)  # first: it tells whether what is stored is whole
+        self.outboxes.restart()
+        self.inboxes.forget()
+        self.attempts.restart()
+        self.conservation.restart(stored)
+        self.queues.restart(stored, is_whole=self._registry.is_whole)
+
+    def end_lease(self) -> None:
+        """Forget all that is kept for clients."""
+        self.inboxes.forget()
+        self.attempts.end()
+        self.queues.end()
+
+    def release(self, transaction_id: bytes) -> list[object]:
+        """Free what a transaction holds; return the tokens of what may be free."""
+        self.attempts.released(transaction_id)
+        tokens = self.inboxes.release(transaction_id)
+        return tokens + self.queues.claiming.release(transaction_id)
+
+    def vanished(self, transaction_id: bytes, why: str) -> None:
+        """Note the attempts of a transaction that ended without a word."""
+        self.attempts.vanished(transaction_id, why)
+        self.queues.claiming.vanished(transaction_id, why)
+
+    def client_gone(self, client: bytes) -> None:
+        """Fail the attempts of a client that was not heard of for too long."""
+        self.queues.claiming.client_gone(client)
+
+    def holds_for(self, client: bytes) -> bool:
+        """Return whether the consumers of a client hold any message."""
+        return self.queues.claiming.holds_for(client)
+
+    def clients_that_hold(self) -> Iterable[bytes]:
+        """Return the clients whose consumers hold any message."""
+        return self.queues.claiming.holders()
+
+    def given_up(self, request: object) -> None:
+        """Give back what is found for a request that is waited for no more."""
+        self.attempts.given_up(request)
+        self.queues.claiming.given_up(request)
 
     def _let_go(self, ctx: Evaluation, id_: bytes, message: Deliverable | None) -> None:
         """Let a message that leaves the outbox for good no longer hold up its inbox."""
@@ -119,21 +192,10 @@ class Messaging:
 
         Returns:
             The timestamp at which the first entry of an outbox is due, or something in a queue, by
-            the
-            stored state; 0: there is nothing.
+            the stored state; 0: there is nothing.
         """
         self.conservation.restart(stored)
         now = self._reading()
         outboxes = (self.outboxes.deliverable, self.outboxes.executable)
         moments = [each.first_due(stored, now) for each in outboxes]
         return min(filter(None, (*moments, self.queues.first_due(stored))), default=0)
-
-    def _signal(self, ctx: Evaluation) -> None:
-        """Wake the services once the proposal is applied, if it leaves entries for them."""
-        deliverable, executable = self.outboxes.deliverable, self.outboxes.executable
-        if deliverable.has_stored:
-            deliverable.has_stored = False
-            ctx.after.append(self._deliveries.set)
-        if executable.has_stored:
-            executable.has_stored = False
-            ctx.after.append(self._executions.set)

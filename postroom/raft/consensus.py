@@ -45,7 +45,7 @@ from postroom.raft.outgoing_messages import OutgoingMessages
 from postroom.raft.spool import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
-from postroom.raft.transport import Transport
+from postroom.raft.transport import NoPeers, Transport
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
@@ -85,6 +85,7 @@ class Consensus:
         """Create a set without open groups."""
         self._engine = engine
         self._transport = transport
+        self._is_alone = isinstance(transport, NoPeers)
         self._node_id = node_id
         self._monotonic = monotonic
         self._random = random
@@ -139,7 +140,7 @@ class Consensus:
         assert group_id not in self._groups, f"group {group_id} is open"
         prefix = raft_log_prefix(group_id)
         spool = Spool(self._engine, prefix)
-        applied = AppliedState(state_machine.applied_index())
+        applied = AppliedState(state_machine.applied_index(), state_machine.applied_term())
         if (arrived := spool.complete) is not None:
             # The applied state is a mixture of the old and the new one. The log is that of the new
             # one.
@@ -154,17 +155,6 @@ class Consensus:
         self._members_changed()
         self._wake(group)
         return group
-
-    def settle(self) -> WriteSet:
-        """Return the records that some states lack, to be made durable before ``replay``.
-
-        A state that this node was given whole does not tell the term of its last entry.
-        """
-        writes: WriteSet = {}
-        for group in self._groups.values():
-            if group.core.journal.settles:
-                writes.update(group.core.journal.settle(group.core.applied_index))
-        return writes
 
     def replay(self) -> Iterator[WriteSet]:
         """Yield the writes that the states of all groups lack, in pieces.
@@ -210,10 +200,8 @@ class Consensus:
         if self.failed is not None:
             raise RuntimeError("consensus has failed; open the store again") from self.failed
         now = self._monotonic()
-        self._outgoing.begin_turn()
-        self._receive(now)
-        if self._has_peers:
-            self._look_around(now)
+        if not self._is_alone:
+            self._listen(now)
         if self._alarms:
             self._ring(now)
         writes: WriteSet = {}
@@ -236,6 +224,13 @@ class Consensus:
         if self._peers_changed:
             self._count_peers()
         return writes
+
+    def _listen(self, now: float) -> None:
+        """Receive the frames that have come, and look after peers that are silent."""
+        self._outgoing.begin_turn()
+        self._receive(now)
+        if self._has_peers:
+            self._look_around(now)
 
     def send_early(self) -> None:
         """Send the append messages of leaders, between ``stage`` and the write.
@@ -300,11 +295,11 @@ class Consensus:
 
         The time is one of the monotonic clock.
         """
-        if self._ready or self._outgoing.waits or self._intake.waits:
+        if self._ready or (not self._is_alone and (self._outgoing.waits or self._intake.waits)):
             return self._monotonic()
         while self._alarms and self._alarm_of.get(self._alarms[0][1]) != self._alarms[0][0]:
             heapq.heappop(self._alarms)
-        beat_at = self._liveness.deadline()
+        beat_at = None if self._is_alone else self._liveness.deadline()
         if not self._alarms:
             return beat_at
         return self._alarms[0][0] if beat_at is None else min(beat_at, self._alarms[0][0])
@@ -360,7 +355,7 @@ class Consensus:
 
     def _look_around(self, now: float) -> None:
         """Once a heartbeat, find silent nodes and decide to send beats."""
-        beat_at = self._liveness.deadline()
+        beat_at = None if self._is_alone else self._liveness.deadline()
         if beat_at is None or now < beat_at:
             return
         self._beats = True

@@ -46,7 +46,6 @@ from postroom.raft.stored_log import (
     is_payload,
     members_in,
     membership_payload,
-    pack_place,
     pack_u64,
     replays,
 )
@@ -61,13 +60,10 @@ class Journal:
         """True if entries are applied again after a crash, and must therefore be stored."""
         self.committed_index = 0
         """The index of an entry that was known to be committed when the log was opened."""
-        self.settles = False
-        """True if the opened state does not tell the term of the entry that it ends with."""
         self._prefix = prefix
         self._removed: list[int] = []
         self._hard_key = prefix + b"h"
         self._entry_prefix = prefix + b"l"
-        self._applied_key = prefix + b"a"
         self._entries: list[LogEntry] = [(b"", 0, 0)]
         self._members: list[tuple[int, Members]] = [(0, members)]
         self._durable = range(0)
@@ -238,31 +234,16 @@ class Journal:
         stored = b"".join((pack_u64(term), COMMAND, command))
         writes[self._entry_prefix + pack_u64(index)] = stored
         self._entries[0] = (b"", index, term)
-        writes[self._applied_key] = pack_place(index, term)
 
     def pass_over(self, index: int, term: int) -> None:
         """Move the empty log of a group of one on to ``index``, applied in this turn."""
         assert len(self._entries) == 1
         self._entries[0] = (b"", index, term)
-        if self.replays:
-            self.writes[self._applied_key] = pack_place(index, term)
 
     def write_only(self, command: bytes, index: int, term: int) -> None:
         """Stage a command that is applied in this turn, and that only a replay will read."""
         stored = b"".join((pack_u64(term), COMMAND, command))
         self.writes[self._entry_prefix + pack_u64(index)] = stored
-
-    def applied(self, index: int, term: int) -> None:
-        """Stage that the state includes the entry at ``index``."""
-        if self.replays:
-            self.writes[self._applied_key] = pack_place(index, term)
-
-    def settle(self, index: int) -> WriteSet:
-        """Return the record of the applied entry, which the state needs before the log goes on."""
-        self.settles = False
-        term = self.term_at(index)
-        assert term is not None
-        return {self._applied_key: pack_place(index, term)}
 
     def members_applied(self, index: int) -> None:
         """Stage the members that the entry at ``index``, which is applied, has set."""
@@ -347,7 +328,6 @@ class Journal:
         journal._hard_state_changed = stored.is_outdated or stored.infers_term
         journal._infers_term = stored.infers_term
         journal._removed = stored.removed
-        journal.settles = stored.settles
         journal._entries = [(b"", *stored.base)]
         journal._members = [(min(stored.members[0], stored.base[0]), stored.members[1])]
         for entry in stored.entries:

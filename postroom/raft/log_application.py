@@ -131,7 +131,6 @@ class LogApplication:
                 if payload[0] > _NOOP_KIND:
                     core.journal.members_applied(index)
             core.applied_index = index
-            core.journal.applied(index, term)
         if not core.is_voter and core.role == LEADER and self._has_applied_members():
             # A leader that is no longer a member steps down once its removal is committed (section
             # 6).

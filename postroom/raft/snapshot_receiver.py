@@ -85,7 +85,6 @@ class SnapshotReceiver:
                 f"{complete.index}; this replica stops: wipe it, and let it be fed again"
             )
         self._spool.clear(staged)
-        self._core.journal.applied(complete.index, complete.index_term)
         self._core.installing = False
 
     def tidy(self, staged: WriteSet) -> None:

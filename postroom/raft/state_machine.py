@@ -59,10 +59,13 @@ class StateMachine(Protocol):
         """
 
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
-        """Stage ``index`` as applied, for an entry of consensus itself."""
+        """Stage ``index`` and ``term`` as applied, for an entry of consensus itself."""
 
     def applied_index(self) -> int:
         """Return the applied index that the engine held when the replica was opened; 0 if new."""
+
+    def applied_term(self) -> int:
+        """Return the term of that entry."""
 
     def open_snapshot(self) -> StateSnapshot:
         """Open the state that the engine holds now, for streaming.

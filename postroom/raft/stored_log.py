@@ -5,13 +5,12 @@ Layout, under the group's prefix (the keyspace page is ``kv/keys.py``)::
     prefix | "h"                  hard state: term, vote, the log's base, the members at it
     prefix | "l" | index (8)      one entry: term (8), payload
     prefix | "b"                  the last entry that no member needs: index (8), term (8)
-    prefix | "a"                  the entry that was applied last: index (8), term (8)
     prefix | "m"                  the members that an applied entry has set: index, members
 
 There are two kinds of engine. On a plain one a turn is one atomic write: applied entries can be
-removed in the same turn, and the last three records are not needed.
+removed in the same turn, and the last two records are not needed.
 
-One that ``replays`` (:mod:`postroom.kv.storage`) has the first three in a log and the others with
+One that ``replays`` (:mod:`postroom.kv.storage`) has the first three in a log and the last with
 the state, and either may have got farther than the other one:
 
 * The state lacks entries: they are in the log, and are applied again. Those between the
@@ -58,8 +57,6 @@ LogEntry: TypeAlias = tuple[bytes, int, int]
 """The payload, the index and the term of an entry, in the order that pysyncobj uses."""
 
 pack_u64 = struct.Struct(">Q").pack
-pack_place = struct.Struct(">QQ").pack
-"""The index and the term of an entry."""
 unpack_u64 = struct.Struct(">Q").unpack_from
 
 
@@ -130,7 +127,6 @@ class StoredLog:
         committed: an entry that is known to be committed.
         removed: entries that are still stored and count no more.
         is_outdated: whether the hard state has to be stored again.
-        settles: whether the state does not tell its term yet, and has to before the log goes on.
         infers_term: whether the term is known only from the last entry, or from the state.
     """
 
@@ -145,7 +141,6 @@ class StoredLog:
     committed: int = 0
     removed: list[int] = field(default_factory=list)
     is_outdated: bool = False
-    settles: bool = False
     infers_term: bool = False
 
     @property
@@ -159,7 +154,6 @@ class StoredLog:
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]
         if replays(engine):
-            applied = self._with_term(applied, engine.get(self.prefix + b"a"))
             self._read_base(engine.get(self.prefix + b"b"))
             self._read_replayed(decoded, applied)
             self._meet_replayed(applied, engine)
@@ -222,12 +216,6 @@ class StoredLog:
 
     # Reading where entries are replayed.
 
-    def _with_term(self, applied: AppliedState, stored: bytes | None) -> AppliedState:
-        """Add the term from the record, unless another entry was applied without a record."""
-        if stored is None or applied.term is not None or unpack_u64(stored)[0] != applied.index:
-            return applied
-        return AppliedState(applied.index, unpack_u64(stored, 8)[0])
-
     def _read_base(self, stored: bytes | None) -> None:
         """Take the later one of the two bases. Members were noted whenever one passed theirs."""
         if stored is not None:
@@ -258,7 +246,6 @@ class StoredLog:
         """Let the log go on after the state, if the state is ahead."""
         index, term = applied.index, applied.term
         own = self._term_at(index)
-        self.settles = bool(index) and applied.term is None
         if own is not None and term in (own, None):
             return
         self.removed = [entry[1] for entry in self.entries]

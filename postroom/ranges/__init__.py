@@ -1,1 +1,1 @@
-"""What a range does: evaluate, propose, apply; leases, transactions, garbage collection."""
+"""The work of a range: evaluate, propose, apply; leases, transactions, garbage collection."""

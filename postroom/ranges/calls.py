@@ -1,8 +1,10 @@
-"""What goes in and out of a replica: calls, and the commands that come of them.
+"""The data that the stages of a replica pass on: calls, commands and proposals.
 
 ::
 
-    Call (a request, whom to tell) ──▶ evaluated, many together ──▶ LeasedWrites ──▶ applied
+    Call (a request, a caller) ─▶ evaluated, many together ─▶ Proposal ─▶ LeasedWrites, applied
+      ▲                                                           │
+      └───────────────────────── answered ────────────────────────┘
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgpack
 import msgspec
@@ -23,17 +25,17 @@ if TYPE_CHECKING:  # clients load this module, and nothing of consensus
 
 
 class Call:
-    """A request on its way, and whom to tell.
+    """A request on its way, with its caller.
 
     Attributes:
-        request: what is asked.
-        complete: told the answer or the error, once; drivers have subclasses with a method instead.
-        urgent: a client waits for it: a turn is wanted now. What is not urgent is upkeep, may wait
-            a moment for company, and is evaluated after everything else.
-        token: what it is in line for (:mod:`.waiting`); ``None``: nothing.
-        cancelled: nobody wants the answer any more.
+        request: the request.
+        complete: called with the answer or the error, once; drivers override it in subclasses.
+        urgent: whether a client waits for it and wants a turn now. Other calls are upkeep: they may
+            wait a moment for company, and have a share of their own of each proposal.
+        token: the token that it stands in line for (:mod:`.waiting`); ``None``: none.
+        cancelled: whether the caller wants no answer any more.
         owner: the client; ``None``: there is only one.
-        principal: who answers for it, among whom turns are shared out.
+        principal: the one who answers for the client. Principals take turns.
     """
 
     owner: object = None
@@ -47,7 +49,7 @@ class Call:
         self.cancelled = False
 
     def complete(self, result: Any, error: BaseException | None) -> None:
-        """The answer, or why there is none."""
+        """Take the answer, or the error in its place."""
         raise NotImplementedError
 
 
@@ -55,7 +57,7 @@ class NotLeaseholder(Unavailable):
     """Another node serves the range, or none does; nothing happened here.
 
     Attributes:
-        leader: who leads, as far as this node knows; ``None``: nobody.
+        leader: the leader, as far as this node knows; ``None``: there is none.
     """
 
     def __init__(self, leader: NodeId | None) -> None:
@@ -68,29 +70,42 @@ class NotLeaseholder(Unavailable):
 
 
 class LeasedWrites(msgspec.Struct, frozen=True, array_like=True):
-    """What a group replicates: raw writes, good only under one lease."""
+    """The command that a group replicates: raw writes, good only under one lease.
+
+    Attributes:
+        lease_sequence: the sequence number of that lease.
+        writes: the raw writes.
+        last_commit: a timestamp that no commit up to this command is above; 0: as before.
+        sums: the sums of the companion after this command, packed; ``None``: as before.
+    """
 
     lease_sequence: int
     writes: dict[bytes, bytes | None]
+    last_commit: int = 0
+    sums: bytes | None = None
 
 
 encode = msgspec.msgpack.Encoder().encode
 
+_COMMAND_HEADER: Final = bytes([0x90 | len(LeasedWrites.__struct_fields__)])
+"""The byte with which the list of a command begins in MessagePack."""
+
 
 def encode_in_parts(command: LeasedWrites) -> Generator[None, None, bytes]:
-    """``command`` in MessagePack, as a whole: the same bytes, made over several turns."""
-    parts = [encode((command.lease_sequence, {}))[:-1], _map_header(len(command.writes))]
-    items = iter(command.writes.items())
+    """Encode ``command`` over several turns, into the same bytes as ``encode`` does."""
+    sequence, writes, *rest = msgspec.structs.astuple(command)
+    parts = [_COMMAND_HEADER, encode(sequence), _map_header(len(writes))]
+    items = iter(writes.items())
     while part := dict(islice(items, limits.COMPLETED_AT_ONCE_MAX)):
         parts.append(encode(part)[len(_map_header(len(part))) :])
         yield
-    packed = b"".join(parts)
+    packed = b"".join((*parts, *map(encode, rest)))
     yield
     return packed
 
 
 def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
-    """The command that ``packed`` is, over several turns."""
+    """Decode a command over several turns."""
     unpacker = msgpack.Unpacker(max_buffer_size=len(packed), strict_map_key=False)
     unpacker.feed(packed)
     unpacker.read_array_header()
@@ -105,11 +120,11 @@ def decode_in_parts(packed: memoryview) -> Generator[None, None, LeasedWrites]:
             raise ValueError(f"{left} writes of a command are missing")
         left = length - len(writes)
         yield
-    return LeasedWrites(lease_sequence, writes)
+    return LeasedWrites(lease_sequence, writes, unpacker.unpack(), unpacker.unpack())
 
 
 def _map_header(length: int) -> bytes:
-    """With which a map begins, in MessagePack."""
+    """Return the bytes with which a map of so many entries begins in MessagePack."""
     if length < 1 << 4:
         return bytes([0x80 | length])
     if length < 1 << 16:
@@ -122,12 +137,16 @@ Result: TypeAlias = tuple[Call, Any, BaseException | None]
 
 @dataclass(slots=True)
 class Proposal:
-    """What the leaseholder remembers of a command that it proposed.
+    """The leaseholder's memory of a command that it proposed.
 
     Attributes:
-        lease_until: until when it may serve, on its monotonic clock, if the command is applied and
-            says anything of the lease; 0: it does not.
-        rejected: it was applied under another lease, to no effect.
+        command: the command.
+        results: the calls, each with its answer or error.
+        after: the actions to take on the leaseholder once the command is applied.
+        last_commit: the timestamp of the last commit in it.
+        lease_until: the moment until which this node may serve, on its monotonic clock, if the
+            command is applied and is about the lease; 0: it is not.
+        rejected: whether it was applied under another lease, to no effect.
         packed: the command as it is replicated, if that has been made already.
     """
 

@@ -1,8 +1,9 @@
-"""Checks of what a request comes to, beyond what its type says: made where it is sent, and again
-where it is evaluated, because whoever sends it need not be this client.
+"""Checks of the consequences of a request, beyond what its type says.
 
-What a small request expands to is known before any memory is spent on it: the metrics of an
-``Accounting`` are added to each prefix of its key; headers are decoded wherever the message goes.
+They are made where the request is sent, and again where it is evaluated, because the sender need
+not be this client. The size to which a small request expands is known before any memory is spent
+on it. The metrics of an ``Accounting`` are added to each prefix of its key; headers are decoded
+wherever the message goes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 
 
 def check_headers(headers: Headers, to: bytes) -> int:
-    """Whether these may be the headers of a message to the inbox of ``to``.
+    """Check the headers of a message to the inbox of ``to``.
 
     Returns:
         How many bytes they take.
@@ -53,7 +54,7 @@ def check_headers(headers: Headers, to: bytes) -> int:
 
 
 def is_nested(value: Any, depth_max: int) -> bool:
-    """Whether ``value`` is nested deeper than ``depth_max``. Looks at containers only."""
+    """Return whether the containers of ``value`` are nested deeper than ``depth_max``."""
     level = [value] if isinstance(value, _CONTAINERS) else []
     depth = 0
     while level:
@@ -70,7 +71,7 @@ def is_nested(value: Any, depth_max: int) -> bool:
 
 
 def check_accounting(key: bytes, deltas: Mapping[str, int]) -> None:
-    """Whether an ``Accounting`` of ``key`` may add these.
+    """Check whether an ``Accounting`` of ``key`` may add these.
 
     Raises:
         ValueTooLarge: too many prefixes or metrics, or the name of a metric is too long.
@@ -96,7 +97,7 @@ def check_accounting(key: bytes, deltas: Mapping[str, int]) -> None:
 
 
 def check_metrics(prefix: bytes, metrics: int) -> None:
-    """Whether a prefix may have so many metrics.
+    """Check whether a prefix may have so many metrics.
 
     Raises:
         ValueTooLarge: they are more than ``METRICS_PER_PREFIX_MAX``.

@@ -15,7 +15,7 @@ meets a second lock does a commit lock what it writes, key by key, so that it co
 A commit whose transaction has read the key has lost when the key changes. It is told at once,
 wherever it stands: its next attempt asks for the lock, and stands in line for that only.
 
-Evaluating answers nobody (:mod:`.together`). So a commit that must wait is put in line when its
+Evaluating answers nobody (:mod:`.turn`). A commit that must wait is therefore put in line when its
 proposal has ended. By then the lock may be free again.
 """
 
@@ -28,13 +28,13 @@ from postroom.errors import TransactionConflict, TransactionTooLarge, Unavailabl
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
+from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.deadlines import Deadlines
-from postroom.ranges.fair_queue import FairQueue
-from postroom.ranges.holders import Holders
-from postroom.ranges.host import Host
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.memory import Holders
+from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction
 
@@ -42,17 +42,17 @@ _FEW: Final = 256
 
 
 class CommitWaits:
-    """See the module.
+    """The commits that wait for locks; see the module.
 
     Args:
-        reads: of the replica, which have the lines.
-        holders: told which transactions hold locks.
-        host: the node, which has a clock, and is woken.
-        queue: of what is evaluated next.
-        release: frees what a transaction holds.
+        reads: the replica's reads, which have the lines.
+        holders: the transactions that hold something.
+        host: the node.
+        queue: the commands that are evaluated next.
+        release: a function that frees what a transaction holds.
 
     Attributes:
-        locks: for which commits wait.
+        locks: the locks for which commits wait.
         calls: the commits that wait, by the identity of their requests: a client may send one
             twice. Only to look at; while there are none nothing of this costs anything.
     """
@@ -67,7 +67,6 @@ class CommitWaits:
     ) -> None:
         self._waiting = reads.waiting
         self._reads = reads
-        reads.look_at_commit = self.look
         self.locks = self._locks = LockTable(reads.waiting)
         self._holders = holders
         self._monotonic = host.monotonic
@@ -75,8 +74,8 @@ class CommitWaits:
         self._queue = queue
         self._release = release
         self.calls: dict[int, Call] = {}
-        # Of the commits in line, those that have read the key for which they wait: by the engine's
-        # key of that; and that key, by the identity of their requests.
+        # The commits in line that have read the key for which they wait, by the engine's key of
+        # that; and that key, by the identity of their requests.
         self._readers: dict[bytes, dict[int, Call]] = {}
         self._has_read: dict[int, bytes] = {}
         self._deadlines: Deadlines[int] = Deadlines()
@@ -85,16 +84,13 @@ class CommitWaits:
         return len(self._deadlines)
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
-        registry.on_lease_end.append(self._clear)
-        registry.on_given_up.append(self._given_up)
-        registry.on_applied.append(self._hear)
+        """Register the count of the commits that wait."""
         registry.sizes["commits that wait for locks"] = self.__len__
 
     # --- in line
 
     def park(self, call: Call) -> None:
-        """A commit was found to have to wait, in a proposal that has ended by now."""
+        """Put a commit in line, which had to wait in a proposal that has ended by now."""
         request, locks = call.request, self._locks
         if call.cancelled:
             self.refuse(call, withdrawn())
@@ -130,8 +126,8 @@ class CommitWaits:
             self._has_read[id(request)] = head = keys.head_key(token)
             self._readers.setdefault(head, {})[id(request)] = call
 
-    def _hear(self, written: WriteSet) -> None:
-        """A proposal has written this: those in line that had read it have lost."""
+    def hear(self, written: WriteSet) -> None:
+        """Refuse the commits in line that had read what a proposal has written."""
         if not self._readers:
             return
         for head in [*self._readers.keys() & written.keys()]:
@@ -150,10 +146,11 @@ class CommitWaits:
                 del self._readers[head]
 
     def blocker(self, request: CommitTransaction[Any], *, takes: bool = False) -> Token | None:
-        """What a commit must wait for; ``None``: nothing.
+        """Return what a commit must wait for; ``None``: nothing.
 
         Args:
-            takes: locks what it writes, up to there.
+            request: the commit.
+            takes: whether it locks what it writes, up to there.
         """
         locks, transaction_id = self._locks, request.transaction_id
         for write in request.writes:
@@ -184,7 +181,7 @@ class CommitWaits:
     # --- out of it
 
     def look(self, first: Call) -> None:
-        """``first`` is a commit, and first in line for what may be free."""
+        """Evaluate ``first``, a commit at the head of a line, and those right behind it."""
         token: Any = first.token
         holder = self._locks.holder(token)
         if holder is not None and holder != first.request.transaction_id:
@@ -197,23 +194,23 @@ class CommitWaits:
             self._evaluate(call)
 
     def _has_lost(self, request: CommitTransaction[Any], key: bytes) -> bool:
-        """Whether a key was changed since it read that."""
+        """Return whether a key has changed since the commit's transaction read it."""
         head = self._reads.newest(key)
         return head is not None and head[1:9] > request.read_timestamp.to_bytes(8, "big")
 
     def answered(self, call: Call) -> None:
-        """A commit that has waited was told its end: those behind it are looked at."""
-        self._given_up(call.request)
+        """Look at those behind a commit that has waited, and was told its end."""
+        self.given_up(call.request)
         token = self._waiting.leave(call)
         if token is not None:
             self._waiting.wake(token)
 
     def refuse(self, call: Call, error: Exception) -> None:
-        """A call that waits in line ends without having changed anything."""
+        """End a call that waits in line, without having changed anything."""
         self._locks.waits_no_more(call.request)
         token, is_commit = call.token, type(call.request) is CommitTransaction
         if is_commit:
-            self._given_up(call.request)
+            self.given_up(call.request)
             self._waiting.leave(call)
         else:
             self._reads.cancel(call)
@@ -222,15 +219,15 @@ class CommitWaits:
             self._waiting.wake(token)
 
     def wound(self, transaction_id: bytes) -> None:
-        """The youngest transaction of a circle loses its locks, and its requests that wait."""
+        """Take from the youngest transaction of a circle its locks, and its requests that wait."""
         for token in self._locks.waited_for(transaction_id):
             for call in list(self._waiting.lines.get(token, ())):
                 if call.request.transaction_id == transaction_id and call.token == token:
                     self.refuse(call, wounded(token))
         self._release(transaction_id)
 
-    def _given_up(self, request: object) -> None:
-        """Nobody waits for it any more."""
+    def given_up(self, request: object) -> None:
+        """Forget a commit that is waited for no more."""
         if isinstance(request, CommitTransaction):
             self._deadlines.cancel(id(request))
             self.calls.pop(id(request), None)
@@ -242,11 +239,11 @@ class CommitWaits:
     # --- time
 
     def next_deadline(self) -> float | None:
-        """When the first of them has waited for too long."""
+        """Return when the first of them has waited for too long."""
         return self._deadlines.first()
 
     def expire(self) -> None:
-        """Those that have waited for too long are told."""
+        """Refuse those that have waited for too long."""
         for number in self._deadlines.take_due(self._monotonic()):
             call = self.calls[number]
             if call.token is None or self._waiting.is_looked_at_later(call):  # it is evaluated now
@@ -254,15 +251,15 @@ class CommitWaits:
             else:
                 self.refuse(call, too_late(call.token))
 
-    def _clear(self) -> None:
-        """None of them waits any more."""
+    def clear(self) -> None:
+        """Forget all commits that wait."""
         self._deadlines.clear()
         for each in (self.calls, self._readers, self._has_read):
             each.clear()
 
 
 def _is_among_few(key: bytes, request: CommitTransaction[Any]) -> bool:
-    """Whether a transaction has read a key, and few others: more are not looked through."""
+    """Return whether a transaction has read a key, and few others. Many are not searched."""
     return len(request.reads) <= _FEW and bool(request.read_timestamp) and key in request.reads
 
 
@@ -277,7 +274,7 @@ def _keys_of(token: object) -> tuple[bytes, ...]:
 
 
 def wounded(token: object) -> TransactionConflict:
-    """What the youngest of a circle is told."""
+    """Return the error for the youngest of a circle."""
     return TransactionConflict(
         f"an older transaction has locked {_named(token)} and waits for what this one has locked; "
         "nothing was changed: try again (run() does)",
@@ -286,12 +283,12 @@ def wounded(token: object) -> TransactionConflict:
 
 
 def withdrawn() -> TransactionConflict:
-    """What a commit ends with that nobody waits for any more."""
+    """Return the error for a commit that is waited for no more."""
     return TransactionConflict("the commit was withdrawn; nothing was changed")
 
 
 def too_late(token: object) -> TransactionConflict:
-    """What is told after the longest wait."""
+    """Return the error after the longest wait."""
     return TransactionConflict(
         f"another transaction has locked {_named(token)}, and did not end within "
         f"{LOCK_WAIT_SECONDS_MAX:g} s; nothing was changed: try again (run() does)",

@@ -1,8 +1,8 @@
 """Deadlines by name: one each, replaced and cancelled, never more of them than names.
 
-A heap cannot give up an entry in its middle. So a deadline that is replaced or cancelled stays
-there until it comes to the top, and the heap is made anew when most of it is such leftovers. So
-code that sets a deadline a million times, and cancels it as often, holds no more than a few dozen
+A heap cannot give up an entry in its middle. A deadline that is replaced or cancelled stays there
+until it comes to the top, and the heap is made anew when most of it is such leftovers. Code that
+sets a deadline a million times, and cancels it as often, thus holds no more than a few dozen
 entries.
 """
 
@@ -42,14 +42,14 @@ class Deadlines(Generic[Name]):
         heapq.heapify(self._heap)
 
     def set(self, name: Name, moment: float) -> None:
-        """The deadline of ``name`` is ``moment``, and no other one any more."""
+        """Set the deadline of ``name`` to ``moment``, in place of any other."""
         self._numbers += 1
         self._moments[name] = (moment, self._numbers)
         heapq.heappush(self._heap, (moment, self._numbers, name))
         self._shrink()
 
     def cancel(self, name: Name) -> bool:
-        """``name`` has no deadline any more. Whether it had one."""
+        """Cancel the deadline of ``name``; return whether it had one."""
         if self._moments.pop(name, None) is None:
             return False
         self._shrink()
@@ -61,19 +61,19 @@ class Deadlines(Generic[Name]):
         return None if placed is None else placed[0]
 
     def first(self) -> float | None:
-        """The earliest moment; ``None``: there is none."""
+        """Return the earliest moment; ``None``: there is none."""
         heap = self._heap
         while heap and self._is_leftover(heap[0]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def first_due(self, now: float) -> Name | None:
-        """Whose moment is the earliest, if it has come."""
+        """Return the name whose moment is the earliest, if it has come."""
         moment = self.first()
         return self._heap[0][2] if moment is not None and moment <= now else None
 
     def take_due(self, now: float) -> list[Name]:
-        """The names whose moments have come, in order; they have no deadline any more."""
+        """Take the names whose moments have come, in order."""
         due: list[Name] = []
         if not self._heap or self._heap[0][0] > now:
             return due
@@ -84,13 +84,13 @@ class Deadlines(Generic[Name]):
         return due
 
     def clear(self) -> None:
-        """No name has a deadline."""
+        """Cancel all deadlines."""
         self._moments.clear()
         self._heap.clear()
 
     @property
     def entries(self) -> int:
-        """How many entries are held, leftovers included."""
+        """Return the number of entries held, leftovers included."""
         return len(self._heap)
 
     def _is_leftover(self, entry: tuple[float, int, Name]) -> bool:
@@ -103,5 +103,5 @@ class Deadlines(Generic[Name]):
 
 
 def earlier(one: float | None, other: float | None) -> float | None:
-    """The earlier of two moments; ``None``: never."""
+    """Return the earlier of two moments; ``None``: never."""
     return one if other is None or (one is not None and one < other) else other

@@ -1,4 +1,4 @@
-"""What evaluators work on: reads through a *view*, writes into an *evaluation*.
+"""The material of evaluators: reads through a *view*, writes into an *evaluation*.
 
 The leaseholder evaluates once: requests become raw writes, the group replicates those, and every
 replica applies them alike. Requests that arrive while a proposal is under way
@@ -9,14 +9,14 @@ are evaluated together into the next one, in order, each seeing the writes of th
     request ── begin(timestamp) ── evaluator reads and writes ──┬── accept   joins the proposal
                                                                └── reject   leaves no trace
 
-Reads see only what is applied. A read that touches a key which the proposal under way writes raises
-``Blocked`` and is evaluated again once that is applied; this is the only waiting there is inside a
+Reads see only what is applied. A read raises ``Blocked`` if it touches a key which the proposal
+under way writes, and is evaluated again once that is applied. This is the only waiting inside a
 range. If a reader has to wait for something else (a lock, a message), it names that by a token in
 ``MustWait``.
 
-What may be long counts its *steps* (about: keys visited). A turn evaluates no more than
-``TURN_STEPS_MAX`` of them; an evaluator that needs more is a generator, which yields whenever the
-turn is used up, and goes on in the next one.
+An evaluator that may be long counts its *steps* (about: keys visited). A turn evaluates no more
+than ``TURN_STEPS_MAX`` of them. An evaluator that needs more is a generator, which yields whenever
+the turn is used up, and goes on in the next one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Blocked(Exception):
 
 
 class MustWait(Exception):
-    """The request can be answered only after whoever wakes ``token`` has done so.
+    """The request can be answered only after ``token`` is woken.
 
     All requests that wait for one token are alike: if one of them must wait, so must the others,
     unless the token is *shared* (:mod:`.waiting`).
@@ -59,7 +59,7 @@ _NO_TALLY: Final[dict[str, int]] = {}
 _AT_THE_BEGINNING: Final = (0, 0, 0, 0, 0)
 
 _FEW: Final = 64
-"""So many keys are looked through faster than they are sorted."""
+"""The number of keys that are looked through faster than they are sorted."""
 
 
 class View:
@@ -68,11 +68,11 @@ class View:
     Attributes:
         in_flight: the raw writes of the proposal under way.
         now: the timestamp at which the request under evaluation arrived; reads newest at it.
-        before: while an evaluation goes over several turns: the timestamp before it. What comes
-            after that is not known yet; 0: nothing is under evaluation.
-        steps: how many this turn's reads have taken.
-        reserved: how many of a turn's are for later.
-        gaps: where nothing but deleted keys is.
+        before: while an evaluation goes over several turns: the timestamp before it. Later writes
+            are not known yet; 0: nothing is under evaluation.
+        steps: the number of steps that this turn's reads have taken.
+        reserved: the number of a turn's steps that are for later.
+        gaps: the spans in which there are only deleted keys.
     """
 
     __slots__ = (
@@ -91,11 +91,11 @@ class View:
         self._sorted_of: Mapping[bytes, bytes | None] = self.in_flight
 
     def is_used_up(self) -> bool:
-        """Whether reads have had their share of this turn."""
+        """Return whether reads have had their share of this turn."""
         return self.steps + self.reserved >= limits.TURN_STEPS_MAX
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of an engine key."""
+        """Return the value of an engine key."""
         if key in self.in_flight:
             raise Blocked
         return self._reader.get(key)
@@ -103,13 +103,16 @@ class View:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The engine's pairs in a span."""
+        """Return the engine's pairs in a span."""
         if self.in_flight and self._is_in_flight(lower, upper):
             raise Blocked
         return self._reader.iterate(lower, upper, reverse=reverse)
 
     def _is_in_flight(self, lower: bytes, upper: bytes) -> bool:
-        """Whether the proposal under way writes in a span: each of many reads asks."""
+        """Return whether the proposal under way writes in a span.
+
+        Each of many reads asks this.
+        """
         if len(self.in_flight) < _FEW:
             return any(lower <= key < upper for key in self.in_flight)
         if self._sorted_of is not self.in_flight:
@@ -122,21 +125,24 @@ class Evaluation:
     """One proposal in the making.
 
     Attributes:
-        range_id: whose.
-        timestamp: the commit timestamp of the request under evaluation; ``stamp``: as stored.
-        transaction_id: of the transaction under evaluation.
+        range_id: the id of the range.
+        timestamp: the commit timestamp of the request under evaluation; ``stamp``: its stored form.
+        transaction_id: the id of the transaction under evaluation.
         source: its anchor key.
-        writes: raw writes of the request under evaluation; evaluators write here.
-        tally: named numbers that the finishers turn into records (counters).
-        staged: raw writes of the requests accepted so far.
+        writes: the raw writes of the request under evaluation; evaluators write here.
+        tally: named numbers, which the companion turns into records (counters).
+        staged: the raw writes of the requests accepted so far.
         sent: the messages, and ``deferred``: the updates in the outboxes of the transactions
-            accepted so far, for the companions to take up.
-        notes: what evaluators of the requests accepted so far leave for riders and finishers.
-        bytes: what the requests write; ``moved``: what they overwrite, and keep as history.
-        steps: how many were taken in this turn; ``steps_before``: in earlier ones.
+            accepted so far, which the companion takes up.
+        notes: the notes that evaluators leave for the companion.
+        garbage: the engine keys that are obsolete once the proposal is applied.
+        bytes: the size of the requests' writes; ``moved``: that of what they overwrite and keep.
+        steps: the number of steps in this turn; ``steps_before``: in earlier ones.
         began: the timestamp of the first request.
-        after: what to do on the leaseholder once the proposal is applied.
-        scratch: what evaluators remember for as long as the proposal is in the making.
+        last_commit: the timestamp of the last request that wrote.
+        after: the actions to take on the leaseholder once the proposal is applied.
+        sums: the sums of the companion after the proposal, packed; ``None``: as before.
+        scratch: the memory of evaluators while the proposal is in the making.
     """
 
     __slots__ = (
@@ -168,6 +174,7 @@ class Evaluation:
         "stamp",
         "steps",
         "steps_before",
+        "sums",
         "tally",
         "timestamp",
         "transaction_id",
@@ -186,6 +193,7 @@ class Evaluation:
         self.deferred: list[Any] = []
         self.notes: list[Any] = []
         self.after: list[Callable[[], None]] = []
+        self.sums: bytes | None = None
         self.scratch: dict[object, Any] = {}
         self.bytes = 0
         # Empty as a rule, and never changed in place while they are: one for all saves making them.
@@ -203,7 +211,7 @@ class Evaluation:
     # --- one request after the other
 
     def begin(self, timestamp: int) -> None:
-        """The next request, at a fresh timestamp."""
+        """Begin the next request, at a fresh timestamp."""
         self.timestamp = timestamp
         self.stamp = timestamp.to_bytes(8, "big")
         self.transaction_id = self.source = b""
@@ -222,7 +230,7 @@ class Evaluation:
             self.began, self._marks = timestamp, _AT_THE_BEGINNING
 
     def go_along(self, timestamp: int) -> None:
-        """What goes along with the requests: like one more of them, but it is never rejected."""
+        """Begin what goes along with the requests: like one more of them, but never rejected."""
         self.timestamp, self.stamp = timestamp, timestamp.to_bytes(8, "big")
         self.transaction_id = self.source = b""
         self.ordinal, self._moved_before = 0, self.moved
@@ -231,7 +239,7 @@ class Evaluation:
         self._request_tally = _NO_TALLY
 
     def accept(self) -> None:
-        """The request's writes join the proposal."""
+        """Add the writes of the request to the proposal."""
         writes = self.writes
         if self._earlier:
             self.staged.update(self._earlier)
@@ -260,8 +268,9 @@ class Evaluation:
             tally[name] = tally.get(name, 0) + number
 
     def sum_up(self) -> None:
-        """All requests are accepted: what follows sums them up, at the timestamp of the last one
-        that wrote.
+        """Begin to sum up the requests, which are all accepted.
+
+        The timestamp is that of the last one that wrote.
         """
         if self.timestamp != self.last_commit:
             self.timestamp = self.last_commit
@@ -272,7 +281,7 @@ class Evaluation:
         self._request_tally = _NO_TALLY
 
     def reject(self) -> None:
-        """The request failed: nothing of it remains."""
+        """Forget the request, which has failed."""
         garbage, after, sent, deferred, notes = self._marks
         del self.garbage[garbage:]
         del self.after[after:]
@@ -281,7 +290,7 @@ class Evaluation:
         del self.notes[notes:]
 
     def begin_step(self) -> None:
-        """A part of the request that may fail by itself begins."""
+        """Begin a part of the request that may fail by itself."""
         if self.writes:
             if self._earlier:
                 self._earlier.update(self.writes)
@@ -291,30 +300,33 @@ class Evaluation:
         self._step_marks = (len(self.garbage), len(self.after))
 
     def undo_step(self) -> None:
-        """It failed: nothing of it remains."""
+        """Forget that part, which has failed."""
         self.writes = {}
         garbage, after = self._step_marks
         del self.garbage[garbage:]
         del self.after[after:]
 
     def sent_before(self) -> int:
-        """How many of those ``sent`` are of transactions accepted before: none is undone."""
+        """Return the number of those ``sent`` by transactions accepted before.
+
+        They are not undone.
+        """
         return self._marks[2]
 
     def is_used_up(self) -> bool:
-        """Whether the turn is: whoever has more to do yields."""
+        """Return whether the turn is used up: an evaluator with more to do yields."""
         return self.steps >= limits.TURN_STEPS_MAX
 
     def sees_key(self, key: bytes) -> None:
-        """Nothing: what is written meanwhile is in ``staged`` (:class:`.long_checks.Checking`)."""
+        """Do nothing: later writes are in ``staged``, unlike in :class:`.CheckedReads`."""
 
     def sees_span(self, start: bytes, end: bytes | None) -> None:
-        """Nothing, likewise."""
+        """Do nothing: later writes are in ``staged``."""
 
     # --- reading
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of an engine key, as the requests before and this one have left it."""
+        """Return the value of an engine key, as this and earlier requests have left it."""
         if key in self.writes:
             return self.writes[key]
         if key in self._earlier:
@@ -324,7 +336,7 @@ class Evaluation:
         return self._reader.get(key)
 
     def get_once(self, key: bytes) -> bytes | None:
-        """The same of a key that will hardly be asked for again."""
+        """Return the value of a key that will hardly be asked for again."""
         value = self._pending(key)
         if value is not _UNKNOWN:
             return value
@@ -332,11 +344,11 @@ class Evaluation:
         return reader.get_once(key) if isinstance(reader, Cache) else reader.get(key)
 
     def is_deleted(self, key: bytes) -> bool:
-        """Whether the requests before, or this one, have deleted an engine key. Reads nothing."""
+        """Return whether this or an earlier request has deleted an engine key, without reading."""
         return self._pending(key) is None
 
     def is_written(self, key: bytes) -> bool:
-        """Whether they have written it, and not deleted it since. Reads nothing."""
+        """Return whether they have written it, and not deleted it since, without reading."""
         value = self._pending(key)
         return value is not None and value is not _UNKNOWN
 
@@ -351,24 +363,27 @@ class Evaluation:
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span, likewise. The writes in it are those of this moment."""
+        """Return the pairs in a span, with the writes of this moment."""
         overlay = self._overlay(lower, upper)
         stored = self._reader.iterate(lower, upper, reverse=reverse)
         return _merged(stored, overlay, reverse=reverse) if overlay else stored
 
     def written(self, lower: bytes, upper: bytes) -> list[bytes]:
-        """The engine keys in a span that the requests before and this one have written, sorted."""
+        """Return the engine keys in a span that this and earlier requests have written, sorted."""
         self.steps += (len(self._earlier) + len(self.writes)) // 16
         return sorted(self._overlay(lower, upper))
 
     def stored(
         self, lower: bytes, upper: bytes, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """The pairs in a span without those writes."""
+        """Return the pairs in a span without those writes."""
         return self._reader.iterate(lower, upper, reverse=reverse)
 
     def _staged_in(self, lower: bytes, upper: bytes) -> WriteSet:
-        """Of the staged writes. A transaction may ask for many spans: the keys are sorted once."""
+        """Return the staged writes in a span.
+
+        A transaction may ask for many spans: the keys are sorted once.
+        """
         staged = self.staged
         if len(staged) < _FEW:
             return {k: v for k, v in staged.items() if lower <= k < upper}
@@ -398,8 +413,10 @@ class Evaluation:
         return overlay
 
     def _own_sorted(self) -> list[bytes]:
-        """The keys of ``writes``. One request may ask for as many spans as it writes keys: those
-        that it has written since are put in their places. (None is ever taken out.)
+        """Return the keys of ``writes``, sorted.
+
+        One request may ask for as many spans as it writes keys: those that it has written since
+        are put in their places. No key is ever taken out.
         """
         writes, own = self.writes, self._own
         if self._own_of is not writes:
@@ -417,12 +434,12 @@ class Evaluation:
     # --- writing
 
     def put_version(self, head: bytes, old: bytes | None, kind: bytes, value: bytes = b"") -> None:
-        """Makes ``value`` (or a tombstone) the newest version of a user key.
+        """Make ``value`` (or a tombstone) the newest version of a user key.
 
         Args:
-            head: where the newest version of the key is.
-            old: what is there (``get``): whoever writes has looked already, as a rule.
-            kind: of the value.
+            head: the engine key of the newest version.
+            old: the value there (``get``): an evaluator has looked already, as a rule.
+            kind: the kind of the value.
             value: the new one.
         """
         stamp, writes = self.stamp, self.writes
@@ -438,7 +455,7 @@ class Evaluation:
         self.bytes += len(value) + 2 * len(head) + WRITE_BYTES
 
     def delete_version(self, key: bytes) -> bool:
-        """Puts a tombstone over a user key; false if there was nothing to delete."""
+        """Put a tombstone over a user key; return false if there was nothing to delete."""
         head = keys.head_key(key)
         old = self.get(head)
         if versions.payload(old) is None:
@@ -449,8 +466,9 @@ class Evaluation:
         return True
 
     def erase(self, key: bytes) -> None:
-        """Deletes an engine key that is written only once: if this very proposal did, nothing is
-        left to write, not even the deletion.
+        """Delete an engine key that is written only once.
+
+        If this very proposal wrote it, nothing is left to write, not even the deletion.
         """
         if self._erased:
             self._erased.append(key)
@@ -458,11 +476,11 @@ class Evaluation:
             self._erased = [key]
 
     def grow(self, size: int) -> None:
-        """Counts ``size`` bytes towards the proposal and the transaction's limit."""
+        """Count ``size`` bytes towards the proposal and the transaction's limit."""
         self.bytes += size
 
     def count(self, name: str, number: int = 1) -> None:
-        """Adds to the tally of this request."""
+        """Add a number to the tally of this request."""
         tally = self._request_tally
         if tally:
             tally[name] = tally.get(name, 0) + number
@@ -470,13 +488,13 @@ class Evaluation:
             self._request_tally = {name: number}
 
     def next_ordinal(self) -> bytes:
-        """The position of the next message in its transaction, as stored."""
+        """Return the position of the next message in its transaction, as stored."""
         self.ordinal += 1
         return self.ordinal.to_bytes(4, "big")
 
 
 WRITE_BYTES: Final = 16
-"""What a write costs beside its bytes, as it counts towards a transaction's limit."""
+"""The cost of a write beside its bytes, as it counts towards a transaction's limit."""
 
 
 _SMALLER: Final = (
@@ -486,7 +504,7 @@ _SMALLER: Final = (
 
 
 def check_size(bytes_used: int, what_to_do: str = _SMALLER) -> None:
-    """Refuses what is over the limit of a transaction.
+    """Refuse a transaction that is over the limit of bytes.
 
     Raises:
         TransactionTooLarge: with the limit, and what to do.
@@ -499,7 +517,7 @@ def check_size(bytes_used: int, what_to_do: str = _SMALLER) -> None:
 
 
 def too_much_moved() -> TransactionTooLarge:
-    """What is said of a transaction that would make too large a command."""
+    """Return the error of a transaction that would make too large a command."""
     return TransactionTooLarge(
         "with what it overwrites or moves, the transaction comes to more than the "
         f"{COMMAND_BYTES_MAX} bytes of a command; nothing was changed: {_SMALLER}"

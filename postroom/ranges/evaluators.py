@@ -30,8 +30,8 @@ from postroom.ranges.accounting import accounting, read_metrics
 from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
-from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.memory import Holders
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
@@ -73,7 +73,7 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 def put(ctx: Evaluation, request: Put) -> None:
-    """``Put``."""
+    """Evaluate ``Put``."""
     kind = versions.VALUE_KIND
     if request.integer:
         kind = versions.INTEGER_KIND
@@ -84,7 +84,7 @@ def put(ctx: Evaluation, request: Put) -> None:
 
 
 def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
-    """``ConditionalPut``."""
+    """Evaluate ``ConditionalPut``."""
     head = keys.head_key(request.key)
     stored = ctx.get(head)
     actual, integer = versions.payload(stored), versions.is_integer(stored)
@@ -110,7 +110,7 @@ def _describe(value: bytes | None) -> str:
 
 
 def increment(ctx: Evaluation, request: Increment) -> int:
-    """``Increment``: answers the new value."""
+    """Evaluate ``Increment``; return the new value."""
     head = keys.head_key(request.key)
     stored = ctx.get(head)
     if stored is None:
@@ -123,7 +123,7 @@ def increment(ctx: Evaluation, request: Increment) -> int:
 
 
 def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
-    """The integer in the bytes stored at ``key``.
+    """Return the integer in the bytes stored at ``key``.
 
     Applications without a codec may put 8 bytes themselves: they are integers too, and stay so once
     incremented. Where a codec packs the values (``packed``), only an integer that ``Increment``
@@ -146,7 +146,7 @@ def _no_integer(key: bytes, stored: bytes) -> WrongType:
 
 
 def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: bool) -> int:
-    """The integer stored at ``key`` plus ``by``.
+    """Return the integer stored at ``key`` plus ``by``.
 
     Raises:
         WrongType: what is stored is no integer.
@@ -164,12 +164,12 @@ def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: b
 
 
 def delete(ctx: Evaluation, request: Delete) -> None:
-    """``Delete``."""
+    """Evaluate ``Delete``."""
     ctx.delete_version(request.key)
 
 
 def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None, Any]:
-    """``DeleteRange``: answers how many keys were there. Goes on for as many turns as it takes.
+    """Evaluate ``DeleteRange`` over as many turns as it takes; return the number of keys deleted.
 
     Raises:
         TransactionTooLarge: they are more than a transaction may delete.
@@ -203,7 +203,7 @@ def _delete_part(
 def delete_some(
     ctx: Evaluation, request: DeleteRange, position: bytes, began: bytes
 ) -> tuple[int, bytes | None]:
-    """A step of a deferred ``DeleteRange``: from ``position`` on, what was there at ``began``.
+    """Do a step of a deferred ``DeleteRange``: from ``position`` on, delete what was there then.
 
     Returns:
         How many keys went, and where the next step goes on; ``None``: it is done.
@@ -236,10 +236,12 @@ def _delete_one(ctx: Evaluation, key: bytes, size_before: int) -> int:
 
 
 def _keys_there(ctx: Evaluation, start: bytes, end: bytes | None) -> Iterator[bytes]:
-    """The user keys in a span that have a head, in order, those included that this proposal writes.
+    """Yield the user keys in a span that have a head, in order.
 
-    What is stored is gone through once, and what was written before is sorted once, so that
-    deleting all of them takes time in proportion to their number.
+    Keys that this proposal writes are among them.
+
+    The stored keys are gone through once, and those written before are sorted once. Deleting all of
+    them thus takes time in proportion to their number.
     """
     lower, upper = keys.data_span(start, end)
     written = (raw for raw in ctx.written(lower, upper) if keys.is_head(raw))
@@ -262,7 +264,7 @@ class _Stored:
 # --- reads ----------------------------------------------------------------------------------
 
 
-class Reads:
+class RangeReads:
     """The reads of one replica: they need its locks, who holds them, and its protections."""
 
     def __init__(
@@ -278,7 +280,7 @@ class Reads:
         self._holders = holders
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators of reads."""
         registry.reads |= {
             Get: self.get,
             GetForUpdate: self.get_for_update,
@@ -291,10 +293,6 @@ class Reads:
             Protect: self.protect,
             Unprotect: self.unprotect,
         }
-        registry.on_lease.append(lambda _: self._forget())
-        registry.on_lease_end.append(self._forget)
-        registry.on_release.append(self._locks.release)
-        registry.on_given_up.append(self._given_up)
         registry.sizes |= {
             "locks": self._locks.__len__,
             "lock waits": lambda: self._locks.waits,
@@ -302,22 +300,24 @@ class Reads:
             "engine snapshots": lambda: self._protections.whole,
         }
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Forget all locks and protections: a lease has begun or ended."""
         self._locks.clear()
         self._protections.clear()
 
-    def _given_up(self, request: object) -> None:
+    def given_up(self, request: object) -> None:
+        """Note that a request waits for its lock no more."""
         if isinstance(request, GetForUpdate | Lock):
             self._locks.waits_no_more(request)
 
     def now(self, view: View, _: Now) -> int:
-        """``Now``."""
+        """Evaluate ``Now``."""
         if view.before:
             raise Blocked  # of what is under evaluation, some may have a later timestamp
         return view.now
 
     def get(self, view: View, request: Get) -> Value:
-        """``Get``."""
+        """Evaluate ``Get``."""
         at = request.timestamp
         if not at:
             return _value(view.get(keys.head_key(request.key)), view.now)
@@ -325,7 +325,7 @@ class Reads:
         return _value(versions.as_of(view, request.key, at.to_bytes(8, "big")), at)
 
     def get_for_update(self, view: View, request: GetForUpdate) -> Value:
-        """``GetForUpdate``."""
+        """Evaluate ``GetForUpdate``."""
         self._locks.waits_no_more(request)  # now: it may be told to begin anew
         if view.before:
             raise Blocked  # what is under evaluation may write the key
@@ -344,7 +344,7 @@ class Reads:
         return _value(head, view.now if has_changed else at)
 
     def lock(self, view: View, request: Lock) -> None:
-        """``Lock``, in the order of the keys: so those that lock the same never form a circle."""
+        """Evaluate ``Lock``, in the order of the keys, so that no circle is formed."""
         self._locks.waits_no_more(request)
         if view.before:
             raise Blocked
@@ -372,7 +372,7 @@ class Reads:
                 self._holders.hold(transaction_id, request.seconds_max)
 
     def get_many(self, view: View, request: GetMany) -> Values:
-        """``GetMany``: as many of them as a turn has room for."""
+        """Evaluate ``GetMany``, for as many keys as a turn has room for."""
         at = self._moment(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         values: list[bytes | None] = []
@@ -393,11 +393,11 @@ class Reads:
         return Values(values, at, tuple(integers))
 
     def scan(self, view: View, request: Scan) -> Pairs:
-        """``Scan``."""
+        """Evaluate ``Scan``."""
         return self._page(view, request, reverse=False)
 
     def reverse_scan(self, view: View, request: ReverseScan) -> Pairs:
-        """``ReverseScan``."""
+        """Evaluate ``ReverseScan``."""
         return self._page(view, request, reverse=True)
 
     def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
@@ -417,12 +417,12 @@ class Reads:
         return Pairs(page.pairs, page.resume, at, page.integers)
 
     def read_accounting(self, view: View, request: ReadAccounting) -> dict[str, int]:
-        """``ReadAccounting``."""
+        """Evaluate ``ReadAccounting``."""
         prefix = request.prefix.rstrip(SEPARATOR)
         return read_metrics(view.get(keys.accounting_key(prefix)))
 
     def protect(self, view: View, request: Protect) -> int:
-        """``Protect``: answers the timestamp that is protected."""
+        """Evaluate ``Protect``; return the protected timestamp."""
         at = self._moment(view, request.timestamp)
         if not request.whole:
             self._protections.add(at)
@@ -438,7 +438,7 @@ class Reads:
         return at
 
     def unprotect(self, _: View, request: Unprotect) -> None:
-        """``Unprotect``."""
+        """Evaluate ``Unprotect``."""
         self._protections.remove(request.timestamp)
 
     def _moment(self, view: View, timestamp: int) -> int:
@@ -448,7 +448,7 @@ class Reads:
         return timestamp
 
     def check_age(self, view: View, at: int) -> None:
-        """Refuses what is collected; a moment ahead becomes the past before it is read."""
+        """Refuse a timestamp that is collected, or lies in the future."""
         if at < self._protections.collected:
             raise SnapshotTooOld(
                 f"versions before {self._protections.collected} have been garbage collected, "
@@ -466,7 +466,7 @@ def _value(version: bytes | None, at: int) -> Value:
 
 
 def register(registry: Registry) -> None:
-    """Adds the writes to ``registry``."""
+    """Register the evaluators of writes."""
     registry.writes |= {
         Put: put,
         ConditionalPut: conditional_put,

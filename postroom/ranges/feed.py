@@ -1,10 +1,10 @@
 """The change feed of a range: what ``watch`` reads.
 
-Committed changes can always be read from the versions themselves, by scanning the span. That costs
-as much as the span is long, so while somebody watches, the leaseholder also keeps the last changes
-in memory, in order of commit: ``CHANGES_MAX`` of them at most, and ``FEED_BYTES_MAX`` bytes. A
-reader that is further behind scans, until it has caught up: once, if all that it lacks goes into
-one answer.
+Committed changes can always be read from the versions themselves, by scanning the span. A scan
+costs as much as the span is long. While somebody watches, the leaseholder therefore also keeps the
+last changes in memory, in order of commit. It keeps ``CHANGES_MAX`` of them at most, and
+``FEED_BYTES_MAX`` bytes. A reader that is further behind scans, until it has caught up: once, if
+all that it lacks goes into one answer.
 
 ::
 
@@ -12,13 +12,13 @@ one answer.
          ▲                                    (IDLE_SECONDS), or the lease is over           │
          └───────────────────────────────────────────────────────────────────────────────────┘
 
-An answer ends with the commit that makes it large, and says how far it is complete: who asks on
-from there misses nothing.
+An answer ends with the commit that makes it large, and says how far it is complete. A watch that
+asks on from there misses nothing.
 
 A watch that waits stands in line for its span (:mod:`.spans`). A proposal that is applied wakes the
-spans that hold one of its changes, and no others. So a watch in line has seen all that is applied.
-Its client does not know that yet: it is told once in a while, or a new leader would have to look
-through versions that may be collected.
+spans that hold one of its changes, and no others. A watch in line has therefore seen all that is
+applied. Its client does not know that yet: it is told once in a while, or a new leader would have
+to look through versions that may be collected.
 
 Invariant: while a watch stands in line for its span, changes are kept.
 """
@@ -34,14 +34,14 @@ import msgspec
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader, WriteSet
+from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
-from postroom.ranges.spans import Span
-from postroom.ranges.waiting import Changed, Waiting
+from postroom.ranges.spans import UserSpan
+from postroom.ranges.waiting import ChangeToken, Waiting
 
 IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
@@ -57,22 +57,22 @@ TOKEN: Final = "a change is committed"
 """For this wait watches that came when changes were not kept yet."""
 
 
-class Signal(Protocol):
+class FeedSignal(Protocol):
     """Set when something has begun to be kept."""
 
     def set(self) -> None:
-        """Somebody watches."""
+        """Set it: changes are watched."""
 
     async def wait(self, timeout_seconds: float) -> None:
-        """Until it is set, or for a time; then it is not set any more."""
+        """Wait until it is set, or for a time, and reset it."""
 
 
 class ChangeFeed:
-    """Evaluates ``ScanChanges``.
+    """The evaluator of ``ScanChanges``.
 
     Args:
         applied: the timestamp of the last commit that is applied.
-        protections: how far back versions are there.
+        protections: the protected timestamps, and how far collection has come.
         waiting: the lines in which watches stand.
         watched: set when changes begin to be kept.
     """
@@ -82,7 +82,7 @@ class ChangeFeed:
         applied: Callable[[], int],
         protections: Protections,
         waiting: Waiting,
-        watched: Signal,
+        watched: FeedSignal,
     ) -> None:
         self._applied = applied
         self._protections = protections
@@ -91,38 +91,35 @@ class ChangeFeed:
         self._asked = False
         self._recent: list[CommittedChange] = []
         self._bytes = 0
-        self._floor: int | None = None
-        self._hit: dict[Span, list[CommittedChange]] = {}
-        self._news: dict[Span, list[CommittedChange]] = {}
+        self.floor: int | None = None
+        self._hit: dict[UserSpan, list[CommittedChange]] = {}
+        self._news: dict[UserSpan, list[CommittedChange]] = {}
         self._before = 0
 
     @property
     def kept_bytes(self) -> int:
-        """About how much is kept in memory."""
+        """Return about how many bytes are kept in memory."""
         return self._bytes
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the evaluator."""
         registry.reads[ScanChanges] = self.read
-        registry.finishers.append(self._follow)
-        registry.on_applied.append(self._look_again)
-        registry.on_lease.append(self._begin_anew)
 
     def read(
         self, view: View, request: ScanChanges
     ) -> CommittedChanges | Generator[None, None, CommittedChanges]:
-        """The changes after ``request.after``, up to what is applied now."""
+        """Return the changes after ``request.after``, up to what is applied now."""
         until = self._applied()
-        # Who does not wait is told up to when nothing was changed: what is not under way by now
-        # will have a later timestamp.
+        # A watch that does not wait is told up to when nothing was changed: a commit that is not
+        # under way by now will have a later timestamp.
         quiet = until if request.wait or view.in_flight or view.before else max(until, view.now)
         self._asked = True
-        if self._floor is None and not view.in_flight and not view.before:
-            # What is under way, or just being completed, was evaluated when nobody watched: it will
-            # not be remembered.
-            self._floor = until
+        if self.floor is None and not view.in_flight and not view.before:
+            # A proposal that is under way, or just being completed, was evaluated when nobody
+            # watched: it will not be remembered.
+            self.floor = until
             self._watched.set()
-        if self._floor is None or request.after < self._floor:
+        if self.floor is None or request.after < self.floor:
             return self._from_versions(view, request, until, quiet)
         return self._answer(request, self._from_memory(view, request, until), until, quiet)
 
@@ -130,20 +127,22 @@ class ChangeFeed:
         self, request: ScanChanges, changes: list[CommittedChange], until: int, quiet: int
     ) -> CommittedChanges:
         if request.wait and not changes and not self._is_behind(request, until):
-            raise MustWait(TOKEN if self._floor is None else _token(request))
+            raise MustWait(TOKEN if self.floor is None else _token(request))
         return _bounded(changes, until if changes else quiet)
 
     def _is_behind(self, request: ScanChanges, until: int) -> bool:
-        """Return whether a watch that has seen everything up to ``until`` says so now: its client
-        would fall back behind what is remembered, and in the end behind what is collected.
+        """Return whether a watch that has seen everything up to ``until`` must say so now.
+
+        Otherwise its client would fall back behind what is remembered, and in the end behind what
+        is collected.
         """
-        if self._floor is None:
+        if self.floor is None:
             return False  # what is under way will wake it
-        return request.after < max(self._floor, until - from_seconds(REFRESH_SECONDS))
+        return request.after < max(self.floor, until - from_seconds(REFRESH_SECONDS))
 
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[CommittedChange]:
         start, end, after = request.start, request.end, request.after
-        news = self._news.get(Span(start, end)) if after >= self._before else None
+        news = self._news.get(UserSpan(start, end)) if after >= self._before else None
         if news is not None:
             return [change for change in news if change.timestamp > after]
         first = bisect_right(self._recent, after, key=lambda change: change.timestamp)
@@ -159,9 +158,9 @@ class ChangeFeed:
     def _from_versions(
         self, view: View, request: ScanChanges, until: int, quiet: int
     ) -> Generator[None, None, CommittedChanges]:
-        """From the versions themselves, over as many turns as that takes.
+        """Read changes from the versions themselves, over as many turns as that takes.
 
-        Of much that has changed only the oldest is kept, as much as fits into an answer.
+        If much has changed, only the oldest is kept, as much as fits into an answer.
         """
         self._check_collected(request)
         found: list[CommittedChange] = []
@@ -192,16 +191,16 @@ class ChangeFeed:
             )
         self._protections.check_replaced(request.after)
 
-    def _follow(self, ctx: Evaluation) -> None:
-        """While somebody watches, what the proposal changes is remembered once it is applied."""
-        if self._floor is not None:
+    def follow(self, ctx: Evaluation) -> None:
+        """Remember the changes of a proposal once it is applied, while somebody watches."""
+        if self.floor is not None:
             staged, before = ctx.staged, self._applied()
             last = ctx.last_commit
             ctx.after.append(lambda: self._hear(_changes(staged, before), before, last))
 
     def _hear(self, changes: list[CommittedChange], before: int, last: int) -> None:
         """Remember changes that are applied, and note which of those that watch they concern."""
-        if self._floor is None:
+        if self.floor is None:
             return  # forgotten meanwhile
         self._before, watched = before, self._waiting.watched
         changes.sort(key=lambda change: (change.timestamp, change.key))
@@ -213,24 +212,24 @@ class ChangeFeed:
                     self._hit.setdefault(span, []).append(change)
         self._remember(changes, last)
 
-    def _look_again(self, _: WriteSet) -> None:
-        """What was heard is applied: look at those that it concerns."""
+    def look_again(self) -> None:
+        """Look at the watches that the applied changes concern."""
         waiting = self._waiting
         self._news, self._hit = self._hit, {}
         for span in self._news:
-            for call in waiting.lines.get(Changed(span), ()):
+            for call in waiting.lines.get(ChangeToken(span), ()):
                 if call.request.after < self._before and not waiting.is_looked_at_later(call):
                     # It has seen everything before.
                     call.request = msgspec.structs.replace(call.request, after=self._before)
-            waiting.wake_all(Changed(span))
+            waiting.wake_all(ChangeToken(span))
         self._news = {}
         waiting.wake_all(TOKEN)
 
     def _remember(self, changes: list[CommittedChange], last: int) -> None:
         if len(changes) > CHANGES_MAX:
-            # Most of them would be dropped at once: who has not seen it scans.
+            # Most of them would be dropped at once: a watch that has not seen them scans.
             self._forget()
-            self._floor = last
+            self.floor = last
             return
         self._recent += changes
         self._bytes += sum(map(size_of, changes))
@@ -238,18 +237,18 @@ class ChangeFeed:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Half of what may be kept stays: dropping costs little for each change."""
+        """Drop the oldest changes, up to half of what may be kept: that costs little for each."""
         dropped = max(len(self._recent) - CHANGES_MAX // 2, 0)
         size = self._bytes - sum(map(size_of, self._recent[:dropped]))
         while size > FEED_BYTES_MAX // 2:
             size -= size_of(self._recent[dropped])
             dropped += 1
-        self._floor = self._recent[dropped - 1].timestamp
+        self.floor = self._recent[dropped - 1].timestamp
         del self._recent[:dropped]
         self._bytes = size
 
-    def _begin_anew(self, _: Reader) -> None:
-        """A new lease, or other data: those that wait, if any, look at it afresh."""
+    def begin_anew(self) -> None:
+        """Begin under a new lease, or with other data: all watches look at it afresh."""
         self._forget()
         self._before = 0
         self._hit = {span: [] for span in self._waiting.watched.all()}
@@ -257,14 +256,14 @@ class ChangeFeed:
     def _forget(self) -> None:
         self._recent = []
         self._bytes = 0
-        self._floor = None
+        self.floor = None
 
     async def forget_when_idle(self, sleep: Callable[[float], Awaitable[None]]) -> None:
-        """A service of the leaseholder: what nobody watches any more is not kept."""
+        """Forget the changes while nothing watches: a service of the leaseholder."""
         try:
             while True:
                 await self._watched.wait(_IDLE_WAIT_SECONDS)
-                while self._floor is not None:
+                while self.floor is not None:
                     self._asked = False
                     await sleep(IDLE_SECONDS)
                     await self._refresh(sleep)
@@ -280,20 +279,20 @@ class ChangeFeed:
         """Answer watches whose clients do not know how far they have come; a few at a time."""
         lines, refreshed = self._waiting.lines, 0
         for span in self._waiting.watched.all():
-            watches, until = lines.get(Changed(span), ()), self._applied()
+            watches, until = lines.get(ChangeToken(span), ()), self._applied()
             if any(self._is_behind(call.request, until) for call in watches):
-                self._waiting.wake_all(Changed(span))
+                self._waiting.wake_all(ChangeToken(span))
                 refreshed += 1
                 if not refreshed % _REFRESHED_AT_ONCE:
                     await sleep(_REFRESH_PAUSE_SECONDS)
 
 
-def _token(request: ScanChanges) -> Changed:
-    return Changed(Span(request.start, request.end))
+def _token(request: ScanChanges) -> ChangeToken:
+    return ChangeToken(UserSpan(request.start, request.end))
 
 
 def _bounded(changes: list[CommittedChange], until: int) -> CommittedChanges:
-    """The first of ``changes``, which are complete up to ``until``, as far as one answer goes."""
+    """Return the first of ``changes``, complete up to ``until``, as far as one answer goes."""
     size = last = 0
     for index, change in enumerate(changes):
         if size > CHANGES_BYTES_MAX and change.timestamp > last:
@@ -304,21 +303,21 @@ def _bounded(changes: list[CommittedChange], until: int) -> CommittedChanges:
 
 
 def size_of(change: CommittedChange) -> int:
-    """What a change counts in an answer."""
+    """Return the size of a change in an answer."""
     return len(change.key) + len(change.value or b"") + _OVERHEAD_BYTES
 
 
 def _oldest(changes: list[CommittedChange], until: int) -> tuple[list[CommittedChange], int]:
-    """The oldest of ``changes``, in order, and up to when they are complete."""
+    """Return the oldest of ``changes``, in order, and up to when they are complete."""
     changes.sort(key=lambda change: (change.timestamp, change.key))
     first = _bounded(changes, until)
     return first.changes, first.until
 
 
 def _changes(staged: WriteSet, before: int) -> list[CommittedChange]:
-    """The versions after ``before`` among raw writes: heads, and what was overwritten at once.
+    """Return the versions after ``before`` among raw writes: heads, and those overwritten at once.
 
-    Of more than ``CHANGES_MAX`` only so many, and one.
+    If there are more than ``CHANGES_MAX``, only so many are returned, and one.
     """
     changes = []
     for raw, stored in staged.items():

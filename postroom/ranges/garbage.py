@@ -1,9 +1,9 @@
 """Garbage collection: versions, tombstones and COMMIT records that nobody can ask for any more.
 
-Every proposal leaves a list of the engine keys that it made obsolete, under its timestamp. So what
-is garbage is known without looking for it: the collector takes the lists older than its
-threshold, removes what they name, and then the lists. A key written a thousand times a second
-costs its neighbours nothing. The removals go through the group, so that replicas stay equal.
+Every proposal leaves a list of the engine keys that it made obsolete, under its timestamp. Garbage
+is therefore known without looking for it: the collector takes the lists older than its threshold,
+removes what they name, and then the lists. A key written a thousand times a second costs its
+neighbours nothing. The removals go through the group, so that replicas stay equal.
 
 A proposal that leaves much has several lists, so that a step of the collector is never long.
 
@@ -25,7 +25,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.position_records import Positions
+from postroom.ranges.position_records import PositionRecords
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Collected, CollectGarbage
@@ -41,7 +41,7 @@ _lists = msgspec.msgpack.Decoder(list[bytes])
 class GarbageLists:
     """Writes a list for each proposal, and evaluates ``CollectGarbage``."""
 
-    def __init__(self, range_id: int, protections: Protections, positions: Positions) -> None:
+    def __init__(self, range_id: int, protections: Protections, positions: PositionRecords) -> None:
         self._prefix = keys.garbage_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
@@ -50,17 +50,16 @@ class GarbageLists:
         self._from = self._prefix
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``. Lists come last, after other finishers' garbage."""
+        """Register the collection."""
         registry.commands[CollectGarbage] = self.collect
-        registry.finishers.append(self.finish)
-        registry.on_lease.append(self._restart)
 
-    def _restart(self, stored: Reader) -> None:
+    def restart(self, stored: Reader) -> None:
+        """Begin with a new lease."""
         self._from = self._prefix
         self._protections.collected = int.from_bytes(stored.get(self._record) or b"", "big")
 
     def finish(self, ctx: Evaluation) -> Iterator[None] | None:
-        """The list of the proposal, or its lists."""
+        """Stage the list of a proposal, or its lists."""
         garbage = ctx.garbage
         if len(garbage) <= limits.GARBAGE_LIST_KEYS_MAX // 2:  # the rule; as long as keys may be
             if garbage:
@@ -84,7 +83,7 @@ class GarbageLists:
                 room = limits.COMPLETED_AT_ONCE_MAX
 
     def collect(self, ctx: Evaluation, request: CollectGarbage) -> Collected:
-        """Removes what the oldest lists name."""
+        """Remove what the oldest lists name."""
         self._positions.remove_those_over(ctx)
         threshold = self._positions.limit(ctx, request.threshold)
         upper = self._prefix + keys.u64(threshold)
@@ -112,11 +111,11 @@ class GarbageLists:
         return len(garbage)
 
     def _stamp(self, listed: bytes) -> bytes:
-        """The timestamp in the key of a list: of a proposal that left much there are several."""
+        """Return the timestamp in the key of a list. A proposal that left much has several."""
         return listed[len(self._prefix) :][:8]
 
     def _advance(self, ctx: Evaluation, last: bytes) -> None:
-        """Collected up to there: later reads below are refused, later passes start there."""
+        """Note how far is collected: reads below are refused, later passes start there."""
         collected = int.from_bytes(self._stamp(last), "big")
         ctx.writes[self._record] = keys.u64(collected)
         ctx.grow(len(ctx.writes) * 32)
@@ -125,12 +124,12 @@ class GarbageLists:
         ctx.after.append(lambda: self._skip_to(last))
 
     def _skip_to(self, last: bytes) -> None:
-        """Deleted lists leave tombstones in the engine; the next pass must not step over them."""
+        """Start the next pass behind deleted lists, which leave tombstones in the engine."""
         self._from = last
 
 
 def _lists_of(garbage: list[bytes]) -> Iterator[list[bytes]]:
-    """Much ``garbage`` in lists that can be worked off one by one."""
+    """Yield ``garbage`` in lists that can be worked off one by one."""
     listed: list[bytes] = []
     size = 0
     for key in garbage:
@@ -168,7 +167,7 @@ class Collector:
         self._interval_seconds = interval_seconds
 
     async def run(self) -> None:
-        """For ever."""
+        """Collect, for ever."""
         while True:
             await self._sleep(self._interval_seconds)
             if self._clean_since == self._last_commit():
@@ -177,7 +176,7 @@ class Collector:
                 await self.collect()
 
     async def collect(self) -> int:
-        """Everything that is old enough now; answers how many engine keys went."""
+        """Collect everything that is old enough now; return the number of engine keys removed."""
         removed, more = 0, True
         while more:
             before = self._last_commit()
@@ -188,7 +187,7 @@ class Collector:
         return removed
 
     async def _collect_some(self) -> Collected:
-        """As much at a time as makes no more than one command: keys may be long."""
+        """Collect as much at a time as makes no more than one command: keys may be long."""
         keys_max = KEYS_PER_COLLECTION
         while True:
             try:

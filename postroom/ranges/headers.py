@@ -1,9 +1,10 @@
 """The headers of a message: packed wherever they only pass through, since nobody looks at them.
 
 An empty map is one byte packed and 64 in memory: the headers of the messages of one transaction,
-decoded, were 2 GB. So requests and records that come as bytes have them as ``msgspec.Raw``, which
-points to where they stand; those that are made in this process may have them as a dictionary. Their
-size is checked before they are decoded for once, to be checked (:func:`.checks.check_headers`).
+decoded, were 2 GB. Requests and records that come as bytes therefore have them as ``msgspec.Raw``,
+which points to where they stand. Those that are made in this process may have them as a dictionary.
+Their size is checked before they are decoded for once, to be checked
+(:func:`.checks.check_headers`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ else:
 
 _LARGE_BYTES: Final = 4096
 NO_HEADERS: Final = msgspec.Raw(b"\xc0")
-"""As they are packed."""
+"""The packed form of no headers."""
 _decode: Final = msgspec.msgpack.Decoder(dict[str, Any] | None).decode
 _decode_names: Final = msgspec.msgpack.Decoder(dict[str, msgspec.Raw] | None).decode
 
 
 def has_headers(headers: Headers) -> bool:
-    """Whether a message has any."""
+    """Return whether a message has headers."""
     return headers is not None and headers != NO_HEADERS
 
 
 def unpacked(headers: Headers) -> dict[str, Any]:
-    """Headers to be read; empty if there are none.
+    """Return headers to be read, empty if there are none.
 
     Raises:
         Invalid: they are malformed.
@@ -46,14 +47,14 @@ def unpacked(headers: Headers) -> dict[str, Any]:
 
 
 def names(headers: Headers) -> dict[str, Any]:
-    """Headers of which a few are to be read: with :func:`content_of` each."""
+    """Return headers of which a few are to be read, each with :func:`content_of`."""
     if not isinstance(headers, msgspec.Raw):
         return headers or {}
     return _decode_names(headers) or {}
 
 
 def content_of(header: Any) -> Any:
-    """One of :func:`names`, to be read."""
+    """Return one of :func:`names`, to be read."""
     return msgspec.msgpack.decode(header) if isinstance(header, msgspec.Raw) else header
 
 
@@ -66,7 +67,7 @@ def has_large_headers(write: Any) -> bool:
 
 
 def packed_bytes(headers: Headers) -> int:
-    """How many bytes they take, packed."""
+    """Return how many bytes headers take, packed."""
     return len(memoryview(headers if isinstance(headers, msgspec.Raw) else _encode(headers)))
 
 

@@ -2,15 +2,15 @@
 
 A lease is a record of the range: a holder, a sequence number, and an interval of timestamps. The
 holder answers reads from its own state, without a round. Every proposal names the sequence number
-of the lease that it was evaluated under, and is applied only under that very lease: what a deposed
-leaseholder still proposes has no effect.
+of the lease under which it was evaluated, and is applied only under that very lease. A proposal of
+a deposed leaseholder therefore has no effect.
 
 Two things must not overlap, and they are kept apart by different means:
 
-* *Timestamps.* Whatever a holder reads or writes at lies below its lease's expiration, and the
-  lease of another holder starts there at the earliest. This holds whatever the clocks say.
+* *Timestamps.* A holder reads and writes below its lease's expiration, and the lease of another
+  holder starts there at the earliest. This holds whatever the clocks say.
 * *Moments.* The holder counts ``seconds`` on its monotonic clock from when it *proposed* the lease,
-  or its extension; a successor counts a little more (``DRIFT_SHARE``) from when that *came in*,
+  or its extension. A successor counts a little more (``DRIFT_SHARE``) from when that *came in*,
   which is later. An extension that has not come in at the successor, being leader, was never
   committed, so the holder does not count on it. Wall clocks may stand and jump as they like; only
   the rates of monotonic clocks must not differ by more than the share.
@@ -25,16 +25,39 @@ Two things must not overlap, and they are kept apart by different means:
 Cheriton's paper of 1989, section 5, already counts from different ends like this.)
 
 A lease that was given back (holder 0) needs no waiting. The same node may succeed itself at once:
-its earlier life is over (the store is locked) and its clock starts above what that handed out.
+its earlier life is over (the store is locked) and its clock starts above the timestamps of that.
+
+``LeaseHolder`` is a replica's own view of the lease: whether it serves, until when, and when it may
+ask. Its states, and the events between them (``TRANSITIONS``)::
+
+    without ── asked for it, begin ──▶ held ◀── granted ── resting: only reads
+       │ ▲                              │                    │ ▲
+       │ └── end: given back · another one's · lead lost ────┘ │
+       └── rest: its own, and alone ───────────────────────────┘
+
+A lease that is *held* lapses with its time, and is good again when more of it is granted. Having
+lapsed is no state: the clock is asked with each request.
+
+A node that is alone in its group, and holds the stored lease from an earlier life, *rests*: it
+reads under that lease without writing anything. No other node can take the lease: there is none,
+and a second member could only come by an entry that this node proposes. It reads at the clock's
+stored ceiling, which is above all that its earlier life has written or read. Before its first write
+it asks for more of the lease, as if that had lapsed.
+
+Everything but the record is in memory; a restart begins without the lease, as if the stored one had
+been applied just now.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import IntEnum, auto
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
-from postroom.kv.clock import from_seconds
+from postroom.kv.clock import HybridLogicalClock, from_seconds
 
 LEASE_SECONDS: Final = 9.0
 DRIFT_SHARE: Final = 0.1
@@ -42,8 +65,15 @@ NODE_ID_NOBODY: Final = 0
 LEASE_RECORD: Final = "lease"
 
 
-class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Who serves a range, over ``start <= timestamp < expiration``, for ``seconds`` at a time."""
+class RangeLease(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The right of a holder to serve a range at ``start <= timestamp < expiration``.
+
+    Attributes:
+        sequence: the number of the lease.
+        holder: the id of the node that holds it.
+        start, expiration: the timestamps between which it serves.
+        seconds: the time for which the lease lasts without an extension.
+    """
 
     sequence: int
     holder: int
@@ -52,43 +82,220 @@ class Lease(msgspec.Struct, frozen=True, array_like=True, gc=False):
     seconds: float = LEASE_SECONDS
 
     def extends_after(self) -> int:
-        """From then on less than half of the lease is left."""
+        """Return the timestamp after which less than half of the lease is left."""
         return self.expiration - (from_seconds(self.seconds) >> 1)
 
     def wait_seconds(self, node_id: int) -> float:
-        """How long after it was applied another lease may be asked for by ``node_id``."""
+        """Return how long after it was applied ``node_id`` may ask for another lease."""
         if self.holder in (NODE_ID_NOBODY, node_id):
             return 0.0
         return self.seconds * (1 + DRIFT_SHARE)
 
 
-NOBODY: Final = Lease(sequence=0, holder=NODE_ID_NOBODY, start=0, expiration=0)
+NOBODY: Final = RangeLease(sequence=0, holder=NODE_ID_NOBODY, start=0, expiration=0)
 
 
-def extended(lease: Lease, now: int, seconds: float) -> Lease:
-    """The same lease, for longer."""
+def extended(lease: RangeLease, now: int, seconds: float) -> RangeLease:
+    """Return the same lease, for longer."""
     expiration = max(lease.expiration, now + from_seconds(seconds))
-    return Lease(lease.sequence, lease.holder, lease.start, expiration, seconds)
+    return RangeLease(lease.sequence, lease.holder, lease.start, expiration, seconds)
 
 
-def successor(lease: Lease, node_id: int, now: int, seconds: float) -> Lease:
-    """The next lease, for ``node_id``, whose clock is past ``lease`` and reads ``now``."""
-    return Lease(lease.sequence + 1, node_id, now, now + from_seconds(seconds), seconds)
+def successor(lease: RangeLease, node_id: int, now: int, seconds: float) -> RangeLease:
+    """Return the next lease, for ``node_id``, whose clock is past ``lease`` and reads ``now``."""
+    return RangeLease(lease.sequence + 1, node_id, now, now + from_seconds(seconds), seconds)
 
 
-def given_back(lease: Lease, now: int) -> Lease:
-    """Nobody's lease: the holder, whose clock reads ``now``, serves no longer."""
-    return Lease(lease.sequence + 1, NODE_ID_NOBODY, now, now, 0.0)
+def given_back(lease: RangeLease, now: int) -> RangeLease:
+    """Return a lease without a holder: the last one, whose clock reads ``now``, stops serving."""
+    return RangeLease(lease.sequence + 1, NODE_ID_NOBODY, now, now, 0.0)
 
 
-_decoder = msgspec.msgpack.Decoder(Lease)
+_decoder = msgspec.msgpack.Decoder(RangeLease)
 
 
-def encode(lease: Lease) -> bytes:
-    """As stored."""
+def encode(lease: RangeLease) -> bytes:
+    """Return the record of a lease."""
     return msgspec.msgpack.encode(lease)
 
 
-def decode(stored: bytes | None) -> Lease:
-    """From the record; no record means that nobody holds it."""
+def decode(stored: bytes | None) -> RangeLease:
+    """Return the lease in a record; without a record it has no holder."""
     return NOBODY if stored is None else _decoder.decode(stored)
+
+
+class LeaseState(IntEnum):
+    """The state of this node: whether it has the lease."""
+
+    WITHOUT = auto()
+    RESTING = auto()
+    HELD = auto()
+
+
+class LeaseEvent(IntEnum):
+    """The events that change it."""
+
+    REST = auto()
+    """The node is alone, and serves reads under the lease of an earlier life."""
+    BEGIN = auto()
+    """Memory has been begun afresh for the lease that is applied."""
+    GRANTED = auto()
+    """A proposal that asked for the lease, or for more of it, is applied."""
+    END = auto()
+    """The replica serves no longer under this lease."""
+
+
+TRANSITIONS: Final = MappingProxyType({
+    LeaseState.WITHOUT: {
+        LeaseEvent.REST: LeaseState.RESTING,
+        LeaseEvent.BEGIN: LeaseState.HELD,
+        LeaseEvent.GRANTED: LeaseState.WITHOUT,
+        LeaseEvent.END: LeaseState.WITHOUT,
+    },
+    LeaseState.RESTING: {
+        LeaseEvent.BEGIN: LeaseState.RESTING,
+        LeaseEvent.GRANTED: LeaseState.HELD,
+        LeaseEvent.END: LeaseState.WITHOUT,
+    },
+    LeaseState.HELD: {
+        LeaseEvent.GRANTED: LeaseState.HELD,
+        LeaseEvent.END: LeaseState.WITHOUT,
+    },
+})  # fmt: skip
+"""The state after each event; an event that is not in it cannot happen."""
+
+_HELD, _RESTING, _WITHOUT = LeaseState.HELD, LeaseState.RESTING, LeaseState.WITHOUT
+
+
+class LeaseHolder:
+    """A replica's view of the lease; see the module.
+
+    Args:
+        node_id: the id of this node, the holder of its leases.
+        lease: the lease that is applied.
+        clock: the node's clock.
+        monotonic: a function that returns seconds that never go back.
+        seconds: the length of this node's leases, for which another node has to wait.
+
+    Attributes:
+        lease: the lease that is applied.
+        state: the state of the module's drawing.
+        has_lease: whether the lease that is applied is this node's, and has begun; it may have
+            lapsed.
+        resting: whether it serves reads only, and has written nothing.
+    """
+
+    __slots__ = (
+        "_applied_at",
+        "_clock",
+        "_extends_after",
+        "_monotonic",
+        "_node_id",
+        "_seconds",
+        "_until",
+        "has_lease",
+        "lease",
+        "resting",
+        "state",
+    )
+
+    def __init__(
+        self,
+        node_id: int,
+        lease: RangeLease,
+        clock: HybridLogicalClock,
+        monotonic: Callable[[], float],
+        seconds: float,
+    ) -> None:
+        self.lease = lease
+        self.state = LeaseState.WITHOUT
+        self.has_lease = self.resting = False
+        self._node_id = node_id
+        self._clock = clock
+        self._monotonic = monotonic
+        self._seconds = seconds
+        self._until = 0.0
+        self._applied_at = monotonic()
+        self._extends_after = lease.extends_after()
+
+    def _to(self, event: LeaseEvent) -> None:
+        self.state = TRANSITIONS[self.state][event]
+        self.has_lease = self.state is not _WITHOUT
+        self.resting = self.state is _RESTING
+
+    # --- serving
+
+    def serves(self, now: int) -> bool:
+        """Return whether this replica may read and write at ``now``, at this moment."""
+        if self.state is not _HELD:
+            return self.state is _RESTING
+        return self.lease.expiration > now and self._until > self._monotonic()
+
+    def rest(self) -> bool:
+        """Serve reads under the stored lease, alone; return false if it is not this node's."""
+        if self.lease.holder != self._node_id or not self._clock.rests:
+            return False
+        self._to(LeaseEvent.REST)
+        return True
+
+    def begin(self) -> int:
+        """Serve with fresh memory; return the timestamp from which on."""
+        self._to(LeaseEvent.BEGIN)
+        return self.lease.start
+
+    def granted(self, until: float) -> None:
+        """Serve until a moment: a proposal that asked for that is applied."""
+        self._until = max(self._until, until)
+        if until:
+            self._to(LeaseEvent.GRANTED)
+
+    def end(self) -> bool:
+        """Stop serving under this lease; return whether it did."""
+        had = self.has_lease
+        self._to(LeaseEvent.END)
+        return had
+
+    def applied(self, stored: bytes | None) -> bool:
+        """Take the lease that is applied; return whether it is still the same one of this node."""
+        before, self.lease = self.lease, decode(stored)
+        self._extends_after = self.lease.extends_after()
+        # Every replica's clock follows the holders': a client may hear any of them.
+        self._clock.pass_over(self.lease.start)
+        self._applied_at = self._monotonic()
+        return self.lease.holder == self._node_id and self.lease.sequence == before.sequence
+
+    # --- asking
+
+    def until_if_granted(self) -> float:
+        """Return until when a lease lasts, on the monotonic clock, that is proposed now."""
+        return self._monotonic() + self._seconds
+
+    def may_ask_at(self, received_at: float) -> float:
+        """Return when the last lease is over, by this node's clock, so that another may begin.
+
+        Args:
+            received_at: a moment after which no entry of another leader has come in. It counts if
+                it is earlier than the lease was applied, which may be as late as the election.
+        """
+        known_at = min(self._applied_at, received_at)
+        return known_at + self.lease.wait_seconds(self._node_id)
+
+    def wants_extension(self, now: int) -> bool:
+        """Return whether less than half of the lease is left."""
+        if now > self._extends_after:
+            return True
+        return self._until - self._monotonic() < self._seconds / 2
+
+    def extended(self) -> RangeLease:
+        """Return the same lease, for longer."""
+        return extended(self.lease, self._clock.now(), self._seconds)
+
+    def successor(self) -> RangeLease:
+        """Return the next lease, for this node."""
+        if self.lease.holder != self._node_id:  # its own clock is past its own earlier life
+            self._clock.pass_over(self.lease.expiration)
+        return successor(self.lease, self._node_id, self._clock.now(), self._seconds)
+
+    def given_back(self) -> RangeLease:
+        """Return a lease without a holder."""
+        return given_back(self.lease, self._clock.now())

@@ -14,7 +14,7 @@ A new leader asks as soon as it may: there may be messages to deliver. After tha
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
 without asking (*rest*).
 
-:mod:`.lease_holder` says what is held, and until when. Here it is decided what to do about it; the
+:mod:`.lease` says what is held, and until when. Here it is decided what to do about it; the
 replica proposes that like any other command.
 """
 
@@ -27,20 +27,20 @@ from typing import Final, Protocol
 
 from postroom.raft.group import RaftGroup
 from postroom.ranges import lease as leases
-from postroom.ranges.host import Host
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
+from postroom.ranges.ports import Host
 
 
-class State(IntEnum):
-    """Whether the lease is being given away."""
+class HandoverState(IntEnum):
+    """The states of a lease that may be given away."""
 
     KEEPING = auto()
     GIVING_BACK = auto()
     GIVEN_BACK = auto()
 
 
-class Event(IntEnum):
-    """What happens to that."""
+class HandoverEvent(IntEnum):
+    """The events that change them."""
 
     HAND_OVER = auto()
     GIVE_BACK = auto()
@@ -53,92 +53,94 @@ class Event(IntEnum):
 
 
 TRANSITIONS: Final = MappingProxyType({
-    State.KEEPING: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.KEEPING,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.KEEPING: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.KEEPING,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
-    State.GIVING_BACK: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.GIVE_BACK: State.GIVEN_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.GIVING_BACK,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.GIVING_BACK: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.GIVE_BACK: HandoverState.GIVEN_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.GIVING_BACK,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
-    State.GIVEN_BACK: {
-        Event.HAND_OVER: State.GIVING_BACK,
-        Event.RESUME: State.KEEPING,
-        Event.ELECTED: State.KEEPING,
-        Event.DEPOSED: State.KEEPING,
+    HandoverState.GIVEN_BACK: {
+        HandoverEvent.HAND_OVER: HandoverState.GIVING_BACK,
+        HandoverEvent.RESUME: HandoverState.KEEPING,
+        HandoverEvent.ELECTED: HandoverState.KEEPING,
+        HandoverEvent.DEPOSED: HandoverState.KEEPING,
     },
 })  # fmt: skip
-"""What each event leads to; what is not in it cannot happen."""
+"""The state after each event; an event that is not in it cannot happen."""
 
 
-class Owner(Protocol):
-    """What this asks of its replica."""
+class LeaseOwner(Protocol):
+    """The replica, as this module sees it."""
 
     group: RaftGroup
 
-    def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
+    def propose_lease(
+        self, lease: leases.RangeLease, after: Callable[[], None], until: float
+    ) -> None:
         """Have the group agree on ``lease``; call ``after`` when it is applied."""
 
     def begin_with_fresh_memory(self) -> None:
         """Serve, with nothing in memory but what is stored."""
 
     def serve_again(self) -> None:
-        """Those that have waited for the lease have their turn."""
+        """Let those have their turn that have waited for the lease."""
 
     def stop_serving(self) -> None:
-        """The lease is not used any more."""
+        """Stop using the lease."""
 
 
 class LeaseAcquisition:
-    """See the module.
+    """The acquisition of the lease by its replica; see the module.
 
     Args:
-        lease_holder: what this node holds.
+        lease_holder: the lease of this node.
         host: the node.
         owner: the replica.
 
     Attributes:
-        wanted: it is to be asked for, whether or not anybody waits for something.
-        state: see above.
+        wanted: whether it is to be asked for, even if no call waits.
+        state: the state of the drawing.
         hands_over: whether the lease is to be given back; each turn looks several times.
     """
 
-    def __init__(self, lease_holder: LeaseHolder, host: Host, owner: Owner) -> None:
+    def __init__(self, lease_holder: LeaseHolder, host: Host, owner: LeaseOwner) -> None:
         self._lease_holder = lease_holder
         self._host = host
         self._owner = owner
         self.wanted = False
-        self.state = State.KEEPING
+        self.state = HandoverState.KEEPING
         self.hands_over = False
         self._when_given_back: Callable[[], None] | None = None
 
-    def _to(self, event: Event) -> None:
+    def _to(self, event: HandoverEvent) -> None:
         self.state = TRANSITIONS[self.state][event]
-        self.hands_over = self.state is State.GIVING_BACK
+        self.hands_over = self.state is HandoverState.GIVING_BACK
 
     def _waiting(self) -> Callable[[], None] | None:
-        """Who waits for the lease to be given back, and does not any more."""
+        """Take the function that waits for the lease to be given back."""
         waiting, self._when_given_back = self._when_given_back, None
         return waiting
 
     # --- when
 
     def _must_not_ask(self) -> bool:
-        return self.state is not State.KEEPING or not self._owner.group.has_applied_own_term
+        return self.state is not HandoverState.KEEPING or not self._owner.group.has_applied_own_term
 
     def deadline(self) -> float | None:
-        """When this leader may ask; ``None``: it need not, or must not."""
+        """Return when this leader may ask; ``None``: it need not, or must not."""
         if self._lease_holder.has_lease or self._must_not_ask():
             return None
         return self._lease_holder.may_ask_at(self._owner.group.entries_received_at)
 
     def must_wait(self) -> bool:
-        """Whether this is a leader who must not ask for the lease, or not yet."""
+        """Return whether this leader must not ask for the lease, or not yet."""
         group = self._owner.group
         if self._lease_holder.has_lease or not group.is_leader:
             return False
@@ -149,7 +151,7 @@ class LeaseAcquisition:
     # --- asking
 
     def ask(self) -> None:
-        """For the same lease again, if it has lapsed; or for the next one."""
+        """Ask for the same lease again, if it has lapsed, or for the next one."""
         if self._lease_holder.resting:
             lease, after = self._lease_holder.extended(), self._end_rest
         elif self._lease_holder.has_lease:
@@ -159,7 +161,7 @@ class LeaseAcquisition:
         self._owner.propose_lease(lease, after, self._lease_holder.until_if_granted())
 
     def rest(self) -> bool:
-        """Alone, and with the lease of an earlier life: read, until there is something to write."""
+        """Read alone under the lease of an earlier life, until there is something to write."""
         group = self._owner.group
         if self._lease_holder.has_lease:
             return False
@@ -176,7 +178,7 @@ class LeaseAcquisition:
         self._owner.serve_again()
 
     def _begin_to_serve(self) -> None:
-        """The lease is ours: memory starts afresh from what is stored."""
+        """Begin to serve: the lease is ours, and memory starts afresh."""
         if not self._owner.group.is_leader:
             return  # it was another leader that had the entry committed after all
         self._owner.begin_with_fresh_memory()
@@ -192,20 +194,20 @@ class LeaseAcquisition:
         if not self._owner.group.is_leader:
             done()
             return
-        self._to(Event.HAND_OVER)
+        self._to(HandoverEvent.HAND_OVER)
         self._when_given_back = done
         self._host.wake(urgent=True)
 
     def resume(self) -> None:
-        """Nobody took over: serve again."""
-        self._to(Event.RESUME)
+        """Serve again, since no successor took over."""
+        self._to(HandoverEvent.RESUME)
         self._waiting()
         self.wanted = self._owner.group.is_leader
         self._host.wake(urgent=True)
 
     def give_back(self) -> None:
-        """It is the turn in which the lease is given back."""
-        self._to(Event.GIVE_BACK)
+        """Give the lease back, in its turn."""
+        self._to(HandoverEvent.GIVE_BACK)
         done = self._waiting()
         assert done is not None
         if not self._lease_holder.has_lease:
@@ -216,9 +218,9 @@ class LeaseAcquisition:
         self._owner.propose_lease(self._lease_holder.given_back(), done, 0.0)
 
     def on_leadership(self, leads: bool) -> None:
-        """This member has begun or ceased to lead."""
+        """Hear that this member has begun or ceased to lead."""
         self.wanted = leads
-        self._to(Event.ELECTED if leads else Event.DEPOSED)
+        self._to(HandoverEvent.ELECTED if leads else HandoverEvent.DEPOSED)
         if not leads:
             self._owner.stop_serving()
             done = self._waiting()
@@ -226,4 +228,4 @@ class LeaseAcquisition:
                 done()
 
 
-__all__ = ["TRANSITIONS", "Event", "LeaseAcquisition", "State"]
+__all__ = ["TRANSITIONS", "HandoverEvent", "HandoverState", "LeaseAcquisition"]

@@ -12,8 +12,8 @@ A call is in one of these places at a time; it may also be in line, and keeps it
 it waits for something else. Only the proposal under way hides anything: what it writes is not known
 to be applied, so a read of it waits (:class:`.evaluation.View`).
 
-``try_get`` is the one read that threads make beside whoever drives the node. The number of the
-proposal (``generation``) tells it whether anything has changed while it read.
+``try_get`` is the one read that threads make beside the thread that drives the node. The number of
+the proposal (``generation``) tells it whether anything has changed while it read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from postroom.kv import keys, versions
 from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
+from postroom.ranges.admission import FairCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
-from postroom.ranges.fair_calls import FairCalls
-from postroom.ranges.host import Host
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
+from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction, Value
 from postroom.ranges.waiting import Waiting
@@ -41,26 +41,27 @@ _OFFERS_KEPT: Final = 1000
 
 
 class LocalReads:
-    """See the module.
+    """The reads of one replica; see the module.
 
     Args:
         stored: the node's engine.
-        cache: of the applied state.
+        cache: the cache of the applied state.
         clock: the node's clock.
         registry: the evaluators.
-        lease_holder: tells whether this replica serves.
+        lease_holder: the lease, which tells whether this replica serves.
         host: the node.
 
     Attributes:
         last_commit: the timestamp of the last commit that is applied.
         before: while an evaluation goes over several turns: a timestamp before it; else 0.
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
-        long: those that have been begun.
-        waiting: those in line.
-        offers: what was read beside whoever evaluates, for the cache.
-        is_stopped: nothing is read any more.
-        look_at_commit: looks at a commit that is first in line for what may be free.
-        translate: turns what a read has raised into what its caller is told.
+        long: the reads that have been begun, with their generators.
+        waiting: the calls in line.
+        offers: the values read beside the evaluation, for the cache.
+        is_stopped: whether reading has stopped for good.
+        look_at_commit: a function that looks at a commit which is first in line.
+        given_up: a function that hears of a request which had to wait, and is waited for no more.
+        translate: a function that turns a read's error into the one for its caller.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class LocalReads:
         self.waiting = Waiting(self._look_again)
         self.is_stopped = False
         self.look_at_commit: Callable[[Call], None]
+        self.given_up: Callable[[object], None]
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
         self._generation = 0
         self.offers: deque[tuple[int, bytes, bytes | None]] = deque(maxlen=_OFFERS_KEPT)
@@ -128,11 +130,11 @@ class LocalReads:
             self._answer(call, answer, None)
 
     def newest(self, key: bytes) -> bytes | None:
-        """The newest version of a key that is applied."""
+        """Return the newest version of a key that is applied."""
         return self._cache.get(keys.head_key(key))
 
     def _look_again(self, call: Call) -> None:
-        """``call`` is first in line for what may be free."""
+        """Look at ``call``, which is first in line for what may be free."""
         if type(call.request) is CommitTransaction:
             self.look_at_commit(call)
             return
@@ -175,29 +177,29 @@ class LocalReads:
             return waited  # it is in the queue, or under evaluation: it is told of its end there
         if self.waiting.cancel(call):
             waited = True
-            for give_up in self._registry.on_given_up:
-                give_up(call.request)
+            self.given_up(call.request)
         return waited
 
     # --- a turn
 
     def begin_turn(self) -> None:
-        """Reads have a new share, and what takes them in."""
+        """Begin a turn: reads, and the intake of requests, have a new share."""
         self._view.steps = self._taken_in = 0
 
     def charge(self, steps: int) -> None:
-        """So many steps of this turn were spent on taking requests in."""
+        """Charge this turn for steps that were spent on taking requests in."""
         self._taken_in += steps
 
     def is_used_up(self) -> bool:
-        """Whether this turn takes in no more requests, or has read its share."""
+        """Return whether this turn takes in no more requests, or has read its share."""
         return (
             self._taken_in >= limits.INTAKE_STEPS_MAX or self._view.steps >= limits.TURN_STEPS_MAX
         )
 
     def go_on_first(self, submit_again: Callable[[list[Call]], None]) -> None:
-        """The same with half of the turn's share, before new reads come: else those that have begun
-        might never end.
+        """Go on with waiting reads, with half of the turn's share, before new ones come.
+
+        Otherwise those that have begun might never end.
         """
         view = self._view
         view.reserved = limits.TURN_STEPS_MAX // 2
@@ -205,7 +207,8 @@ class LocalReads:
         view.reserved = 0
 
     def go_on(self, submit_again: Callable[[list[Call]], None]) -> None:
-        """A turn's share of reads: first those that have waited for one, then the long ones.
+        """Do a turn's share of reads: first those that have waited for one, then the long ones.
+
         Principals have their turns.
         """
         for _ in range(len(self.without_lease)):
@@ -221,24 +224,24 @@ class LocalReads:
     # --- what is proposed meanwhile
 
     def proposal_started(self, writes: Mapping[bytes, bytes | None]) -> None:
-        """What ``writes`` touches is not known until it has ended."""
+        """Hide what ``writes`` touches until the proposal has ended."""
         self._generation += 1
         self._view.in_flight = writes
 
     def proposal_ended(self) -> None:
-        """Everything is known again."""
+        """Hide nothing any more."""
         self._generation += 1
         self._view.in_flight = {}
 
-    # --- beside whoever drives the node
+    # --- beside the thread that drives the node
 
     def try_get(self, key: bytes) -> Value | None:
-        """The newest value of a key, read beside whoever evaluates; ``None``: submit it instead.
+        """Return the newest value of a key, beside the evaluation; ``None``: submit it instead.
 
-        The one method that several threads may call at once, also while the others are called. What
-        was read counts only if no proposal has started or ended meanwhile. It is read at the
-        timestamp of the last commit applied: commits that are evaluated just now are above it,
-        though the clock has passed them.
+        The one method that several threads may call at once, also while the others are called. A
+        value counts only if no proposal has started or ended meanwhile. It is read at the timestamp
+        of the last commit applied: commits that are evaluated just now are above it, though the
+        clock has passed them.
         """
         if self.is_stopped or self._registry.refusal is not None:
             return None
@@ -258,7 +261,7 @@ class LocalReads:
         return Value(versions.payload(version), at, versions.is_integer(version))
 
     def take_offers(self) -> None:
-        """What was read during the last proposal, or since, is in the cache when it is committed.
+        """Put into the cache what was read during the last proposal, or since.
 
         It is still exact: the proposal under way does not write what ``try_get`` returns.
         """

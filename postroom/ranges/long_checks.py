@@ -1,10 +1,10 @@
 """Commits whose reads take long to check: that is done beside the proposals, in their turns.
 
-Who has read a hundred thousand spans need not hold up those that write elsewhere: whether the spans
-have changed is looked up in the applied state, a part with each proposal, and what those proposals
-write meanwhile is compared with what was looked up already. So at the end nothing has changed, and
-the commit is the first one in the proposal then; or something has, and that is a conflict, since
-whatever is committed now is later than what the transaction has read.
+A transaction that has read a hundred thousand spans need not hold up those that write elsewhere.
+Its spans are looked up in the applied state, a part with each proposal. The writes of those
+proposals are compared with what was looked up already. If nothing has changed at the end, the
+commit is the first one in the next proposal. If something has, that is a conflict, since it is
+committed later than what the transaction has read.
 
 ::
 
@@ -25,17 +25,17 @@ from postroom import limits
 from postroom.errors import TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
+from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.fair_queue import FairQueue
-from postroom.ranges.registry import ChecksFirst, Registry
+from postroom.ranges.registry import ChecksFirst
 
 
-class Checking:
-    """What one check reads, and has seen.
+class CheckedReads:
+    """The view of one check: what it reads, and has seen.
 
     Attributes:
-        steps: how many it has taken in all.
+        steps: the number of steps it has taken in all.
         changed: the first key of those seen that was written since.
     """
 
@@ -54,16 +54,16 @@ class Checking:
         return self.steps >= self.until
 
     def sees_key(self, key: bytes) -> None:
-        """The check looks whether a key has changed."""
+        """Note that the check looks whether a key has changed."""
         self._keys.add(key)
 
     def sees_span(self, start: bytes, end: bytes | None) -> None:
-        """The check looks whether a span has changed. Spans come in order, and are disjoint."""
+        """Note that the check looks whether a span has changed. Spans come in order, disjoint."""
         self._starts.append(start)
         self._ends.append(end)
 
     def hear(self, key: bytes) -> None:
-        """A key is written."""
+        """Hear that a key is written."""
         if self.changed is None and (key in self._keys or self._is_in_span(key)):
             self.changed = key
 
@@ -79,8 +79,8 @@ class LongCheck:
     """The check of one call.
 
     Attributes:
-        call: whose request it is.
-        error: why it fails, when it is done; ``None``: nothing has changed.
+        call: the call of the commit.
+        error: the error when it is done; ``None``: nothing has changed.
     """
 
     __slots__ = ("_checking", "_checks", "_is_over", "_parts", "call", "error")
@@ -90,7 +90,7 @@ class LongCheck:
         self.error: Exception | None = None
         self._checks = checks
         self._is_over = False
-        self._checking = Checking(reader, last_commit)
+        self._checking = CheckedReads(reader, last_commit)
         self._parts = checks.parts(self._checking, call.request)
 
     def go_on(self) -> int:
@@ -121,7 +121,7 @@ class LongCheck:
         return self._checks.evaluate(ctx, self.call.request)
 
     def hear(self, key: bytes) -> None:
-        """A key is written."""
+        """Hear that a key is written."""
         self._checking.hear(key)
 
 
@@ -129,7 +129,7 @@ class LongChecks:
     """All of them.
 
     Args:
-        registry: has what begins them.
+        commit_checks: the checks of commits.
         reader: the applied state.
 
     Attributes:
@@ -137,8 +137,8 @@ class LongChecks:
             look at.
     """
 
-    def __init__(self, registry: Registry, reader: Reader) -> None:
-        self._registry = registry
+    def __init__(self, commit_checks: ChecksFirst, reader: Reader) -> None:
+        self._commit_checks = commit_checks
         self._reader = reader
         self.waiting: dict[str, FairQueue] = {}
         self.current: dict[str, LongCheck] = {}
@@ -150,7 +150,7 @@ class LongChecks:
             yield from queue
 
     def add(self, call: Call) -> None:
-        """The check of a call takes long."""
+        """Add a call whose check takes long."""
         self.waiting.setdefault(call.principal, FairQueue()).append(call)
 
     def go_on(self, last_commit: int) -> tuple[LongCheck | None, int]:
@@ -167,8 +167,8 @@ class LongChecks:
         check = self.current.get(principal)
         if check is None:
             call = queue.popleft()
-            checks = self._registry.checks_first[type(call.request)]
-            check = self.current[principal] = LongCheck(call, checks, self._reader, last_commit)
+            check = LongCheck(call, self._commit_checks, self._reader, last_commit)
+            self.current[principal] = check
         steps = 0 if check.is_done() else check.go_on()
         is_done = check.is_done()
         if is_done:
@@ -178,7 +178,7 @@ class LongChecks:
         return (check if is_done else None), steps
 
     def hear(self, written: WriteSet) -> None:
-        """A proposal writes this."""
+        """Hear that a proposal writes this."""
         for raw, value in written.items():
             if value is not None and keys.is_head(raw):
                 key = keys.user_key(raw)

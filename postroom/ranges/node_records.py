@@ -1,7 +1,8 @@
-"""Evaluates the requests about the nodes of a cluster (:mod:`postroom.ranges.nodes`).
+"""The evaluators of the requests about the nodes of a cluster (:mod:`postroom.ranges.nodes`).
 
-A new store is let in if an administrator vouches for it, or if it has the key of the node at its
-address: then that one has lost its disk. Without TLS nobody can prove anything, and all are let in.
+A new store is let in if an administrator vouches for it. It is also let in if it has the key of the
+node at its address, which has then lost its disk. Without TLS nobody can prove anything, and all
+are let in.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from postroom.ranges.registry import Registry
 
 
 class NodeRecords:
-    """Evaluates the requests."""
+    """The evaluators of the requests about nodes."""
 
     def __init__(self, range_id: int) -> None:
         self._key = nodes_key(range_id)
         self._secret_key = secret_key(range_id)
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators."""
         registry.reads[ReadNodes] = self._read
         registry.commands[AdmitNode] = self._admit
         registry.commands[RetireNode] = self._retire
@@ -52,7 +53,7 @@ class NodeRecords:
     def _admit(self, ctx: Evaluation, request: AdmitNode) -> Admitted:
         nodes = _present(decode(ctx.get(self._key)))
         known = nodes.by_store(request.store_id)
-        # Who is retired, and still in the record, may have to be found: for its vote.
+        # A node that is retired, and still in the record, may have to be found for its vote.
         if known is None and request.node_id:
             raise Invalid(
                 f"node {request.node_id} has been removed for good; nothing was changed: wipe its "
@@ -116,7 +117,7 @@ class NodeRecords:
         return nodes
 
     def _replace(self, ctx: Evaluation, nodes: Nodes, changed: NodeDescriptor) -> Nodes:
-        """``changed`` in the place of the node of its number."""
+        """Put ``changed`` in the place of the node of its number."""
         all_nodes = tuple(
             changed if node.node_id == changed.node_id else node for node in nodes.nodes
         )
@@ -129,7 +130,7 @@ class NodeRecords:
 
 
 def _check_vouched(others: list[NodeDescriptor], request: AdmitNode) -> None:
-    """A new store is a node if somebody wants it who may want that."""
+    """Refuse a new store, unless somebody wants it who may want that."""
     if not request.fingerprint or request.vouched:
         return
     for node in others:
@@ -146,7 +147,7 @@ def _check_vouched(others: list[NodeDescriptor], request: AdmitNode) -> None:
 
 
 def _told(known: NodeDescriptor, request: AdmitNode) -> NodeDescriptor:
-    """A node that is known, as it is after what it says of itself."""
+    """Return a known node as it is after what it says of itself."""
     told = msgspec.structs.replace(known, address=request.address)
     shown, following = request.fingerprint, request.next_fingerprint
     if not shown:
@@ -162,7 +163,7 @@ def _told(known: NodeDescriptor, request: AdmitNode) -> NodeDescriptor:
 
 
 def _without_address(node: NodeDescriptor, taken: str) -> NodeDescriptor:
-    """The node that had the address of a new store has lost its disk, and is to go."""
+    """Retire the node that had the address of a new store: it has lost its disk."""
     return msgspec.structs.replace(node, retired=True) if node.address == taken else node
 
 

@@ -1,8 +1,8 @@
 """Evaluates the requests about positions (:mod:`.positions`), and says how far collection may go.
 
-Each position is a record of its own, so moving one costs as much as writing a key. What collects
+Each position is a record of its own, so moving one costs as much as writing a key. The collection
 looks through all of them (``POSITIONS_MAX`` at most), once for each of its requests, as the
-requests before it have left them. So nothing is in memory that a new leader would have to learn.
+requests before it have left them. Nothing is in memory that a new leader would have to learn.
 
 A record goes when its reader forgets it, or with the collection that finds its time over. There is
 always one: the commit that has written the record is listed as garbage after it.
@@ -29,12 +29,12 @@ _STEPS_PER_RECORD: Final = 4
 """Records are looked through this many to a step."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What is stored of a position.
+class PositionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The record of a position.
 
     Attributes:
-        since: when it was kept first.
-        until: when its time is over.
+        since: the timestamp at which it was kept first.
+        until: the timestamp at which its time is over.
     """
 
     timestamp: int
@@ -43,15 +43,15 @@ class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.encode
-_records = msgspec.msgpack.Decoder(Record)
+_records = msgspec.msgpack.Decoder(PositionRecord)
 
 
-class Positions:
-    """See the module.
+class PositionRecords:
+    """The positions of readers; see the module.
 
     Args:
-        range_id: whose.
-        protections: of the range.
+        range_id: the id of the range.
+        protections: the protections of the range.
     """
 
     def __init__(self, range_id: int, protections: Protections) -> None:
@@ -60,14 +60,14 @@ class Positions:
         self._protections = protections
 
     def register(self, registry: Registry) -> None:
-        """Adds them to ``registry``."""
+        """Register the evaluators."""
         registry.writes[KeepPosition] = self.keep
         registry.reads[ReadPositions] = self.read
 
     # --- requests
 
     def keep(self, ctx: Evaluation, request: KeepPosition) -> bool:
-        """``KeepPosition``.
+        """Evaluate ``KeepPosition``.
 
         Raises:
             SnapshotTooOld: something after the timestamp is collected already.
@@ -78,7 +78,7 @@ class Positions:
         known = None if packed is None else _records.decode(packed)
         if known is not None and self._is_over(known, ctx.timestamp):
             known = None
-        ctx.scratch.pop(Positions, None)
+        ctx.scratch.pop(PositionRecords, None)
         ctx.grow(2 * len(key))
         if not request.seconds:
             if packed is not None:
@@ -90,7 +90,7 @@ class Positions:
         anew = known is None or known.timestamp != request.timestamp
         since = ctx.timestamp if known is None or anew else known.since
         until = since + from_seconds(request.seconds)
-        ctx.writes[key] = _encode(Record(request.timestamp, since, until))
+        ctx.writes[key] = _encode(PositionRecord(request.timestamp, since, until))
         return known is not None
 
     def _check_readable(self, ctx: Evaluation, timestamp: int) -> None:
@@ -121,7 +121,7 @@ class Positions:
             )
 
     def read(self, view: View, _: ReadPositions) -> list[Position]:
-        """``ReadPositions``."""
+        """Evaluate ``ReadPositions``."""
         found = []
         for key, packed in view.iterate(self._prefix, self._end):
             view.steps += 1
@@ -136,9 +136,9 @@ class Positions:
     def limit(self, ctx: Evaluation, threshold: int) -> int:
         """Return ``threshold``, or the oldest timestamp that somebody reads at, if that is older.
 
-        That is a protected one, or a position.
+        The oldest is a protected timestamp, or a position.
         """
-        looked_at, oldest = ctx.scratch.get(Positions, (0, 0))
+        looked_at, oldest = ctx.scratch.get(PositionRecords, (0, 0))
         if looked_at != ctx.timestamp:
             kept = (
                 record.timestamp
@@ -146,7 +146,7 @@ class Positions:
                 if not self._is_over(record, ctx.timestamp)
             )
             oldest = min(kept, default=ctx.timestamp)
-            ctx.scratch[Positions] = ctx.timestamp, oldest
+            ctx.scratch[PositionRecords] = ctx.timestamp, oldest
         return self._protections.limit(min(threshold, oldest))
 
     def remove_those_over(self, ctx: Evaluation) -> None:
@@ -156,14 +156,14 @@ class Positions:
                 ctx.writes[key] = None
                 ctx.grow(len(key))
 
-    def _all(self, ctx: Evaluation) -> Iterator[tuple[bytes, Record]]:
+    def _all(self, ctx: Evaluation) -> Iterator[tuple[bytes, PositionRecord]]:
         for number, (key, packed) in enumerate(list(ctx.iterate(self._prefix, self._end)), 1):
             ctx.steps += not number % _STEPS_PER_RECORD
             yield key, _records.decode(packed)
 
-    def _is_over(self, record: Record, now: int) -> bool:
-        """Whether its time is over, or it is of the store that a restore has replaced."""
+    def _is_over(self, record: PositionRecord, now: int) -> bool:
+        """Return whether its time is over, or it is of the store that a restore has replaced."""
         return record.until <= now or record.timestamp < self._protections.replaced[1]
 
 
-__all__ = ["Positions"]
+__all__ = ["PositionRecords"]

@@ -1,14 +1,15 @@
-"""What garbage collection must not pass: the timestamps of open snapshots and scans.
+"""The timestamps of open snapshots and scans, which garbage collection must not pass.
 
 A timestamp may be protected *as a whole*: then there is a snapshot of the engine as it was then,
 taken between two proposals. It is for what has no versions: outboxes, dead letters, sums. Like
 protections it is in the leaseholder's memory and gone with the lease; unlike them it cannot be
 asked for again.
 
-Such snapshots are few, and shared out so that whoever comes next finds one: a client has no more of
+The snapshots are few, and shared out so that the next client finds one. A client has no more of
 them than are free (Choudhury and Hahne's dynamic thresholds, IEEE/ACM Transactions on Networking 6,
-1998), so 8 of 16 if it is alone, and the next one 4. Whoever calls itself many clients is still one
-host. A snapshot counts for who has taken it until nobody protects its timestamp any more.
+1998): 8 of 16 if it is alone, and the next one 4. A program that calls itself many clients is still
+one host. A snapshot counts for the client that has taken it until its timestamp is protected no
+more.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Protections:
     """Timestamps in use, counted, and how far collection has come.
 
     Args:
-        snapshot: takes one of the engine; ``None``: nothing is protected as a whole.
+        snapshot: a function that takes an engine snapshot; ``None``: there are none.
 
     Attributes:
         collected: versions overwritten before this timestamp may be gone.
@@ -56,17 +57,17 @@ class Protections:
 
     @property
     def whole(self) -> int:
-        """How many are protected as a whole."""
+        """Return the number of timestamps that are protected as a whole."""
         return len(self._whole)
 
     def add(self, timestamp: int) -> None:
-        """Protects ``timestamp`` once more."""
+        """Protect ``timestamp`` once more."""
         if timestamp not in self._counts:
             self._oldest.set(timestamp, timestamp)
         self._counts[timestamp] += 1
 
     def add_whole(self, timestamp: int, client: bytes = b"", host: str = "") -> None:
-        """Protects ``timestamp``, which is now, as a whole, for a client of a host.
+        """Protect ``timestamp``, which is now, as a whole, for a client of a host.
 
         Raises:
             Unavailable: there are too many, or its host has.
@@ -100,7 +101,7 @@ class Protections:
             )
 
     def reader(self, now: Reader, timestamp: int) -> Reader:
-        """What was stored at ``timestamp``, whether it has versions or not; 0: what is ``now``.
+        """Return what was stored at ``timestamp``, with versions or without; 0: what is ``now``.
 
         Raises:
             SnapshotTooOld: it is not protected as a whole, or not any more.
@@ -117,7 +118,7 @@ class Protections:
         return found.snapshot
 
     def remove(self, timestamp: int) -> None:
-        """Takes one protection back. Unknown ones are ignored: a new leaseholder knows none."""
+        """Take one protection back. A new leaseholder knows none, so unknown ones are ignored."""
         if self._counts[timestamp] > 1:
             self._counts[timestamp] -= 1
             return
@@ -128,7 +129,7 @@ class Protections:
             whole.snapshot.close()
 
     def clear(self) -> None:
-        """Forget all protections: whoever still needs one asks the new leaseholder for it."""
+        """Forget all protections: clients that still need one ask the new leaseholder for it."""
         self._counts.clear()
         self._oldest.clear()
         while self._whole:
@@ -136,12 +137,13 @@ class Protections:
 
     @property
     def readable_from(self) -> int:
-        """From here on everything can be read, whatever was collected or replaced."""
+        """Return the timestamp from which on everything can be read."""
         return max(self.collected, self.replaced[1])
 
     def check_replaced(self, timestamp: int) -> None:
-        """Refuses what was told by the store that was here before a restore. What was restored is
-        older than that, and would be seen by whoever reads at such a timestamp.
+        """Refuse a timestamp of the store that was here before a restore.
+
+        The restored data is older, and would be seen by reads at such a timestamp.
 
         Raises:
             SnapshotTooOld: ``timestamp`` is after the image, and before the store was opened.
@@ -154,6 +156,6 @@ class Protections:
             )
 
     def limit(self, threshold: int) -> int:
-        """``threshold``, or the oldest protected timestamp if that is older."""
+        """Return ``threshold``, or the oldest protected timestamp if that is older."""
         oldest = self._oldest.first()
         return threshold if oldest is None else min(threshold, int(oldest))

@@ -1,30 +1,32 @@
-"""One node's replica of a range: evaluate, propose, apply, and serve reads under the lease.
+"""One node's replica of a range: the assembly of its stages, and its lease.
 
 ::
 
-    submit ─┬─ read ────── applied state, at once (or after what it must wait for)
-            └─ command ─── queue ── evaluate ── propose ──▶ group ──▶ apply ──▶ done
-                            all that wait, in order,      replicated   raw writes, applied
-                            into one proposal                          index, in one write set
+    submit ─┬─ read ────── local reads: the applied state, at once or after a wait
+            └─ command ─┐
+                        ▼                                         followers
+          admit ─▶ evaluate ─▶ propose ─▶ group ─▶ apply ◀─────────── group
+     (:mod:`.admission`,  │ (:mod:`.proposer`)    (:mod:`.state`)
+                :mod:`.batch`)                        │
+            ▲                                         ▼
+            └── those that waited go on ◀── answer (:mod:`.answers`)
 
-A turn reads and evaluates a bounded number of steps (:mod:`.evaluation`): what has more to do goes
-on with the next one. Reads are :mod:`.local_reads`; when the lease is asked for and given back is
-:mod:`.lease_acquisition`. What clients hold in memory, and what frees it, is :mod:`.releases`; what
-those are told whose requests are not done here is :mod:`.refusals`.
+Data passes the five stages once, in one direction. Each stage is an object that knows none of the
+others but through the data that it is given; :mod:`.turn` and this module hand the data on. The
+replica asks for the lease and gives it back (:mod:`.lease_acquisition`).
 
-Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` by
-whoever brings requests, ``evaluate`` once a turn, the ``state`` by the group. At most one proposal
-is under way; what arrives meanwhile goes together into the next one (:mod:`.batch`). That is the
-whole concurrency control inside a range: no latches, no threads. What must wait for something
-stands in line for it (:mod:`.waiting`); what transactions hold in memory ends with them, with their
-time, or with their client (:mod:`.holders`).
+Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` for
+requests, a turn (:mod:`.turn`), the ``state`` by the group. At most one proposal is under way.
+Commands that arrive meanwhile go together into the next one. This is the whole concurrency control
+inside a range: no latches, no threads. A call that must wait for something stands in line for it
+(:mod:`.waiting`). Transactions hold locks and claims in memory until they end, their time is over,
+or their client has gone (:mod:`.memory`).
 
 Invariants:
 
-* An answer leaves only after the proposal that it speaks of is applied and durable, errors
-  included: an error may tell of a write that another request of the same proposal made.
+* An answer leaves only after the proposal that it speaks of is applied and durable.
 * The applied index is written with the state that it describes.
-* It serves only while it leads and the lease is its own (:mod:`.lease_holder`), with fresh memory.
+* It serves only while it leads and the lease is its own (:mod:`.lease`), with fresh memory.
 * A command evaluated under one lease has no effect under another one.
 * A lease is asked for only when every entry of earlier leaders is applied: the last one is known.
 """
@@ -38,65 +40,76 @@ from postroom.errors import Error
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import Engine, WriteSet
+from postroom.kv.engine import Engine
 from postroom.raft.group import RaftGroup
 from postroom.raft.outcome import ProposalOutcome
+from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
-from postroom.ranges.batch import Batcher, Refusal
-from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result
+from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
+from postroom.ranges.answers import Answering
+from postroom.ranges.batch import Batch, BatchEvaluator, commits
+from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.deadlines import earlier
-from postroom.ranges.evaluation import MustWait
-from postroom.ranges.fair_calls import taken
-from postroom.ranges.fresh_memory import FreshMemory
-from postroom.ranges.holders import Holders
-from postroom.ranges.host import Host
+from postroom.ranges.evaluators import RangeReads
+from postroom.ranges.feed import ChangeFeed, FeedSignal
+from postroom.ranges.freeing import Freeing
+from postroom.ranges.garbage import GarbageLists
+from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.lease_acquisition import LeaseAcquisition
-from postroom.ranges.lease_holder import LeaseHolder
 from postroom.ranges.local_reads import LocalReads
-from postroom.ranges.refusals import Refusals
+from postroom.ranges.memory import LeaseMemory
+from postroom.ranges.partitions import Partitions
+from postroom.ranges.ports import Companion, Host, MemoryKeeper
+from postroom.ranges.position_records import PositionRecords
+from postroom.ranges.proposer import Proposer
+from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.releases import Releases
-from postroom.ranges.requests import CommitTransaction, ReleaseLocks
-from postroom.ranges.spent import Spent
+from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
-from postroom.ranges.together import evaluate_together
+from postroom.ranges.transactions import Committer
 from postroom.ranges.waiting import Line
 
 
 class Replica:
-    """See the module.
+    """A replica of a range; see the module.
 
     Args:
-        range_id: which range.
-        node_id: whose replica; the holder of its leases.
+        range_id: the id of the range.
+        node_id: the id of the node, the holder of its leases.
         stored: the node's engine.
         clock: the node's clock.
-        registry: what the range can do.
         host: the node.
+        watched: a signal, set when the change feed begins to keep changes.
 
     Attributes:
-        state: the state machine of the replica's group.
-        failed: what everybody is told, once the node has stopped.
-        holders: the transactions that hold something in this leaseholder's memory.
-        memory: what it keeps as leaseholder.
-        waiting: the requests that are in line for something.
-        try_get: see :meth:`.LocalReads.try_get`.
-        is_used_up, charge: see :class:`.LocalReads`.
-        wake, release_*, holds_for, clients_that_hold: see :class:`.Releases`.
+        registry: the evaluators.
+        group: the member of the consensus group, set when that is made.
+        state: the state machine of the group.
+        failed: the error for every caller once the node has stopped.
+        reads: the reads, and the lines of calls that wait.
+        protections: the protected timestamps.
+        positions: the positions of readers.
+        feed: the change feed.
+        memory: the memory of a leaseholder; ``holders``: the transactions that hold
+            something in it.
+        waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
-        complete: the third part of ``evaluate``, see :mod:`.together`.
-        on_room: called with each turn: there is room for reads again.
+        on_room: called with each turn, when there is room for reads again.
+        evaluate, complete: the stages of a turn, see :mod:`.turn`.
+        try_get, is_used_up, charge: see :class:`.LocalReads`.
+        wake, release_*, holds_for, clients_that_hold: see :class:`.LeaseMemory`.
     """
 
     # Too many for instances to share their layout: as slots they are found at once.
     __slots__ = (
-        "__weakref__", "_acquisition", "_batcher", "_cache", "_clock", "_evaluators", "_host",
-        "_lease_holder", "_lease_key", "_proposal", "_queue", "_reads", "_refusals", "_releases",
-        "_spent", "_stored", "_unwritten", "_upkeep", "charge", "clients_that_hold", "commit_waits",
-        "complete", "failed", "group", "holders", "holds_for", "is_used_up", "memory", "node_id",
-        "on_room", "range_id", "registry", "release_client", "release_expired", "release_locks",
-        "state", "try_get", "waiting", "wake",
+        "__weakref__", "_acquisition", "_admission", "_answers", "_cache", "_clients", "_clock",
+        "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
+        "_proposal", "_proposer", "_stored", "_unwritten", "_upkeep", "charge", "check_age",
+        "clients_that_hold", "commit_waits", "complete", "evaluate", "failed", "feed", "group",
+        "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
+        "protections", "range_id", "reads", "registry", "release_client", "release_expired",
+        "release_locks", "state", "try_get", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -105,53 +118,91 @@ class Replica:
         node_id: int,
         stored: Engine,
         clock: HybridLogicalClock,
-        registry: Registry,
         host: Host,
+        watched: FeedSignal,
     ) -> None:
         self.range_id = range_id
         self.node_id = node_id
-        self.registry = registry
-        self._evaluators = registry.reads
-        self.failed: Error | None = None
         self._stored = stored
         self._clock = clock
         self._host = host
+        self.group: RaftGroup
+        self.failed: Error | None = None
+        self._proposal: Proposal | None = None
+        self._unwritten: Proposal | None = None
+        self._freeing = Freeing()
+        self.on_room: Callable[[], None] | None = None
+        self.registry = registry = Registry()
+        self._evaluators = registry.reads
+        self._cache = Cache(stored, host.values_bytes)
         self._lease_key = keys.record_key(range_id, leases.LEASE_RECORD)
         lease = leases.decode(stored.get(self._lease_key))
         self._lease_holder = LeaseHolder(node_id, lease, clock, host.monotonic, host.lease_seconds)
-        self._cache = Cache(stored, host.values_bytes)
-        self._reads = LocalReads(stored, self._cache, clock, registry, self._lease_holder, host)
-        self._refusals = Refusals(node_id, lambda: self.group.leader, host)
-        self._reads.translate = self._refusals.elsewhere_if_damaged
-        self.try_get = self._reads.try_get
-        self.is_used_up, self.charge = self._reads.is_used_up, self._reads.charge
-        self.waiting = self._reads.waiting
-        self._batcher = Batcher(range_id, registry, self._cache, clock, self._lease_holder)
-        self._queue, self._upkeep = self._batcher.queue, self._batcher.upkeep
-        self.complete = self._batcher.complete
-        self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
-        self.holders = Holders(host.monotonic, lambda _: host.wake(urgent=False))
-        lease_holder = self._lease_holder
-        self.memory = FreshMemory(registry, stored, self._cache, self.holders, host, lease_holder)
-        self._releases = Releases(registry, self.holders, self.waiting, self._committing)
-        self.wake = self._releases.wake
-        self.release_locks = self._releases.release_locks
-        self.release_expired = self._releases.release_expired
-        self.release_client = self._releases.release_client
-        self.holds_for = self._releases.holds_for
-        self.clients_that_hold = self._releases.clients_that_hold
-        self.commit_waits = CommitWaits(
-            self._reads, self.holders, host, self._queue, self.release_locks
-        )
-        self._proposal: Proposal | None = None
-        self._unwritten: Proposal | None = None
-        self._spent = Spent()
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
-        self.on_room: Callable[[], None] = lambda: None
         registry.observers[self._lease_key] = self._observe_lease
-        self.group: RaftGroup
+        self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
+        self._begin_memory(watched)
+        self._begin_stages()
 
-    # --- what others ask
+    def _begin_memory(self, watched: FeedSignal) -> None:
+        """Make the reads, and the parts that keep something in the leaseholder's memory."""
+        registry, cache, host = self.registry, self._cache, self._host
+        self._admission = CommandAdmission()
+        self._clients, self._upkeep = self._admission.clients, self._admission.upkeep
+        self.reads = LocalReads(
+            self._stored, cache, self._clock, registry, self._lease_holder, host
+        )
+        self.waiting = self.reads.waiting
+        self.memory = LeaseMemory(self._stored, cache, self.waiting, host, self._committing)
+        self.holders = self.memory.holders
+        self.commit_waits = CommitWaits(
+            self.reads, self.holders, host, self._clients, self.memory.release_locks
+        )
+        self.protections = Protections(self._stored.snapshot)
+        self.positions = PositionRecords(self.range_id, self.protections)
+        self.feed = ChangeFeed(
+            lambda: self.reads.last_commit, self.protections, self.waiting, watched
+        )
+        self.wake = self.memory.wake
+        self.release_locks = self.memory.release_locks
+        self.release_expired = self.memory.release_expired
+        self.release_client = self.memory.release_client
+        self.holds_for = self.memory.holds_for
+        self.clients_that_hold = self.memory.clients_that_hold
+        self.try_get = self.reads.try_get
+        self.is_used_up, self.charge = self.reads.is_used_up, self.reads.charge
+
+    def _begin_stages(self) -> None:
+        """Make the evaluators, and the stages that the data of commands passes."""
+        registry, clock, memory, waits = self.registry, self._clock, self.memory, self.commit_waits
+        evaluators.register(registry)
+        reads = RangeReads(waits.locks, self.protections, self.holders, waits.wound)
+        self.check_age = reads.check_age
+        committer = Committer(registry, clock.reading, waits)
+        garbage = GarbageLists(self.range_id, self.protections, self.positions)
+        partitions = Partitions(self.range_id, self._stored, self.protections)
+        for part in (reads, committer, waits, self.positions, self.feed, garbage, partitions):
+            part.register(registry)
+        memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
+        memory.feed, memory.garbage = self.feed, garbage
+        self._evaluator = BatchEvaluator(
+            self.range_id, registry, self._cache, clock, self._admission, committer.checks_first
+        )
+        self._proposer = Proposer(self.range_id, clock, self._lease_holder, self.feed, garbage)
+        self._answers = Answering(
+            self.node_id, lambda: self.group.leader, self._host, memory, waits, self.feed
+        )
+        self.evaluate, self.complete = self._evaluator.evaluate, self._proposer.complete
+        self.reads.look_at_commit = waits.look
+        self.reads.given_up = memory.given_up
+        self.reads.translate = self._answers.elsewhere_if_damaged
+
+    def join(self, companion: Companion, keeper: MemoryKeeper) -> None:
+        """Let the rest of the program take part in proposals, and in the leaseholder's memory."""
+        self._proposer.companion = self._answers.companion = companion
+        self.memory.keeper = keeper
+
+    # --- requests
 
     def submit(self, call: Call) -> None:
         """Take a request. ``call.complete`` is called once, perhaps before this returns."""
@@ -160,74 +211,75 @@ class Replica:
         if self.failed is not None:
             call.complete(None, self.failed)
         elif evaluator is not None:
-            self._reads.read(call, evaluator)
+            self.reads.read(call, evaluator)
         elif type(request) is ReleaseLocks:
             self.release_locks(request.transaction_id)
             call.complete(None, None)
         else:
-            (self._queue if call.urgent else self._upkeep).append(call)
+            (self._clients if call.urgent else self._upkeep).append(call)
             if self._proposal is None:  # else the end of it wakes
                 self._host.wake(urgent=call.urgent)
 
     def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits; false if it is too late for that."""
+        """Forget a request that still waits; return false if it is too late for that."""
         call.cancelled = True
-        return self._reads.cancel(call)
+        return self.reads.cancel(call)
+
+    def refuse(self, refusal: RefusedCalls | None) -> None:
+        """Refuse some requests from now on; ``None``: none."""
+        self._admission.refusal = refusal
 
     def _committing(self) -> set[bytes]:
-        """The transactions whose commits are under way."""
-        proposal = self._proposal
-        calls = self._batcher.under_evaluation()
-        if proposal is not None:
-            calls = [call for call, _, _ in proposal.results]
-        return {
-            call.request.transaction_id for call in calls
-            if type(call.request) is CommitTransaction
-        }  # fmt: skip
+        """Return the transactions whose commits are under way."""
+        if self._proposal is not None:
+            return commits([call for call, _, _ in self._proposal.results])
+        return commits(self._evaluator.under_evaluation())
 
-    def refuse(self, refusal: Refusal | None) -> None:
-        """Refuse some requests from now on; ``None``: none."""
-        self._batcher.refusal = refusal
+    def hurries(self) -> bool:
+        """Return whether a request waits for the result of upkeep."""
+        return bool(self.waiting.lines)
+
+    # --- its state, for others
 
     @property
     def waiting_for(self) -> dict[object, Line]:
-        """The requests that wait, by token, in the order in which they will be answered."""
+        """Return the calls that wait, by token, in the order in which they will be answered."""
         return self.waiting.lines
 
     def sizes(self) -> dict[str, int]:
-        """How much is kept in memory for clients: in the end nothing, but cancelled deadlines."""
+        """Count what is kept in memory for clients: in the end nothing but cancelled deadlines."""
         sizes = {name: size() for name, size in self.registry.sizes.items()}
         sizes |= {"holders": len(self.holders), "deadlines": self.holders.entries}
-        blocked = len(self._reads.blocked) + len(self._reads.without_lease)
+        blocked = len(self.reads.blocked) + len(self.reads.without_lease)
         return sizes | {"parked": len(self.waiting), "blocked": blocked}
 
     @property
     def last_commit(self) -> int:
-        """The timestamp of the last commit that is applied."""
-        return self._reads.last_commit
+        """Return the timestamp of the last commit that is applied."""
+        return self.reads.last_commit
 
     @property
     def serves(self) -> bool:
-        """Whether this replica answers reads now, and evaluates commands."""
+        """Return whether this replica answers reads now, and evaluates commands."""
         return self._lease_holder.serves(self._clock.reading())
 
     @property
     def rests(self) -> bool:
-        """Whether it only reads, and has written nothing since it was started."""
+        """Return whether it only reads, and has written nothing since it was started."""
         return self._lease_holder.resting
 
     @property
-    def lease(self) -> leases.Lease:
-        """The lease that is applied here, whoever holds it."""
+    def lease(self) -> leases.RangeLease:
+        """Return the lease that is applied here, with any holder."""
         return self._lease_holder.lease
 
-    # --- a turn: evaluate what waits
+    # --- when it wants a turn
 
     def wants_turn(self) -> bool:
-        """Whether ``evaluate`` would have something to do."""
+        """Return whether a turn would have something to do."""
         if self._proposal is not None:
             return False
-        if self._queue.arrived and self._lease_holder.has_lease:
+        if self._clients.arrived and self._lease_holder.has_lease:
             return True  # as a rule, if there is anything
         if not self._has_work():
             return self._acquisition.hands_over
@@ -237,16 +289,16 @@ class Replica:
         )  # fmt: skip
 
     def _has_work(self) -> bool:
-        queue, upkeep, reads = self._queue, self._upkeep, self._reads
+        clients, upkeep, reads = self._clients, self._upkeep, self.reads
         return bool(
-            queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
+            clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
             or reads.without_lease.kept or self._acquisition.wanted or reads.long.kept
-            or self._batcher.before or self._batcher.is_behind
+            or self._evaluator.batch or self._evaluator.put_off or self._evaluator.checks.waiting
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
-        """When a turn has something to do without being woken; ``None``: never."""
-        first = self.holders.next_deadline()
+        """Return when a turn has something to do without being woken; ``None``: never."""
+        first = self.holders.rings_at
         if self.commit_waits.calls:
             first = earlier(first, self.commit_waits.next_deadline())
         if self._lease_holder.has_lease:  # it is asked for, and given back, when woken
@@ -254,25 +306,28 @@ class Replica:
         return earlier(first, self._lease_deadline())
 
     def _lease_deadline(self) -> float | None:
-        """When this leader may ask for the lease."""
+        """Return when this leader may ask for the lease."""
         is_idle = self._proposal is not None or not self._has_work()
         return None if is_idle else self._acquisition.deadline()
 
-    def evaluate(self) -> None:
-        """Turn what waits into one proposal, unless one is under way."""
-        evaluate_together((self,))
+    # --- a turn (:mod:`.turn`)
 
     def begin_turn(self) -> bool:
-        """The first part of ``evaluate``: reads, and the lease. Whether there is more to do.
+        """Do the reads that wait, and what concerns the lease; return whether there is more.
 
-        It may answer calls; nothing of the others does, up to ``conclude``.
+        This may answer calls. The other parts of a turn answer none, up to ``conclude``.
         """
-        reads = self._reads
+        reads = self.reads
         reads.begin_turn()
         if (reads.long.kept or reads.without_lease.kept) and self._may_read():
             reads.go_on_first(self._submit_again)
-        self.on_room()
-        if self.commit_waits.calls or self._spent.left:
+        if self.on_room is not None:
+            self.on_room()
+        rings_at = self.holders.rings_at
+        if (
+            self.commit_waits.calls or self._freeing.left
+            or (rings_at is not None and rings_at <= self._host.monotonic())
+        ):  # fmt: skip
             self._tidy_up()
         if not self.wants_turn():
             return False
@@ -281,17 +336,17 @@ class Replica:
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
         elif not self._may_read():
-            if not self._rest():
-                self._acquisition.ask()
+            self._rest_or_ask()
         else:
             if reads.offers:
                 reads.take_offers()
             if reads.without_lease.kept or reads.long.kept:
                 reads.go_on(self._submit_again)
-            queue, upkeep = self._queue, self._upkeep
+            clients, upkeep = self._clients, self._upkeep
             return bool(
-                queue.arrived or queue.by_owner or upkeep.arrived or upkeep.by_owner
-                or self._batcher.before or self._batcher.is_behind
+                clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
+                or self._evaluator.batch or self._evaluator.put_off
+                or self._evaluator.checks.waiting
             )  # fmt: skip
         return False
 
@@ -301,195 +356,208 @@ class Replica:
             self._lease_holder.resting and self._wants_to_write()
         )
 
-    def evaluate_requests(self) -> None:
-        """The second part: what waits. The third one is ``complete``."""
-        self._batcher.evaluate(self._reads.last_commit)
-
-    def propose(self) -> bool:
-        """The last part but one: propose what was evaluated. Whether there is only something to
-        tell.
-        """
-        proposal = self._batcher.propose(self._reads.last_commit)
-        self._reads.before = self._batcher.before
+    def propose(self, batch: Batch) -> bool:
+        """Propose a batch; return whether it writes nothing, and there are only results to tell."""
+        proposal = self._proposer.propose(batch, self.reads.last_commit)
         if proposal is None:
-            self._host.wake(urgent=True)
+            self._go_on_with(batch)
             return False
-        if not proposal.command.writes:
+        self._evaluator.batch = None
+        self.reads.before = 0
+        if batch.failure is None:
+            self._admission.requests_max = REQUESTS_AT_ONCE
+        writes = proposal.command.writes
+        if not writes and proposal.command.sums is None:
             self._unwritten = proposal
             return True
+        if self._evaluator.checks.current:
+            self._evaluator.checks.hear(writes)
         self._start(proposal)
         return False
 
+    def _go_on_with(self, batch: Batch) -> None:
+        """Go on with a batch in the next turn, or with half of it if it is too large."""
+        if batch.is_too_large:
+            self._evaluator.batch = None
+            self.reads.before = 0
+            self._admission.take_back(batch.results)
+        else:
+            # RangeReads do not see its writes, and not a timestamp at which they may be.
+            self.reads.before = self.reads.before or batch.ctx.began - 1
+        self._host.wake(urgent=True)
+
     def conclude(self) -> None:
-        """The last part: there was nothing to write."""
+        """Tell the results of a proposal that writes nothing."""
         proposal, self._unwritten = self._unwritten, None
         assert proposal is not None
-        self._tell(proposal.results, proposal.after)
+        self._answers.tell(proposal.results, proposal.after)
         self._go_on_after_proposal()
 
     def _tidy_up(self) -> None:
+        """End what has lasted for too long, and free a part of what is needed no more."""
+        self.release_expired()
         self.commit_waits.expire()
-        self._spent.go_on()
-        if self._spent.left:
+        self._freeing.go_on()
+        if self._freeing.left:
             self._host.wake(urgent=False)
 
     def _wants_to_write(self) -> bool:
-        return bool(self._queue or self._upkeep or self._acquisition.wanted)
+        return bool(self._clients or self._upkeep or self._acquisition.wanted)
 
-    def _go_on_after_proposal(self) -> None:
-        if self._reads.blocked:
-            self._submit_again(taken(self._reads.blocked))
-        if self.wants_turn():
-            reads = self._reads
-            is_urgent = self._queue or reads.without_lease or reads.long or self._batcher.is_behind
-            self._host.wake(urgent=bool(is_urgent))
-
-    def _rest(self) -> bool:
-        """Read under the lease of an earlier life, until there is something to write."""
-        if self._queue or self._upkeep or not self._acquisition.rest():
-            return False
-        self._reads.last_commit = self._clock.read()
-        return True
+    def _rest_or_ask(self) -> None:
+        """Read under the lease of an earlier life, or ask for a lease if there is more to do."""
+        if self._clients or self._upkeep or not self._acquisition.rest():
+            self._acquisition.ask()
+        else:
+            self.reads.last_commit = self._clock.read()
 
     def wake_up(self) -> None:
-        """There is something to do: do not rest any longer."""
+        """End the rest: there is something to do."""
         self._acquisition.wanted = True
         self._host.wake(urgent=False)
 
-    # --- the lease
+    def rouse(self) -> None:
+        """End the rest, if it rests: a service has something to do."""
+        if self._lease_holder.resting:
+            self.wake_up()
 
-    def propose_lease(self, lease: leases.Lease, after: Callable[[], None], until: float) -> None:
-        """Have the group agree on ``lease``; ``after`` is called when it is applied."""
-        command = LeasedWrites(self.lease.sequence, {self._lease_key: leases.encode(lease)})
-        self._start(Proposal(command, [], [after], self.last_commit, until))
-
-    def begin_with_fresh_memory(self) -> None:
-        """Serve under a new lease: memory starts afresh from what is stored."""
-        self._reads.last_commit = self._lease_holder.begin()
-        self._acquisition.wanted = False
-        self.memory.begin()
-        self.serve_again()
-
-    def serve_again(self) -> None:
-        """Those that have waited for the lease have their turn."""
-        self._submit_again(taken(self._reads.without_lease))
-
-    # --- serving no longer
-
-    def hand_over(self, done: Callable[[], None]) -> None:
-        """Serve no longer, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
-        self._acquisition.hand_over(done)
-
-    def resume(self) -> None:
-        """Nobody took over: serve again."""
-        self._acquisition.resume()
-
-    def stop_serving(self) -> None:
-        """This lease is not used any more, and whoever waits is sent elsewhere."""
-        if self._lease_holder.end():
-            self._host.on_serving(False)
-            self.memory.end()
-        waited = dict.fromkeys(
-            (*self.waiting.clear(), *taken(self._reads.blocked), *self._given_up())
-        )
-        self._refusals.turn_away([call for call in waited if call not in self._reads.without_lease])
-
-    def _given_up(self) -> list[Call]:
-        """What goes over several turns: under another lease it would be something else."""
-        reading = taken(self._reads.long)
-        self._reads.before = 0
-        return [*reading, *self._batcher.abandon()]
-
-    def on_leadership(self, leads: bool, term: int) -> None:
-        """This member has begun or ceased to lead. A new leader takes the lease as soon as it may:
-        there may be messages to deliver.
-        """
-        del term
-        self._acquisition.on_leadership(leads)
-        if self._has_work():
-            self._host.wake(urgent=True)
+    # --- a proposal: from its start to its end
 
     def _start(self, proposal: Proposal) -> None:
         self._proposal = proposal
-        self._reads.proposal_started(proposal.command.writes)
+        self.reads.proposal_started(proposal.command.writes)
         self.group.propose(proposal.packed or proposal.command, proposal, self._ended)
 
-    # --- after a turn: what was proposed has ended
-
     def _ended(self, outcome: ProposalOutcome) -> None:
+        """Answer the calls of the proposal, which is applied, void, or of unknown outcome."""
         proposal = self._proposal
         assert proposal is not None
+        writes = proposal.command.writes
         applied = outcome is ProposalOutcome.APPLIED and not proposal.rejected
         if applied:
-            # First of all: who reads beside us takes cached values once nothing is in flight.
-            for hear in (self._cache.wrote, *self.registry.on_written):
-                hear(proposal.command.writes)
+            # First of all: a thread that reads beside us takes cached values once nothing is in
+            # flight.
+            self._cache.wrote(writes)
+            for hear in self.registry.on_written:
+                hear(writes)
         self._proposal = None
-        self._reads.proposal_ended()
-        if len(proposal.command.writes) > limits.COMPLETED_AT_ONCE_MAX:
-            self._spent.add(proposal.command.writes)
+        self.reads.proposal_ended()
+        if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
+            self._freeing.add(writes)
         if applied:
-            self._reads.last_commit = proposal.last_commit
+            self.reads.last_commit = proposal.last_commit
             if proposal.lease_until:
                 self._lease_holder.granted(proposal.lease_until)
-            self._tell(proposal.results, proposal.after, proposal.command.writes)
+            self._answers.tell(proposal.results, proposal.after, writes)
         else:
             # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
-            # below what a read would be served at: not under this lease.
+            # below the timestamp of a read: not under this lease.
             self.stop_serving()
             self._acquisition.wanted = self.group.is_leader
-            self._refusals.fail(proposal, outcome)
+            self._answers.fail(proposal, outcome)
         self._go_on_after_proposal()
 
-    def _tell(
-        self, results: list[Result], after: list[Callable[[], None]], wrote: WriteSet | None = None
-    ) -> None:
-        for act in after:
-            act()
-        if wrote and self.waiting.lines:
-            for look in self.registry.on_applied:
-                look(wrote)
-        waiting = self.commit_waits.calls
-        for call, answer, error in results:
-            if type(error) is MustWait:
-                self.commit_waits.park(call)
-                continue
-            if type(call.request) is CommitTransaction:
-                self.release_locks(call.request.transaction_id)
-            told = None if error is None else self._refusals.elsewhere_if_damaged(error)
-            call.complete(answer, told)
-            if waiting and type(call.request) is CommitTransaction:
-                self.commit_waits.answered(call)
-
-    def _turn_away(self) -> None:
-        waiting = (*taken(self._queue), *taken(self._upkeep), *taken(self._reads.without_lease))
-        self._refusals.turn_away(waiting)
-
-    def fail_all(self, error: Error) -> None:
-        """Answer everything that waits, or will come, with ``error``: the node stops."""
-        self.failed = error
-        self._reads.is_stopped = True
-        waited = dict.fromkeys(self.waiting.clear())
-        for calls in (self._queue, self._upkeep, self._reads.without_lease, self._reads.blocked):
-            waited |= dict.fromkeys(taken(calls))
-        waited |= dict.fromkeys(self._given_up())
-        self.memory.end()
-        for call in waited:
-            call.complete(None, error)
+    def _go_on_after_proposal(self) -> None:
+        if self.reads.blocked:
+            self._submit_again(taken(self.reads.blocked))
+        if self.wants_turn():
+            reads = self.reads
+            is_urgent = (
+                self._clients or reads.without_lease or reads.long or self._evaluator.is_behind
+            )
+            self._host.wake(urgent=bool(is_urgent))
 
     def _submit_again(self, calls: list[Call]) -> None:
         for call in calls:
             if not call.cancelled:
                 self.submit(call)
 
-    # --- what the group has applied
+    # --- the lease
+
+    def propose_lease(
+        self, lease: leases.RangeLease, after: Callable[[], None], until: float
+    ) -> None:
+        """Have the group agree on ``lease``, and call ``after`` when it is applied."""
+        command = LeasedWrites(self.lease.sequence, {self._lease_key: leases.encode(lease)})
+        self._start(Proposal(command, [], [after], self.last_commit, until))
+
+    def begin_with_fresh_memory(self) -> None:
+        """Serve under a new lease: memory starts afresh from what is stored."""
+        self.reads.last_commit = self._lease_holder.begin()
+        self._acquisition.wanted = False
+        self.memory.begin()
+        self.serve_again()
+
+    def begin_anew(self) -> None:
+        """Begin memory anew under this lease, if any: everything stored was replaced.
+
+        Without a lease, memory begins with the next one.
+        """
+        if self._lease_holder.has_lease:
+            self.memory.begin_anew()
+
+    def serve_again(self) -> None:
+        """Let those have their turn that have waited for the lease."""
+        self._submit_again(taken(self.reads.without_lease))
+
+    def on_leadership(self, leads: bool, term: int) -> None:
+        """Hear that this member has begun or ceased to lead.
+
+        A new leader takes the lease as soon as it may: there may be messages to deliver.
+        """
+        del term
+        self._acquisition.on_leadership(leads)
+        if self._has_work():
+            self._host.wake(urgent=True)
 
     def noop_applied(self) -> None:
-        """An entry of the group's own is applied; what waits for the lease may have a turn."""
+        """Have a turn for what waits for the lease: an entry of the group's own is applied."""
         if self._has_work():
             self._host.wake(urgent=True)
 
     def _observe_lease(self, stored: bytes | None) -> None:
-        """A lease is applied. It may be another node's, or this one's next."""
+        """Hear that a lease is applied. It may be another node's, or this one's next."""
         if not self._lease_holder.applied(stored):
             self.stop_serving()
+
+    # --- the end of serving
+
+    def hand_over(self, done: Callable[[], None]) -> None:
+        """Stop serving, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
+        self._acquisition.hand_over(done)
+
+    def resume(self) -> None:
+        """Serve again, since no successor took over."""
+        self._acquisition.resume()
+
+    def stop_serving(self) -> None:
+        """Stop using this lease, and send those that wait elsewhere."""
+        if self._lease_holder.end():
+            self._host.on_serving(False)
+            self.memory.end()
+        reads = self.reads
+        waited = dict.fromkeys((*self.waiting.clear(), *taken(reads.blocked), *self._abandon()))
+        self._answers.turn_away([call for call in waited if call not in reads.without_lease])
+
+    def _abandon(self) -> list[Call]:
+        """Give up what goes over several turns: under another lease it would be something else."""
+        reading = taken(self.reads.long)
+        self.reads.before = 0
+        return [*reading, *self._evaluator.abandon()]
+
+    def _turn_away(self) -> None:
+        waiting = (*taken(self._clients), *taken(self._upkeep), *taken(self.reads.without_lease))
+        self._answers.turn_away(waiting)
+
+    def fail_all(self, error: Error) -> None:
+        """Answer every call that waits, or will come, with ``error``: the node stops."""
+        self.failed = error
+        self.reads.is_stopped = True
+        waited = dict.fromkeys(self.waiting.clear())
+        reads = self.reads
+        for calls in (self._clients, self._upkeep, reads.without_lease, reads.blocked):
+            waited |= dict.fromkeys(taken(calls))
+        waited |= dict.fromkeys(self._abandon())
+        self.memory.end()
+        for call in waited:
+            call.complete(None, error)

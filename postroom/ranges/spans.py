@@ -1,9 +1,10 @@
 """Spans of keys, and which of them hold a key: an interval tree.
 
-A span of one key is found in a set. The others are nodes of a treap: a search tree by start whose
-shape depends on the hashes of its spans alone, so it is balanced whatever the order of arrival
-(Seidel and Aragon, Algorithmica 16, 1996). Each node knows the last end below it, so a search skips
-subtrees that end before the key (Cormen et al., Introduction to Algorithms, section 17.3).
+A span of one key is found in a set. The others are nodes of a treap (Seidel and Aragon,
+Algorithmica 16, 1996). It is a search tree by start whose shape depends on the hashes of its spans
+alone. It is thus balanced whatever the order of arrival. Each node knows the last end below it, so
+a search skips subtrees that end before the key (Cormen et al., Introduction to Algorithms, section
+17.3).
 
 With ``n`` spans, of which ``m`` hold the key, adding takes ``O(log n)`` steps, and a search
 ``O(m log n)`` at most.
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 
-class Span(NamedTuple):
+class UserSpan(NamedTuple):
     """The keys with ``start <= key < end``; ``end`` is ``None``: to the last one."""
 
     start: bytes
@@ -26,19 +27,19 @@ _End: TypeAlias = tuple[bool, bytes]
 _NOWHERE: Final[_End] = (False, b"")
 
 
-class _Node:
+class _TreapNode:
     __slots__ = ("end", "last", "left", "priority", "right", "span")
 
-    def __init__(self, span: Span, priority: int) -> None:
+    def __init__(self, span: UserSpan, priority: int) -> None:
         self.span = span
         self.priority = priority
         self.end: _End = (span.end is None, span.end or b"")
         self.last = self.end
-        self.left: _Node | None = None
-        self.right: _Node | None = None
+        self.left: _TreapNode | None = None
+        self.right: _TreapNode | None = None
 
 
-_Tree: TypeAlias = _Node | None
+_Tree: TypeAlias = _TreapNode | None
 
 
 class Spans:
@@ -51,7 +52,7 @@ class Spans:
 
     __slots__ = ("_points", "_priority", "_root", "_wide")
 
-    def __init__(self, priority: Callable[[Span], int] = hash) -> None:
+    def __init__(self, priority: Callable[[UserSpan], int] = hash) -> None:
         self._priority = priority
         self.clear()
 
@@ -64,17 +65,17 @@ class Spans:
         self._wide = 0
         self._root: _Tree = None
 
-    def add(self, span: Span) -> None:
+    def add(self, span: UserSpan) -> None:
         """Add a span that is not among them."""
         if span.end == span.start + b"\x00":
             self._points.add(span.start)
             return
-        node = _Node(span, self._priority(span))
+        node = _TreapNode(span, self._priority(span))
         less, rest = _split(self._root, span)
         self._root = _merge(_merge(less, node), rest)
         self._wide += 1
 
-    def remove(self, span: Span) -> None:
+    def remove(self, span: UserSpan) -> None:
         """Remove a span that is among them."""
         if span.end == span.start + b"\x00":
             self._points.remove(span.start)
@@ -83,9 +84,9 @@ class Spans:
         self._root = _merge(less, _without_first(rest))
         self._wide -= 1
 
-    def holding(self, key: bytes) -> list[Span]:
+    def holding(self, key: bytes) -> list[UserSpan]:
         """Return the spans that hold ``key``."""
-        found = [Span(key, key + b"\x00")] if key in self._points else []
+        found = [UserSpan(key, key + b"\x00")] if key in self._points else []
         if self._root is None:
             return found
         at, ahead = (False, key), [self._root]
@@ -102,9 +103,9 @@ class Spans:
                     ahead.append(node.right)
         return found
 
-    def all(self) -> list[Span]:
+    def all(self) -> list[UserSpan]:
         """Return all spans."""
-        found = [Span(start, start + b"\x00") for start in self._points]
+        found = [UserSpan(start, start + b"\x00") for start in self._points]
         ahead = [self._root]
         while ahead:
             node = ahead.pop()
@@ -114,11 +115,11 @@ class Spans:
         return found
 
 
-def _order(span: Span) -> tuple[bytes, _End]:
+def _order(span: UserSpan) -> tuple[bytes, _End]:
     return span.start, (span.end is None, span.end or b"")
 
 
-def _split(tree: _Tree, span: Span) -> tuple[_Tree, _Tree]:
+def _split(tree: _Tree, span: UserSpan) -> tuple[_Tree, _Tree]:
     """Return what lies before ``span``, and the rest."""
     if tree is None:
         return None, None
@@ -148,7 +149,7 @@ def _without_first(tree: _Tree) -> _Tree:
     return _sum_up(tree)
 
 
-def _sum_up(tree: _Node) -> _Node:
+def _sum_up(tree: _TreapNode) -> _TreapNode:
     left = _NOWHERE if tree.left is None else tree.left.last
     right = _NOWHERE if tree.right is None else tree.right.last
     tree.last = max(tree.end, left, right)

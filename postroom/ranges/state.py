@@ -1,13 +1,32 @@
-"""The state machine of a range: what the group has agreed on, applied to the engine.
+"""The fourth stage of a replica: what the group has agreed on is applied to the engine.
 
-An entry is a command: raw writes that were evaluated by the leaseholder (:mod:`.batch`). They are
+An entry is a command: raw writes that the leaseholder has evaluated (:mod:`.batch`). They are
 applied blindly, on every replica alike, unless they were proposed under another lease than the one
 that is applied (Spanner and CockroachDB check the same below Raft).
+
+*Snapshots.* A member that lags is sent all engine keys of the range, in chunks, from one moment of
+the engine. A chunk is a MessagePack list of pairs, in the order of their keys, about
+``CHUNK_BYTES`` long, and longer only if a single pair is. The state is read from an engine snapshot
+as it is sent, and put in place in pieces of about ``PIECE_BYTES``. It is never in memory as a whole
+on either side::
+
+    install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
+
+In between the range is neither of both: it must not be read, and after a crash it is done again
+from the start (:mod:`postroom.raft.snapshot_receiver`). Only its records are there all the time,
+the old one or the new one: they tell a node that is started meanwhile with whom it shares the
+range.
+
+*The applied record* (index and term of the last entry, the last commit, the sums of the companion)
+is made here, because index and term are known only when an entry is applied. The other two come
+with the command. A command that is void under its lease changes neither.
+
+Invariant: the applied record is written with the state that it describes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final, Protocol
 
 import msgspec
@@ -15,14 +34,18 @@ import msgspec
 from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
-from postroom.kv.engine import MANY, Engine, WriteSet, join
+from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
 from postroom.raft.snapshot import StateSnapshot
+from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied, read_applied
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.registry import Registry
-from postroom.ranges.snapshot import install, is_chunk, open_snapshot
 
-APPLIED_RECORD: Final = "applied"
+CHUNK_BYTES: Final = 256 * 1024
+PIECE_BYTES: Final = 1024 * 1024
+
+_encode = msgspec.msgpack.encode
+_pairs = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
 
 LARGE_BYTES_A_KEY: Final = 16
 """Commands with fewer bytes, for each of the keys that have room in a turn, are decoded at once."""
@@ -30,24 +53,24 @@ LARGE_BYTES_A_KEY: Final = 16
 decode_command = msgspec.msgpack.Decoder(LeasedWrites).decode
 
 
-class Owner(Protocol):
-    """What the state machine asks of its replica."""
+class StateOwner(Protocol):
+    """The replica, as the state machine sees it."""
 
     def noop_applied(self) -> None:
-        """An entry of the group's own is applied: a new leader's first one, perhaps."""
+        """Hear that an entry of the group's own is applied: a new leader's first one, perhaps."""
 
     def stop_serving(self) -> None:
-        """Memory does not hold for the state that is to come, or has come."""
+        """Stop serving: memory does not hold for the state that is to come, or has come."""
 
 
 class RangeState:
-    """See the module; a :class:`postroom.raft.state_machine.StateMachine`.
+    """The state machine of a range, a :class:`postroom.raft.state_machine.StateMachine`.
 
     Args:
-        range_id: which range.
+        range_id: the id of the range.
         stored: the node's engine.
-        cache: of the applied state; emptied when that changes without its knowledge.
-        registry: whom to tell what is applied.
+        cache: the cache of the applied state, emptied when that changes without its knowledge.
+        registry: the observers of what is applied.
         lease_holder: the lease that is applied.
         owner: the replica.
     """
@@ -59,7 +82,7 @@ class RangeState:
         cache: Cache,
         registry: Registry,
         lease_holder: LeaseHolder,
-        owner: Owner,
+        owner: StateOwner,
     ) -> None:
         self._range_id = range_id
         self._stored = stored
@@ -68,26 +91,34 @@ class RangeState:
         self._lease_holder = lease_holder
         self._owner = owner
         self._applied_key = keys.record_key(range_id, APPLIED_RECORD)
-        self._applied = self._stored_index()
-        self._decoding: _Decoding | None = None
+        self._take(read_applied(stored, range_id))
+        self._decoding: _CommandDecoding | None = None
+
+    def _take(self, record: AppliedRecord) -> None:
+        self._index, self._term = record.index, record.term
+        self._last_commit, self._sums = record.last_commit, record.sums
 
     def applied_index(self) -> int:
-        """The index of the last entry whose effects are stored."""
-        return self._applied
+        """Return the index of the last entry whose effects are stored."""
+        return self._index
+
+    def applied_term(self) -> int:
+        """Return the term of that entry."""
+        return self._term
 
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
-        """An entry of the group's own."""
-        del term
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
+        """Apply an entry of the group's own."""
+        self._index, self._term = index, term
+        record = (index, term, self._last_commit, self._sums)
+        staged[self._applied_key] = encode_applied(record)
         self._owner.noop_applied()
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
-        """A large command is decoded over several turns, and applied in the last of them."""
+        """Decode a part of a large command; return whether it can be applied in this turn."""
         if len(command) <= LARGE_BYTES_A_KEY * limits.COMPLETED_AT_ONCE_MAX:
             return True
         if self._decoding is None or self._decoding.entry != (index, term):
-            self._decoding = _Decoding((index, term), command)
+            self._decoding = _CommandDecoding((index, term), command)
         return self._decoding.go_on()
 
     def apply(
@@ -98,7 +129,7 @@ class RangeState:
         context: object | None,
         staged: WriteSet,
     ) -> None:
-        """An entry is committed: its raw writes, and the index, join ``staged``."""
+        """Apply a committed entry: its raw writes, and the index, join ``staged``."""
         mine = context if isinstance(context, Proposal) else None
         decided = self._decoded(index, term, command) if mine is None else mine.command
         if mine is None:
@@ -112,10 +143,15 @@ class RangeState:
                 staged.update(writes)
             else:
                 join(staged, writes)
+            if decided.last_commit:
+                self._last_commit = decided.last_commit
+            if decided.sums is not None:
+                self._sums = decided.sums
         elif mine is not None:
             mine.rejected = True
-        self._applied = index
-        staged[self._applied_key] = keys.u64(index)
+        self._index, self._term = index, term
+        record = (index, term, self._last_commit, self._sums)
+        staged[self._applied_key] = encode_applied(record)
 
     def _decoded(self, index: int, term: int, command: bytes | memoryview) -> LeasedWrites:
         decoding, self._decoding = self._decoding, None
@@ -124,24 +160,24 @@ class RangeState:
         return decode_command(command)
 
     def open_snapshot(self) -> StateSnapshot:
-        """The range as it is applied, for a member that lags."""
-        return open_snapshot(self._stored, self._range_id, self._applied_key)
+        """Return the range as it is applied, for a member that lags."""
+        return open_snapshot(self._stored, self._range_id)
 
     def is_chunk(self, data: bytes) -> bool:
-        """Whether ``data``, from the network, can be a part of this range."""
+        """Return whether ``data``, from the network, can be a part of this range."""
         return is_chunk(self._range_id, data)
 
     def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
-        """What replaces the range; until ``snapshot_installed`` it is not to be read."""
+        """Yield the writes that replace the range, which must not be read in between."""
         self._owner.stop_serving()
         self._cache.clear()
         self._decoding = None
         return install(self._stored, self._range_id, chunks)
 
     def snapshot_installed(self) -> None:
-        """The range is another one: memory follows what is stored."""
+        """Let memory follow what is stored: the range is another one."""
         self._cache.clear()
-        self._applied = self._stored_index()
+        self._take(read_applied(self._stored, self._range_id))
         for key, observer in self._observers.items():
             observer(self._stored.get(key))
         self._owner.stop_serving()
@@ -151,16 +187,12 @@ class RangeState:
             if key in writes:
                 observer(writes[key])
 
-    def _stored_index(self) -> int:
-        stored = self._stored.get(self._applied_key)
-        return 0 if stored is None else int.from_bytes(stored, "big")
 
-
-class _Decoding:
+class _CommandDecoding:
     """A command that is decoded over several turns.
 
     Attributes:
-        entry: index and term of its entry.
+        entry: the index and the term of its entry.
         decoded: the command, when that is done.
     """
 
@@ -170,10 +202,118 @@ class _Decoding:
         self._decoding = decode_in_parts(command)
 
     def go_on(self) -> bool:
-        """One turn's share; whether it is done."""
+        """Decode one turn's share; return whether it is done."""
         if self.decoded is None:
             try:
                 next(self._decoding)
             except StopIteration as stop:
                 self.decoded = stop.value
         return self.decoded is not None
+
+
+# --- snapshots
+
+
+def spans(range_id: int) -> list[keys.KeySpan]:
+    """Return the spans of the engine keys of the range that covers everything."""
+    metadata = keys.RANGE + keys.u64(range_id)
+    return [
+        keys.KeySpan(metadata, keys.after_prefix(metadata)),
+        keys.KeySpan(keys.TRANSACTION, keys.DATA_END),
+    ]
+
+
+def open_snapshot(engine: Engine, range_id: int) -> StateSnapshot:
+    """Return the range as the engine holds it, with the index that it says is applied."""
+    frozen = engine.snapshot()
+    return StateSnapshot(read_applied(frozen, range_id).index, _SnapshotChunks(frozen, range_id))
+
+
+class _SnapshotChunks:
+    """An iterator that closes its engine snapshot also if it was never begun."""
+
+    def __init__(self, frozen: EngineSnapshot, range_id: int) -> None:
+        self._frozen = frozen
+        self._chunks = _cut(frozen, range_id)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        return next(self._chunks)
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._frozen.close()
+
+
+def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
+    pairs: list[tuple[bytes, bytes]] = []
+    size = 0
+    for span in spans(range_id):
+        for key, value in frozen.iterate(*span):
+            if pairs and size + len(key) + len(value) > CHUNK_BYTES:
+                yield _encode(pairs)
+                pairs, size = [], 0
+            pairs.append((key, value))
+            size += len(key) + len(value)
+    if pairs:
+        yield _encode(pairs)
+
+
+def is_chunk(range_id: int, data: bytes) -> bool:
+    """Return whether ``data``, from the network, holds pairs of this range, in order."""
+    if not data:
+        return True
+    try:
+        pairs = _pairs.decode(data)
+    except (ValueError, RecursionError, msgspec.DecodeError):
+        return False
+    before = b""
+    for key, _ in pairs:
+        if key <= before or not any(span.lower <= key < span.upper for span in spans(range_id)):
+            return False
+        before = key
+    return True
+
+
+def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
+    """Yield the writes that replace the range by that of ``chunks``, one after the other."""
+    metadata, content = spans(range_id)
+    records = keys.KeySpan(keys.record_key(range_id, ""), metadata.upper)
+    for span in (keys.KeySpan(metadata.lower, records.lower), content):
+        yield from _removals(stored, span)
+    outdated = {key for key, _ in stored.iterate(*records)}
+    piece: WriteSet = {}
+    size = 0
+    for chunk in chunks:
+        if piece and size + len(chunk) > PIECE_BYTES:
+            yield piece
+            piece, size = {}, 0
+        pairs = _pairs.decode(chunk) if chunk else []
+        piece.update(pairs)
+        outdated.difference_update(key for key, _ in pairs)
+        size += len(chunk)
+    piece.update(dict.fromkeys(outdated))
+    if piece:
+        yield piece
+
+
+def _removals(stored: Reader, span: keys.KeySpan) -> Iterator[WriteSet]:
+    """Yield deletions of the keys of ``span``, a piece at a time.
+
+    Keys that are gone are not stepped over again.
+    """
+    lower = span.lower
+    while True:
+        piece: WriteSet = {}
+        size = 0
+        for key, value in stored.iterate(lower, span.upper):
+            piece[key] = None
+            size += len(key) + len(value)
+            if size > PIECE_BYTES:
+                break
+        if not piece:
+            return
+        lower = next(reversed(piece)) + b"\0"
+        yield piece

@@ -1,10 +1,10 @@
 """Committing a transaction that lies in one range: one request, one write.
 
-Optimistic, as in FoundationDB (SIGMOD 2021, section 4.2) and the first design of CockroachDB: the
-client read at one timestamp without locking and kept what it read as keys and spans. At commit the
-leaseholder checks that none of that has a version after the read timestamp, takes a fresh
-timestamp, and evaluates the writes at it. Values, outbox entries and the COMMIT record leave in
-the same raw write set: a message costs no round of its own.
+A commit is optimistic, as in FoundationDB (SIGMOD 2021, section 4.2) and the first design of
+CockroachDB. The client has read at one timestamp without locking, and kept what it read as keys and
+spans. At commit the leaseholder checks that none of that has a version after the read timestamp,
+takes a fresh timestamp, and evaluates the writes at it. Values, outbox entries and the COMMIT
+record leave in the same raw write set: a message costs no round of its own.
 
 The COMMIT record makes retrying safe: committing again with the same transaction id finds it and
 answers as the first time. It is kept for ``RECORD_SECONDS`` and a transaction may not commit later
@@ -36,7 +36,7 @@ from postroom.limits import (
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.contract import Write, may_be_long
 from postroom.ranges.evaluation import Evaluation, MustWait, check_size
-from postroom.ranges.long_checks import Checking
+from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.registry import CHECKS_LONG, ChecksFirst, Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
@@ -55,7 +55,7 @@ _FEW: Final = 256
 
 
 class Committer:
-    """Evaluates ``CommitTransaction`` with the evaluators of the writes that may be in one.
+    """The evaluator of ``CommitTransaction``, with the evaluators of the writes in one.
 
     Looking for a COMMIT record that is not there costs as much as any other read, so it is done
     only where there may be one. The first half of a transaction's id names its client, the second
@@ -63,9 +63,9 @@ class Committer:
     memory, with a number above all that it remembers of its client, is certainly new.
 
     Args:
-        registry: has the evaluators.
-        now: about now, by the node's clock.
-        waits: knows for which locks of others a commit must wait.
+        registry: the evaluators.
+        now: a function that returns about now, by the node's clock.
+        waits: the commits that wait for locks of others.
     """
 
     def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
@@ -79,21 +79,24 @@ class Committer:
         self._latest: dict[bytes, bytes] = {}
 
     def register(self, registry: Registry) -> None:
-        """Adds it to ``registry``."""
+        """Register the commit."""
         registry.commands[CommitTransaction] = self
-        registry.checks_first[CommitTransaction] = ChecksFirst(
-            _check_reads_in_parts, partial(self, is_checked=True), lambda key: _conflict([key])
-        )
-        registry.on_lease.append(self._restart)
 
-    def _restart(self, _: Reader) -> None:
+    @property
+    def checks_first(self) -> ChecksFirst:
+        """Return the check of a commit that may take long."""
+        evaluate = partial(self, is_checked=True)
+        return ChecksFirst(_check_reads_in_parts, evaluate, lambda key: _conflict([key]))
+
+    def restart(self) -> None:
+        """Begin with a new lease."""
         self._may_be_long = frozenset(
             kind for kind in self._writes if issubclass(kind, Write) and may_be_long(kind)
         )
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
-        """What is forgotten may come again: nothing that began up to now counts as new."""
+    def forget(self) -> None:
+        """Forget all transactions: none that began up to now counts as new."""
         self._latest.clear()
         self._remembers_from = self._now() + 1
 
@@ -103,15 +106,14 @@ class Committer:
         if latest is not None and number <= latest:
             return True
         if latest is None and len(self._latest) >= CLIENTS_REMEMBERED:
-            self._forget()
+            self.forget()
         self._latest[client] = number
         return request.began < self._remembers_from
 
     def __call__(
         self, ctx: Evaluation, request: CommitTransaction[Any], *, is_checked: bool = False
     ) -> Committed | Generator[object, None, Committed]:
-        """The timestamp of the commit, and what each write answered; at once, or over several
-        turns if there is much to be done.
+        """Evaluate a commit, at once, or over several turns if there is much to do.
 
         Args:
             ctx: the proposal.
@@ -168,7 +170,7 @@ class Committer:
     def _evaluate_in_parts(
         self, ctx: Evaluation, request: CommitTransaction[Any], record: bytes, is_checked: bool
     ) -> Generator[object, None, Committed]:
-        """The same; yields whenever the turn is used up."""
+        """Evaluate a commit, and yield whenever the turn is used up."""
         if not is_checked:
             yield from _check_reads_in_parts(ctx, request)
         size_before = ctx.bytes
@@ -192,7 +194,7 @@ class Committer:
         record: bytes,
         answers: list[Any],
     ) -> Committed:
-        """Leaves the COMMIT record, if anything was written."""
+        """Leave the COMMIT record, if anything was written, and return the answer."""
         writes = request.writes
         if not writes or (writes[0].only_checks and _only_check(writes)):
             return Committed(ctx.timestamp, [])  # it only reads: nothing to remember
@@ -206,7 +208,7 @@ def _only_check(writes: list[Write]) -> bool:
 
 
 def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
-    """What comes of an evaluation that is short, though it need not be."""
+    """Return the result of an evaluation that is short, though it need not be."""
     while True:
         try:
             next(evaluating)
@@ -235,7 +237,7 @@ def _check_age(ctx: Evaluation, request: CommitTransaction[Any], replaced_at: in
 
 
 def expired(seconds: float) -> TransactionExpired:
-    """The error for a transaction that was open for more than the ``seconds`` that it had."""
+    """Return the error for a transaction that was open for more than its ``seconds``."""
     most = TRANSACTION_SECONDS_MAX
     longer = f"give begin() a longer timeout than that ({most:g} s at most), or "
     return TransactionExpired(
@@ -246,7 +248,7 @@ def expired(seconds: float) -> TransactionExpired:
 
 
 def advice_on_time(seconds: float) -> str:
-    """What somebody can do whose transaction may stay open for ``seconds``, and did not end."""
+    """Return advice for a transaction that may stay open for ``seconds``, and did not end."""
     if seconds < TRANSACTION_SECONDS_MAX:
         return (
             f"begin a new one, and give begin() a longer timeout ({TRANSACTION_SECONDS_MAX:g} s "
@@ -256,7 +258,7 @@ def advice_on_time(seconds: float) -> str:
 
 
 def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
-    """Nothing that was read may have a version after the read timestamp."""
+    """Refuse a transaction if a key that it has read has changed since."""
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
         return
@@ -269,7 +271,7 @@ def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
 
 
 def _check_reads_in_parts(
-    ctx: Evaluation | Checking, request: CommitTransaction[Any]
+    ctx: Evaluation | CheckedReads, request: CommitTransaction[Any]
 ) -> Generator[object, None, None]:
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
@@ -289,7 +291,7 @@ def _check_reads_in_parts(
 
 
 def _check_spans(
-    ctx: Evaluation | Checking, request: CommitTransaction[Any], stamp: bytes
+    ctx: Evaluation | CheckedReads, request: CommitTransaction[Any], stamp: bytes
 ) -> Generator[object, None, None]:
     for span in _merged(ctx, request.spans):
         if span is None:
@@ -308,8 +310,8 @@ def _check_spans(
             yield CHECKS_LONG
 
 
-def _merged(ctx: Evaluation | Checking, spans: list[Span]) -> Iterator[Span | None]:
-    """The same keys in fewer spans, in order: those of one scan's pages follow each other.
+def _merged(ctx: Evaluation | CheckedReads, spans: list[Span]) -> Iterator[Span | None]:
+    """Yield the same keys in fewer spans, in order: the pages of one scan follow each other.
 
     A request has room for more than a million spans, so they are sorted in runs. ``None``: the turn
     is used up.
@@ -350,7 +352,7 @@ def _replaced() -> TransactionConflict:
 
 
 def _changed(ctx: Reader, first: bytes, reads: list[bytes], stamp: bytes) -> list[bytes]:
-    """``first``, and what else of ``reads`` has changed, of as many as a turn may look at."""
+    """Return ``first``, and what else of ``reads`` has changed, as far as a turn may look."""
     found = [first]
     for key in islice(reads, limits.TURN_STEPS_MAX):
         head = ctx.get(keys.head_key(key))

@@ -8,11 +8,11 @@
                                  new                                  answered, or cancelled
 
 A token names what is waited for: a locked key, the arrival of a message at a key, the next change.
-Whoever frees something wakes its token. Most tokens are *exclusive*: what one takes the next cannot
-have. Then only the first in line is looked at, and the one behind it only when that one was
-answered. So a handover costs the same with ten in line and with ten thousand, and none is woken in
-vain but the last. A token that tells the same to everybody is *shared*: all are looked at. A
-``Changed`` stands for changes in a span (:mod:`.feed`); a plain span is one that is locked.
+The code that frees something wakes its token. Most tokens are *exclusive*: what one takes the next
+cannot have. Then only the first in line is looked at, and the one behind it only when that one was
+answered. A handover thus costs the same with ten in line and with ten thousand, and none is woken
+in vain but the last. A token that tells the same to everybody is *shared*: all are looked at. A
+``ChangeToken`` stands for changes in a span (:mod:`.feed`); a plain span is one that is locked.
 
 No wake-up is lost, because a call stays in line until it is answered or cancelled:
 
@@ -23,8 +23,8 @@ No wake-up is lost, because a call stays in line until it is answered or cancell
   same if it has to wait for something else with what it took.
 
 Invariant: since the token was last woken, the first in line was found to have to wait, or will be
-looked at again. There are no timers here. What is waited for is held by transactions, and the time
-of each of those runs out once (:mod:`.holders`).
+looked at again. There are no timers here. Locks and messages are held by transactions, and the time
+of each of those runs out once (:mod:`.memory`).
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from typing import TypeAlias
 import msgspec
 
 from postroom.ranges.calls import Call
-from postroom.ranges.spans import Span, Spans
+from postroom.ranges.spans import Spans, UserSpan
 
 Line: TypeAlias = dict[Call, None]
 
 
-class Changed(msgspec.Struct, frozen=True, gc=False):
-    """A change is committed in ``span``. It is no span: those that are locked have other lines."""
+class ChangeToken(msgspec.Struct, frozen=True, gc=False):
+    """The token of a change in a span. It is no span itself: locked spans have other lines."""
 
-    span: Span
+    span: UserSpan
 
 
 class Waiting:
-    """The lines of one replica. Its length is how many calls are in line.
+    """The lines of one replica. Its length is the number of calls in line.
 
     Args:
         look: looks at a call once more, and then calls ``park``, ``look_later`` or ``leave``.
 
     Attributes:
-        lines: who waits, by token, in order. Only to look at; no line is empty.
+        lines: the calls that wait, by token, in order. Only to look at; no line is empty.
         watched: the spans in which those in line wait for a change. Only to look at.
     """
 
@@ -71,13 +71,13 @@ class Waiting:
         return sum(map(len, self._lines.values()))
 
     def is_looked_at_later(self, call: Call) -> bool:
-        """Whether ``call`` is in line, and will be looked at without being woken."""
+        """Return whether ``call`` is in line, and will be looked at without being woken."""
         return call in self._later
 
     # --- getting in line, and out of it
 
     def park(self, call: Call, token: object) -> None:
-        """``call`` must wait for ``token``: at the end of the line, or where it stands in it.
+        """Let ``call`` wait for ``token``, at the end of the line or where it stands in it.
 
         If it stood in another line it has come to the head of that, and may have left something.
         """
@@ -89,21 +89,21 @@ class Waiting:
         line = self._lines.get(token)
         if line is None:
             self._lines[token] = line = {}
-            if type(token) is Changed:
+            if type(token) is ChangeToken:
                 self.watched.add(token.span)
         line[call] = None
         if before is not None and before != token:
             self.wake(before)
 
     def look_later(self, call: Call) -> None:
-        """``call`` was looked at, and whoever did so will look again. It may not be in line."""
+        """Note that ``call`` was looked at, and will be again. It may not be in line."""
         if call.token is not None:
             self._later[call] = None
 
     def leave(self, call: Call) -> object:
-        """``call`` is about to be answered; answers what it was in line for (``None``: nothing).
+        """Take ``call``, which is about to be answered, out of line; return its token or ``None``.
 
-        That is to be woken when the call was answered: there may be something left.
+        The token is to be woken when the call was answered: there may be something left.
         """
         token, call.token = call.token, None
         if token is None:
@@ -113,12 +113,12 @@ class Waiting:
         del line[call]
         if not line:
             del self._lines[token]
-            if type(token) is Changed:
+            if type(token) is ChangeToken:
                 self.watched.remove(token.span)
         return token
 
     def cancel(self, call: Call) -> bool:
-        """Nobody wants the answer any more; whether it was in line."""
+        """Take out a call whose answer is wanted no more; return whether it was in line."""
         is_heir = call in self._later
         token = self.leave(call)
         if token is not None and is_heir:
@@ -126,8 +126,9 @@ class Waiting:
         return token is not None
 
     def clear(self) -> list[Call]:
-        """Nobody is in line any more; answers who was, in order, without those that are looked at
-        later: they wait elsewhere, too.
+        """Empty all lines; return the calls, in order, without those that are looked at later.
+
+        Those wait elsewhere, too.
         """
         in_line = [call for line in self._lines.values() for call in line]
         calls = [call for call in in_line if call not in self._later]
@@ -141,7 +142,7 @@ class Waiting:
     # --- waking
 
     def wake(self, token: object) -> None:
-        """What ``token`` stands for may be free: look at the first, and on until one must wait."""
+        """Look at the first in line for ``token``, and on until one must wait."""
         if not self._lines:
             return
         if token in self._waking:  # by the loop below, further up the stack: it looks once more
@@ -159,7 +160,7 @@ class Waiting:
             del self._waking[token]
 
     def wake_all(self, token: object) -> None:
-        """What ``token`` stands for is the same for all: look at everybody in line."""
+        """Look at all calls in line for ``token``, which tells the same to all."""
         if not self._lines:
             return
         self._waking[token] = False

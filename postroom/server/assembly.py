@@ -16,19 +16,11 @@ from postroom.messaging.queues.service import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
-from postroom.ranges import evaluators
-from postroom.ranges.evaluators import Reads
-from postroom.ranges.feed import ChangeFeed
-from postroom.ranges.garbage import Collector, GarbageLists
-from postroom.ranges.host import Host
+from postroom.ranges.garbage import Collector
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import nodes_key
-from postroom.ranges.partitions import Partitions
-from postroom.ranges.position_records import Positions
-from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
-from postroom.ranges.transactions import Committer
 from postroom.server.membership import MembershipService
 from postroom.server.resting import Rest
 from postroom.server.services import Services
@@ -46,14 +38,12 @@ class Parts:
 
     Attributes:
         replica: the replica of the range.
-        feed: the source of changes for watchers.
         rest: lets an embedded store write nothing while there is nothing to write.
         services: the services of the range.
         nodes_changed: set whenever the record of the nodes has changed.
     """
 
     replica: Replica
-    feed: ChangeFeed
     rest: Rest
     services: Services
     nodes_changed: Signal
@@ -61,15 +51,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class RangeParts:
-    """The parts of a range: its replica, with all of its abilities registered.
+    """The parts of a range: its replica, with all of its abilities.
 
     Attributes:
-        deliveries, executions, advances: set when a service of that name has work.
+        replica: the replica.
+        messaging: the messaging of the range.
+        deliveries, executions, advances: the signals that services have work.
     """
 
     replica: Replica
-    registry: Registry
-    feed: ChangeFeed
     messaging: Messaging
     deliveries: Signal
     executions: Signal
@@ -86,42 +76,25 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
         stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
-    registry, protections = Registry(), Protections(stored.snapshot)
-    replica = Replica(range_id, options.node_id, stored, node.clock, registry, host)
-    evaluators.register(registry)
-    waits = replica.commit_waits
-    reads = Reads(waits.locks, protections, replica.holders, waits.wound)
-    reads.register(registry)
-    Partitions(range_id, stored, protections).register(registry)
-    Committer(registry, node.clock.reading, waits).register(registry)
-    waits.register(registry)
-    positions = Positions(range_id, protections)
-    positions.register(registry)
-    feed = ChangeFeed(lambda: replica.last_commit, protections, replica.waiting, Signal(tasks))
-    feed.register(registry)
+    replica = Replica(range_id, options.node_id, stored, node.clock, host, Signal(tasks))
+    protections, registry = replica.protections, replica.registry
     deliveries, executions = Signal(tasks), Signal(tasks)
     advances, notes = Signal(tasks), Signal(tasks)
     around = Surroundings(
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
-        chance=node.chance, check_age=reads.check_age, wake_tokens=replica.wake,
+        chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,
-        reader=protections.reader, may_purge=positions.limit,
+        reader=protections.reader, may_purge=replica.positions.limit,
         kept=from_seconds(options.gc_ttl_seconds), signal=advances,
         forgets_strangers=options.rests_alone,
-        rouse=lambda: replica.wake_up() if replica.rests else None,
+        rouse=replica.rouse,
     )  # fmt: skip
-    messaging = Messaging(
-        range_id, reads.check_age, replica.wake, replica.holders, deliveries, executions, notes,
-        around,
-    )  # fmt: skip
-    messaging.register(registry)
-    GarbageLists(range_id, protections, positions).register(registry)
+    messaging = Messaging(replica, deliveries, executions, notes, around)
     Images(range_id, protections.reader).register(registry)
-    Restoring(
-        range_id, protections, node.clock.pass_over,
-        lambda: replica.memory.refresh(replica.wake, replica.waiting_for),
-    ).register(registry)  # fmt: skip
-    return RangeParts(replica, registry, feed, messaging, deliveries, executions, advances)
+    restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
+    restoring.register(registry)
+    messaging.restoring = restoring
+    return RangeParts(replica, messaging, deliveries, executions, advances)
 
 
 def assemble(node: Node, stored: Engine) -> Parts:
@@ -134,9 +107,9 @@ def assemble(node: Node, stored: Engine) -> Parts:
     tasks, options = node.tasks, node.options
     nodes_changed = Signal(tasks)
     made = assemble_range(RANGE_ID, node, node, stored)
-    replica, feed, messaging = made.replica, made.feed, made.messaging
-    NodeRecords(RANGE_ID).register(made.registry)
-    made.registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
+    replica, messaging = made.replica, made.messaging
+    NodeRecords(RANGE_ID).register(replica.registry)
+    replica.registry.observers[nodes_key(RANGE_ID)] = node.observe_nodes
     rest = Rest(lambda: messaging.first_due(node.engine), node.clock, tasks, options.poll_seconds)
     replica.group = node.consensus.create(RANGE_ID, options.members, replica.state)
     replica.group.on_leadership = node.on_leadership
@@ -158,7 +131,7 @@ def assemble(node: Node, stored: Engine) -> Parts:
         "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
         "queues": Advancer(queues, node.upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,
-        "feed": lambda: feed.forget_when_idle(tasks.sleep),
+        "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(node, replica.group, nodes_changed).run,
     }, {"queues": queues.trouble}, {"queues": queues.note})  # fmt: skip
-    return Parts(replica, feed, rest, services, nodes_changed)
+    return Parts(replica, rest, services, nodes_changed)

@@ -21,7 +21,7 @@ import logging
 from typing import Final, NamedTuple
 
 from postroom.errors import Unavailable
-from postroom.ranges.batch import Refusal
+from postroom.ranges.admission import RefusedCalls
 
 STEADY_SECONDS: Final = 5.0
 """The time for which free space must stay above the reserve before that is logged."""
@@ -67,12 +67,12 @@ class DiskReserve:
         """Return whether writes would be refused with ``near_bytes`` less room."""
         return bool(space.full) or space.free_bytes < self._wanted(space) + near_bytes
 
-    def refusal(self, space: Space) -> Refusal | None:
+    def refusal(self, space: Space) -> RefusedCalls | None:
         """Return the writes that are refused and the error for them, or ``None`` for no refusal."""
         free, working, wanted = space.free_bytes, space.working_bytes, self._wanted(space)
         if space.full:
             left = "deletions and acknowledgements" if space.takes_deletions else "nothing"
-            return Refusal(
+            return RefusedCalls(
                 Unavailable(
                     "the device where the store lies is full: what is stored can be read, and "
                     f"{left} written; nothing was changed: free some space on it, then try again",
@@ -83,7 +83,7 @@ class DiskReserve:
             )  # fmt: skip
         if free >= wanted:
             return None
-        return Refusal(
+        return RefusedCalls(
             Unavailable(
                 f"only {free} bytes are free where the store lies, {wanted} are kept in reserve "
                 "(deletions and acknowledgements may use some of it); nothing was changed: free "

@@ -25,6 +25,7 @@ from __future__ import annotations
 import logging
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -151,7 +152,7 @@ class Node:
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
             self._store_ceiling,
         )  # fmt: skip
-        self.tasks = Tasks(clock.monotonic, lambda: self.wake(urgent=False))
+        self.tasks = Tasks(clock.monotonic, partial(self.wake, urgent=False))
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
@@ -166,7 +167,8 @@ class Node:
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
         parts = assemble(self, engine if storage is None else storage.applied)
-        self.feed, self.services, self._rest = parts.feed, parts.services, parts.rest
+        self.services, self._rest = parts.services, parts.rest
+        self.feed = parts.replica.feed
         self._nodes_changed = parts.nodes_changed
         self.replicas = Replicas()
         self.replicas.add(parts.replica)
@@ -347,7 +349,6 @@ class Node:
         if self.monotonic() >= self._guard.look_at:
             self._look_around()
         self.tasks.run()
-        self.replicas.release_expired()
         self.replicas.evaluate()
         staged = self.consensus.stage()
         if staged:

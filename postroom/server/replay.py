@@ -15,8 +15,6 @@ def bring_up_to_date(storage: Storage, consensus: Consensus) -> None:
         Unavailable: a write failed.
     """
     try:
-        if settled := consensus.settle():
-            storage.write(settled, sync=True)
         for writes in consensus.replay():
             storage.write_turn(writes, sync=False)
     except EngineFailed as failure:

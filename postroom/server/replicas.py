@@ -13,12 +13,14 @@ request will be sent to the range of its keys.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from postroom.errors import Error
-from postroom.ranges.batch import Refusal
+from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import Value
+from postroom.ranges.turn import take_turn
 
 
 class Replicas:
@@ -28,15 +30,17 @@ class Replicas:
         submit: takes a request; ``call.complete`` is called once, perhaps before this returns.
         try_get: returns the newest value of a key, from any thread; ``None``: submit a ``Get``.
         wants_turn: whether ``evaluate`` would have something to do.
-        evaluate: turns waiting requests into proposals.
-        release_expired: releases everything held for transactions whose time is over.
+        evaluate: takes the turns of replicas: waiting requests become proposals.
+        hurries: returns whether a request waits for the result of upkeep.
+        next_deadline: returns when a turn has something to do without being woken.
     """
 
     submit: Callable[[Call], None]
     try_get: Callable[[bytes], Value | None]
     wants_turn: Callable[[], bool]
     evaluate: Callable[[], None]
-    release_expired: Callable[[], None]
+    hurries: Callable[[], bool]
+    next_deadline: Callable[[], float | None]
 
     def __init__(self) -> None:
         self._by_id: dict[int, Replica] = {}
@@ -47,8 +51,9 @@ class Replicas:
         assert not self._by_id
         self._by_id[replica.range_id] = self._holder = replica
         self.submit, self.try_get = replica.submit, replica.try_get
-        self.wants_turn, self.evaluate = replica.wants_turn, replica.evaluate
-        self.release_expired = replica.release_expired
+        self.wants_turn, self.next_deadline = replica.wants_turn, replica.next_deadline
+        self.hurries = replica.hurries
+        self.evaluate = partial(take_turn, (replica,))
 
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""
@@ -103,7 +108,7 @@ class Replicas:
 
     def on_lease(self, act: Callable[[], None]) -> None:
         """Have ``act`` called when this node has begun to serve under a new lease."""
-        self._holder.registry.on_lease.append(lambda _: act())
+        self._holder.memory.on_begun = act
 
     def release_client(self, client: bytes) -> None:
         """Release everything that is held for the transactions of a client that has gone."""
@@ -115,11 +120,7 @@ class Replicas:
 
     # --- a turn
 
-    def hurries(self) -> bool:
-        """Return whether a request waits for the result of upkeep."""
-        return bool(self._holder.waiting_for)
-
-    def refuse(self, refusal: Refusal | None) -> None:
+    def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
         self._holder.refuse(refusal)
 
@@ -128,10 +129,6 @@ class Replicas:
         self._holder.stop_serving()
         if self._holder.group.is_leader:
             self._holder.wake_up()
-
-    def next_deadline(self) -> float | None:
-        """Return when a turn has something to do without being woken, or ``None`` for never."""
-        return self._holder.next_deadline()
 
     def fail_all(self, error: Error) -> None:
         """Answer every waiting or later request with ``error``, because the node stops."""

@@ -7,7 +7,7 @@ when something is::
     opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin
        └───── something due ────────┴─ an entry of an outbox is due ──▶
 
-(:mod:`postroom.ranges.lease_holder` says why reading without a lease of its own is safe.)
+(:mod:`postroom.ranges.lease` says why reading without a lease of its own is safe.)
 """
 
 from __future__ import annotations

@@ -185,12 +185,12 @@ class Target:
         self.store.db.drain()
         check_services(self.store.node.describe())
         replica = self.store.node.replica
-        assert not replica._queue
+        assert not replica._clients
         assert not replica._upkeep
-        assert not replica._batcher.is_behind
-        assert not replica._reads.long
-        assert not replica._reads.without_lease
-        assert not replica._reads.blocked
+        assert not replica._evaluator.is_behind
+        assert not replica.reads.long
+        assert not replica.reads.without_lease
+        assert not replica.reads.blocked
         assert not any(replica.waiting_for.values())
         admission = self.sessions.admission
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)

@@ -11,7 +11,7 @@ import postroom
 from postroom import errors, limits
 from postroom.kv import keys
 from postroom.kv.leveldb import LevelDBEngine
-from postroom.messaging.counters import COUNTERS_RECORD
+from postroom.messaging.counters import read_counters
 from postroom.messaging.requests import (
     Counters,
     Deliverable,
@@ -21,6 +21,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReplayDeadLetters,
 )
+from postroom.ranges.applied import APPLIED_RECORD, encode_applied, read_applied
 from postroom.ranges.requests import (
     Accounting,
     Increment,
@@ -70,17 +71,18 @@ def test_an_accounting_beyond_its_limits_is_refused_with_their_names(
 
 def _store_directly(target: Target, kind: bytes, entry: object, pending: str) -> None:
     """Store an entry in an outbox that requests with limits cannot store."""
-    engine, conservation = target.store.engine, keys.record_key(RANGE_ID, COUNTERS_RECORD)
+    engine, place = target.store.engine, keys.record_key(RANGE_ID, APPLIED_RECORD)
     now = keys.u64(target.store.node.clock.now())
     prefix = keys.outbox_prefix(RANGE_ID, kind)
-    stored = engine.get(conservation)
-    counters = Counters() if stored is None else msgspec.msgpack.decode(stored, type=Counters)
+    applied, counters = read_applied(engine, RANGE_ID), read_counters(engine, RANGE_ID)
     changed = {"enqueued": counters.enqueued + 1, pending: getattr(counters, pending) + 1}
     counters = msgspec.structs.replace(counters, **changed)
     engine.write(
         {
             prefix + now + now + keys.u32(1): msgspec.msgpack.encode(entry),
-            conservation: msgspec.msgpack.encode(counters),
+            place: encode_applied(
+                msgspec.structs.replace(applied, sums=msgspec.msgpack.encode(counters))
+            ),
         },
         sync=True,
     )

@@ -56,9 +56,9 @@ def restore(
 def shown(store: Store) -> dict[bytes, bytes]:
     """All that is stored, of what belongs to an image."""
     return {
-        place: stored
+        place: entry[1]
         for place, stored in store.dump().items()
-        if place[:1] >= keys.RANGE and entries.shown(place, stored) is not None
+        if place[:1] >= keys.RANGE and (entry := entries.shown(place, stored)) is not None
     }
 
 

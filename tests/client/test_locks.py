@@ -10,7 +10,7 @@ from postroom.errors import (
     TransactionExpired,
     TransactionTooLarge,
 )
-from postroom.ranges import lock_memory
+from postroom.ranges import locks as lock_table
 from tests.client.stores import Store
 
 
@@ -100,7 +100,7 @@ def test_locks_do_not_keep_others_from_reading(store: Store) -> None:
 def test_a_transaction_that_locks_too_much_is_told_and_frees_all_of_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock_memory, "LOCKS_MAX", 3)
+    monkeypatch.setattr(lock_table, "LOCKS_MAX", 3)
 
     def lock_four(tx: Transaction) -> None:
         for number in range(4):

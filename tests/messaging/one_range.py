@@ -24,13 +24,9 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.setup import Messaging
 from postroom.raft.outcome import ProposalOutcome
-from postroom.ranges import evaluators
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
-from postroom.ranges.evaluators import Reads
-from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.replica import Replica
-from postroom.ranges.transactions import Committer
+from postroom.ranges.turn import take_turn
 
 RANGE_ID: Final = 1
 EPOCH_MILLISECONDS: Final = 1_700_000_000_000
@@ -119,25 +115,16 @@ class OneRange:
         self.seconds = 0.0
         self.engine = MemoryEngine(MemoryDisk())
         clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
-        registry, protections = Registry(), Protections()
         self.clock = clock
-        self.replica = Replica(RANGE_ID, 1, self.engine, clock, registry, self)
-        evaluators.register(registry)
-        waits = self.replica.commit_waits
-        reads = Reads(waits.locks, protections, self.replica.holders, waits.wound)
-        reads.register(registry)
-        Committer(registry, clock.reading, waits).register(registry)
-        waits.register(registry)
-        holders, wake = self.replica.holders, self.replica.wake
+        self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
         around = Surroundings(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
-            chance=lambda: 0.5, check_age=reads.check_age, wake_tokens=wake, holders=holders,
-            reader=protections.reader, may_purge=lambda _, threshold: protections.limit(threshold),
-            kept=0, signal=_Signal(), forgets_strangers=False, rouse=lambda: None,
+            chance=lambda: 0.5, check_age=replica.check_age, wake_tokens=replica.wake,
+            holders=replica.holders, reader=replica.protections.reader,
+            may_purge=replica.positions.limit, kept=0, signal=_Signal(), forgets_strangers=False,
+            rouse=lambda: None,
         )  # fmt: skip
-        signals = _Signal(), _Signal(), _Notice()
-        messaging = Messaging(RANGE_ID, reads.check_age, wake, holders, *signals, around)
-        messaging.register(registry)
+        messaging = Messaging(replica, _Signal(), _Signal(), _Notice(), around)
         self._attempts = messaging.attempts
         self.group = ScriptedGroup(self.replica, self.engine)
         self.replica.group = self.group  # type: ignore[assignment]
@@ -177,7 +164,7 @@ class OneRange:
         """Take turns until there is nothing to do; the script tells when held work goes on."""
         self.replica.release_expired()
         while True:
-            self.replica.evaluate()
+            take_turn((self.replica,))
             if self.group.proposed and not self.group.holds:
                 self.group.end(ProposalOutcome.APPLIED)
             elif not self.replica.wants_turn():

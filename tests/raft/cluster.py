@@ -49,13 +49,17 @@ class HistoryMachine:
 
     def applied_index(self) -> int:
         stored = self.engine.get(APPLIED)
-        return 0 if stored is None else int.from_bytes(stored, "big")
+        return 0 if stored is None else int.from_bytes(stored[:8], "big")
+
+    def applied_term(self) -> int:
+        stored = self.engine.get(APPLIED)
+        return 0 if stored is None else int.from_bytes(stored[8:], "big")
 
     def noop(self, index: int, term: int, staged: WriteSet) -> None:
         assert not self.installs, "applied into a state that is neither old nor new"
         before = self.applied_now[-1] if self.applied_now else index - 1
         assert index > before, f"{index} is applied after {before}"
-        staged[APPLIED] = index.to_bytes(8, "big")
+        staged[APPLIED] = index.to_bytes(8, "big") + term.to_bytes(8, "big")
         self.applied_now.append(index)
 
     def apply(

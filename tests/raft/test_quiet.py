@@ -355,10 +355,13 @@ def test_a_thousand_idle_groups_take_no_turns() -> None:
 class _Nothing:
     """A state that is only an applied index, in memory."""
 
-    applied = 0
+    applied = term = 0
 
     def applied_index(self) -> int:
         return self.applied
 
+    def applied_term(self) -> int:
+        return self.term
+
     def noop(self, index: int, term: int, staged: object) -> None:
-        self.applied = index
+        self.applied, self.term = index, term

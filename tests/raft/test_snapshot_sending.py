@@ -58,7 +58,7 @@ def test_a_few_chunks_are_under_way_at_a_time() -> None:
 
 def test_a_transfer_takes_no_more_than_its_share_of_a_turn() -> None:
     options = RaftOptions(
-        log_entries_max=4, log_catching_up_factor=1, snapshot_bytes_per_turn_max=30
+        log_entries_max=4, log_catching_up_factor=1, snapshot_bytes_per_turn_max=38
     )
     peers = feeding(options)
     assert chunks_to(3, refuse(peers)) == [0, 1]

@@ -16,7 +16,8 @@ def test_parts_come_to_the_same_bytes(
     count: int, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "COMPLETED_AT_ONCE_MAX", part)
-    command = LeasedWrites(7, {b"%d" % n: b"v" * (n % 40) if n % 3 else None for n in range(count)})
+    writes = {b"%d" % n: b"v" * (n % 40) if n % 3 else None for n in range(count)}
+    command = LeasedWrites(7, writes, 1 << 60, b"sums" if part % 2 else None)
     encoding, turns = encode_in_parts(command), 0
     try:
         while True:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.fair_queue import FairQueue
 
 OWNERS = st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroom.ranges.holders import Holders
+from postroom.ranges.memory import Holders
 
 
 class Time:
@@ -22,10 +22,10 @@ def test_time_runs_out_once() -> None:
     assert time.holders.take_expired() == []
     time.now = 105.0
     assert time.holders.take_expired() == [ONE]
-    assert time.holders.next_deadline() == 160.0, "no transaction is open for longer"
+    assert time.holders.rings_at == 160.0, "no transaction is open for longer"
     time.now = 160.0
     assert time.holders.take_expired() == [OTHER]
-    assert time.holders.next_deadline() is None
+    assert time.holders.rings_at is None
 
 
 def test_a_holder_has_one_deadline_the_last() -> None:

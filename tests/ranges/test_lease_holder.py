@@ -6,8 +6,7 @@ import pytest
 
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import DRIFT_SHARE, Lease
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import DRIFT_SHARE, LeaseHolder, RangeLease
 
 SECONDS = 1.0
 EPOCH_MILLISECONDS = 1_700_000_000_000
@@ -16,7 +15,7 @@ EPOCH_MILLISECONDS = 1_700_000_000_000
 class Side:
     """One node: its clocks, and its view of the lease."""
 
-    def __init__(self, node_id: int, lease: Lease = leases.NOBODY) -> None:
+    def __init__(self, node_id: int, lease: RangeLease = leases.NOBODY) -> None:
         self.seconds = 100.0 * node_id
         self.wall = EPOCH_MILLISECONDS
         self.clock = HybridLogicalClock(lambda: self.wall, lambda: self.seconds, 0, lambda _: True)
@@ -28,16 +27,16 @@ class Side:
         self.seconds += seconds
         self.wall += int(seconds * 1000)
 
-    def ask(self) -> Lease:
+    def ask(self) -> RangeLease:
         """Proposes the next lease."""
         self.until = self.lease_holder.until_if_granted()
         return self.lease_holder.successor()
 
-    def ask_for_more(self) -> Lease:
+    def ask_for_more(self) -> RangeLease:
         self.until = self.lease_holder.until_if_granted()
         return self.lease_holder.extended()
 
-    def apply(self, lease: Lease, *, received: bool = True) -> None:
+    def apply(self, lease: RangeLease, *, received: bool = True) -> None:
         if received:
             self.received_at = self.seconds
         self.lease_holder.applied(leases.encode(lease))
@@ -168,7 +167,7 @@ def test_the_timestamps_of_two_leases_do_not_overlap(sides: tuple[Side, Side]) -
 
 def test_a_node_may_succeed_itself_at_once() -> None:
     """Its earlier life is over: its clock alone says that nothing overlaps."""
-    stored = Lease(7, 1, 5, from_seconds(3.0) + (EPOCH_MILLISECONDS << 16), SECONDS)
+    stored = RangeLease(7, 1, 5, from_seconds(3.0) + (EPOCH_MILLISECONDS << 16), SECONDS)
     again = Side(1, stored)
     assert again.may_ask()
     assert again.ask().start < stored.expiration
@@ -185,7 +184,7 @@ def test_a_lease_that_is_given_back_needs_no_waiting(sides: tuple[Side, Side]) -
 
 
 def test_a_restart_waits_as_if_the_lease_were_new() -> None:
-    other = Side(2, Lease(3, 1, 0, from_seconds(1.0), SECONDS))
+    other = Side(2, RangeLease(3, 1, 0, from_seconds(1.0), SECONDS))
     other.passes(SECONDS)
     assert not other.may_ask()
     other.passes(SECONDS * DRIFT_SHARE + 0.001)

@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from postroom.ranges import lease_acquisition, lease_holder
-from postroom.ranges.lease import Lease
-from postroom.ranges.lease_acquisition import LeaseAcquisition
-from postroom.ranges.lease_holder import State
+from postroom.ranges import lease, lease_acquisition
+from postroom.ranges.lease import LeaseEvent, LeaseState, RangeLease
+from postroom.ranges.lease_acquisition import HandoverEvent, HandoverState, LeaseAcquisition
 from tests.ranges.test_lease_holder import Side
 
-GIVING = lease_acquisition.State
+TABLES = [
+    (lease.TRANSITIONS, LeaseState, LeaseEvent),
+    (lease_acquisition.TRANSITIONS, HandoverState, HandoverEvent),
+]
 
 
-@pytest.mark.parametrize("module", [lease_holder, lease_acquisition])
-def test_every_state_is_in_the_table_and_can_be_reached(module: Any) -> None:
-    table, first = module.TRANSITIONS, next(iter(module.State))
+@pytest.mark.parametrize(("table", "states", "events"), TABLES)
+def test_every_state_is_in_the_table_and_can_be_reached(
+    table: Any, states: type[IntEnum], events: type[IntEnum]
+) -> None:
+    first = next(iter(states))
     reached = {first}
     while found := {s for each in reached for s in table[each].values()} - reached:
         reached |= found
-    assert reached == set(module.State) == set(table)
-    assert {event for each in table.values() for event in each} == set(module.Event)
+    assert reached == set(states) == set(table)
+    assert {event for each in table.values() for event in each} == set(events)
 
 
 def test_a_lease_is_held_once_memory_has_begun_afresh_and_until_it_ends() -> None:
     side = Side(1)
     side.apply(side.ask())
-    assert side.lease_holder.state is State.WITHOUT
+    assert side.lease_holder.state is LeaseState.WITHOUT
     side.begin()
-    assert side.lease_holder.state is State.HELD
+    assert side.lease_holder.state is LeaseState.HELD
     side.passes(1000.0)  # it has lapsed, and is this node's still
     assert not side.serves()
     assert side.lease_holder.has_lease
     assert side.lease_holder.end()
-    assert side.lease_holder.state is State.WITHOUT
+    assert side.lease_holder.state is LeaseState.WITHOUT
     assert not side.lease_holder.end()
 
 
@@ -46,7 +51,7 @@ class Replica:
 
     def __init__(self) -> None:
         self.side = Side(1)
-        self.proposed: list[Lease] = []
+        self.proposed: list[RangeLease] = []
         self.group: Any = SimpleNamespace(
             is_leader=True, has_applied_own_term=True, entries_received_at=0.0
         )
@@ -55,7 +60,7 @@ class Replica:
         self.side.apply(self.side.ask())
         self.side.begin()
 
-    def propose_lease(self, lease: Lease, after: Callable[[], None], until: float) -> None:
+    def propose_lease(self, lease: RangeLease, after: Callable[[], None], until: float) -> None:
         self.proposed.append(lease)
         after()
 
@@ -74,7 +79,7 @@ def test_a_lease_is_given_back_in_the_turn_that_comes() -> None:
     assert replica.acquisition.hands_over
     assert replica.side.serves()
     replica.acquisition.give_back()
-    assert replica.acquisition.state is GIVING.GIVEN_BACK
+    assert replica.acquisition.state is HandoverState.GIVEN_BACK
     assert told
     assert replica.proposed[0].holder == 0
     assert replica.acquisition.must_wait()  # it asks for none
@@ -87,7 +92,7 @@ def test_a_leaseholder_told_to_go_on_in_time_keeps_its_lease() -> None:
     replica, told = Replica(), []
     replica.acquisition.hand_over(lambda: told.append(1))
     replica.acquisition.resume()
-    assert replica.acquisition.state is GIVING.KEEPING
+    assert replica.acquisition.state is HandoverState.KEEPING
     assert not replica.acquisition.hands_over
     assert replica.side.serves()
     replica.acquisition.on_leadership(leads=False)

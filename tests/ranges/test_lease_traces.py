@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import Lease
+from postroom.ranges.lease import RangeLease
 from tests.ranges.test_lease_holder import Side
 
 FOLDER = Path(__file__).parent / "traces"
@@ -40,7 +40,7 @@ class Trace:
 
     def __init__(self) -> None:
         self._sides = {"1": Side(1), "2": Side(2)}
-        self._proposed: Lease = leases.NOBODY
+        self._proposed: RangeLease = leases.NOBODY
 
     def play(self, line: str) -> str:
         """Return the line, with its answer."""

@@ -9,9 +9,8 @@ import pytest
 from postroom.errors import TransactionTooLarge, Unavailable
 from postroom.kv.clock import from_milliseconds
 from postroom.limits import LOCK_BYTES, LOCKED_SPANS_MAX, LOCKS_MAX, TRANSACTION_BYTES_MAX
-from postroom.ranges import lock_memory
-from postroom.ranges.lock_memory import LockMemory
-from postroom.ranges.locks import LockTable
+from postroom.ranges import locks as lock_table
+from postroom.ranges.locks import LockMemory, LockTable
 from postroom.ranges.requests import (
     CLIENT_ID_BYTES,
     CommitTransaction,
@@ -65,7 +64,7 @@ def test_long_keys_count_as_what_they_take() -> None:
 def test_a_client_with_its_share_does_not_keep_others_from_locking(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_memory, "LOCKED_BYTES_MAX", 10 * (LOCK_BYTES + 1))
+    monkeypatch.setattr(lock_table, "LOCKED_BYTES_MAX", 10 * (LOCK_BYTES + 1))
     memory = LockMemory()
     for number in range(10):
         memory.take(b"%d" % number, transaction(1, number))
@@ -82,7 +81,7 @@ def test_a_client_with_its_share_does_not_keep_others_from_locking(
 
 
 def test_a_refused_lock_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lock_memory, "LOCKED_BYTES_MAX", 0)
+    monkeypatch.setattr(lock_table, "LOCKED_BYTES_MAX", 0)
     memory = LockMemory()
     with pytest.raises(Unavailable):
         memory.take(b"x", transaction(1))
@@ -93,7 +92,7 @@ def test_a_refused_lock_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -
 def test_locks_taken_before_the_limit_was_met_can_be_released(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lock_memory, "LOCKS_MAX", 2)
+    monkeypatch.setattr(lock_table, "LOCKS_MAX", 2)
     one_range = OneRange()
     locks = one_range.replica.commit_waits.locks
     refused = one_range.ask(lock(transaction(1), b"a", b"b", b"c"))
@@ -130,7 +129,7 @@ def test_a_commit_that_may_lock_no_more_waits_as_others_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A commit that meets a second lock would lock what it writes; its writes are too many."""
-    monkeypatch.setattr(lock_memory, "LOCKS_MAX", 1)
+    monkeypatch.setattr(lock_table, "LOCKS_MAX", 1)
     one_range = OneRange()
     one_range.ask(lock(transaction(1), b"b"))
     one_range.ask(lock(transaction(2), b"c"))

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 from typing import Any, Final, cast
 
 from postroom.kv.clock import from_milliseconds
-from postroom.ranges.feed import ChangeFeed
-from postroom.ranges.protections import Protections
 from postroom.ranges.requests import (
     CommitTransaction,
     GetForUpdate,
@@ -16,7 +14,7 @@ from postroom.ranges.requests import (
     ReleaseLocks,
     ScanChanges,
 )
-from tests.messaging.one_range import EPOCH_MILLISECONDS, OneRange, _Signal
+from tests.messaging.one_range import EPOCH_MILLISECONDS, OneRange
 from tests.sim.waiting_rules import check_lines
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -30,9 +28,6 @@ class Watched:
     def __init__(self) -> None:
         self.range = one_range = OneRange()
         replica = one_range.replica
-        applied = lambda: replica.last_commit  # noqa: E731
-        feed = ChangeFeed(applied, Protections(), replica.waiting, _Signal())
-        feed.register(replica.registry)
         self.node = cast("Any", SimpleNamespace(replica=replica))
         self.ask = one_range.ask
         assert self.ask(Lock([], [(START, END)], HOLDER, 60.0, BEGAN)).answers

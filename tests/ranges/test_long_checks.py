@@ -11,7 +11,7 @@ import pytest
 from postroom import limits
 from postroom.errors import TransactionConflict
 from postroom.ranges.calls import Call
-from postroom.ranges.long_checks import Checking
+from postroom.ranges.long_checks import CheckedReads
 from postroom.ranges.requests import CommitTransaction, Delete, DeleteRange, Put
 from tests.client.stores import Store
 
@@ -145,7 +145,7 @@ def test_a_check_under_way_ends_with_the_lease(store: Store) -> None:
         store.node.turn()
     store.node.replica.stop_serving()
     assert (len(commit.answers), len(waiting.answers)) == (1, 1)
-    assert not store.node.replica._batcher.is_behind
+    assert not store.node.replica._evaluator.is_behind
     store.driver.settle()
     store.db.put(b"after", b"")
 
@@ -157,7 +157,7 @@ def test_a_check_that_is_cancelled_is_given_up(store: Store) -> None:
     store.node.cancel(commit)
     store.driver.settle()
     assert (commit.answers, other.conflicts) == ([], False)
-    assert not store.node.replica._batcher.is_behind
+    assert not store.node.replica._evaluator.is_behind
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -166,7 +166,7 @@ def test_a_check_hears_of_exactly_what_it_has_seen(seed: int) -> None:
     bounds = sorted({chance.randrange(200) for _ in range(40)})
     seen = list(zip(bounds[::2], bounds[1::2], strict=False))
     for number in range(200):
-        checking = Checking(Store().engine, 0)
+        checking = CheckedReads(Store().engine, 0)
         for start, end in seen:
             checking.sees_span(key(start), key(end))
         checking.sees_key(key(7))

@@ -6,14 +6,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from postroom import limits
 from postroom.kv import keys
-from postroom.messaging.counters import COUNTERS_RECORD
-from postroom.messaging.requests import Counters
-from postroom.ranges import batch
+from postroom.messaging.counters import read_counters
+from postroom.ranges import proposer
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, Increment, Put
 from tests.client.stores import Store
@@ -100,8 +98,7 @@ def test_due_messages_are_delivered_under_a_flood(store: Store) -> None:
 
 
 def _pending(store: Store) -> int:
-    record = store.engine.inner.get(keys.record_key(1, COUNTERS_RECORD))
-    return msgspec.msgpack.decode(record, type=Counters).pending if record else 0
+    return read_counters(store.engine.inner, 1).pending
 
 
 def test_garbage_is_collected_under_a_flood(store: Store) -> None:
@@ -119,7 +116,7 @@ def test_both_go_on_if_together_they_are_too_large(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client's commit and what is due fit into a command each, but not both."""
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 30_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 30_000)
     with store.db.begin() as tx:
         for _ in range(4):
             tx.enqueue_message(b"q", bytes(5_000), deliver_at=1)

@@ -10,33 +10,38 @@ from hypothesis import strategies as st
 from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CHUNK_BYTES_MAX
-from postroom.ranges import snapshot
+from postroom.ranges import state as range_state
+from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied
 
-APPLIED_KEY = keys.record_key(1, "applied")
+APPLIED_KEY = keys.record_key(1, APPLIED_RECORD)
 OUTSIDE = {keys.store_key("store"): b"me", keys.raft_log_prefix(1) + b"h": b"hard state"}
+
+
+def _applied(index: int) -> bytes:
+    return encode_applied(AppliedRecord(index, 1))
 
 
 def engine(count: int, value: bytes = b"v" * 1000, *, applied: int = 7) -> MemoryEngine:
     """Return the engine of a node whose range holds ``count`` keys."""
     made = MemoryEngine()
-    made.write({**OUTSIDE, APPLIED_KEY: keys.u64(applied)}, sync=True)
+    made.write({**OUTSIDE, APPLIED_KEY: _applied(applied)}, sync=True)
     made.write({keys.head_key(b"%06d" % n): value for n in range(count)}, sync=True)
     made.write({keys.mail_key(b"a"): b"m", keys.transaction_key(b"a", b"t"): b"c"}, sync=True)
     return made
 
 
 def content(made: MemoryEngine) -> dict[bytes, bytes]:
-    return {key: value for span in snapshot.spans(1) for key, value in made.iterate(*span)}
+    return {key: value for span in range_state.spans(1) for key, value in made.iterate(*span)}
 
 
 def chunks_of(made: MemoryEngine) -> list[bytes]:
-    return list(snapshot.open_snapshot(made, 1, APPLIED_KEY).chunks)
+    return list(range_state.open_snapshot(made, 1).chunks)
 
 
 def test_a_range_moves_whole_and_nothing_else_does() -> None:
     source, target = engine(3000), engine(1500, b"old")
     target.write({keys.head_key(b"only here"): b"x", OTHER_RANGE: b"theirs"}, sync=True)
-    for piece in snapshot.install(target, 1, chunks_of(source)):
+    for piece in range_state.install(target, 1, chunks_of(source)):
         target.write(piece, sync=False)
     assert content(target) == content(source)
     assert {key: target.get(key) for key in OUTSIDE} == OUTSIDE
@@ -49,8 +54,8 @@ OTHER_RANGE = keys.record_key(2, "applied")
 def test_a_snapshot_is_of_one_moment_and_knows_its_index() -> None:
     source = engine(1000)
     before = content(source)
-    taken = snapshot.open_snapshot(source, 1, APPLIED_KEY)
-    source.write({APPLIED_KEY: keys.u64(8), keys.head_key(b"000001"): None}, sync=True)
+    taken = range_state.open_snapshot(source, 1)
+    source.write({APPLIED_KEY: _applied(8), keys.head_key(b"000001"): None}, sync=True)
     assert taken.index == 7
     pairs = [pair for chunk in taken.chunks for pair in msgspec.msgpack.decode(chunk)]
     assert dict(pairs) == before
@@ -60,11 +65,11 @@ def test_chunks_and_pieces_are_small() -> None:
     source = engine(5000)
     chunks = chunks_of(source)
     assert len(chunks) > 15
-    assert max(map(len, chunks)) <= snapshot.CHUNK_BYTES * 1.1
+    assert max(map(len, chunks)) <= range_state.CHUNK_BYTES * 1.1
     target = engine(5000)
-    for piece in snapshot.install(target, 1, iter(chunks)):
+    for piece in range_state.install(target, 1, iter(chunks)):
         size = sum(len(key) + len(value or b"") for key, value in piece.items())
-        assert size <= snapshot.PIECE_BYTES * 1.1
+        assert size <= range_state.PIECE_BYTES * 1.1
         target.write(piece, sync=False)
 
 
@@ -72,20 +77,20 @@ def test_a_pair_larger_than_a_chunk_goes_alone() -> None:
     """A reap of many messages leaves one record of them all."""
     source = engine(3, b"x" * (6 * 1024 * 1024))
     chunks = chunks_of(source)
-    assert all(snapshot.is_chunk(1, chunk) and len(chunk) <= CHUNK_BYTES_MAX for chunk in chunks)
+    assert all(range_state.is_chunk(1, chunk) and len(chunk) <= CHUNK_BYTES_MAX for chunk in chunks)
     assert max(map(len, chunks)) < 6 * 1024 * 1024 + 1000
 
 
 def test_an_installation_is_repeated_from_any_point() -> None:
     source = engine(3000)
     chunks = chunks_of(source)
-    pieces = len(list(snapshot.install(engine(0), 1, chunks))) + 2
+    pieces = len(list(range_state.install(engine(0), 1, chunks))) + 2
     for done in range(pieces):
         target = engine(2000, b"old" * 300)
-        steps = snapshot.install(target, 1, chunks)
+        steps = range_state.install(target, 1, chunks)
         for _, piece in zip(range(done), steps, strict=False):
             target.write(piece, sync=False)
-        for piece in snapshot.install(target, 1, chunks):
+        for piece in range_state.install(target, 1, chunks):
             target.write(piece, sync=False)
         assert content(target) == content(source)
 
@@ -96,10 +101,10 @@ def test_records_are_there_all_the_time() -> None:
     source, target = engine(3000, applied=9), engine(2000, b"old" * 300)
     source.write({nodes: b"new"}, sync=True)
     target.write({nodes: b"old", extra: b"old"}, sync=True)
-    for piece in snapshot.install(target, 1, chunks_of(source)):
+    for piece in range_state.install(target, 1, chunks_of(source)):
         target.write(piece, sync=False)
         assert target.get(nodes) in (b"old", b"new")
-        assert target.get(APPLIED_KEY) in (keys.u64(7), keys.u64(9))
+        assert target.get(APPLIED_KEY) in (_applied(7), _applied(9))
     assert (target.get(nodes), target.get(extra)) == (b"new", None)
     assert content(target) == content(source)
 
@@ -112,18 +117,18 @@ def test_chunks_are_read_only_when_they_are_wanted() -> None:
             read.append(number)
             yield chunk
 
-    steps = snapshot.install(engine(0), 1, watched())  # type: ignore[arg-type]
+    steps = range_state.install(engine(0), 1, watched())  # type: ignore[arg-type]
     next(steps)
     assert read == []
     next(steps)
     next(steps)
-    assert 0 < len(read) <= 2 * snapshot.PIECE_BYTES // snapshot.CHUNK_BYTES + 2
+    assert 0 < len(read) <= 2 * range_state.PIECE_BYTES // range_state.CHUNK_BYTES + 2
 
 
 def test_an_empty_range_is_a_range() -> None:
     source, target = MemoryEngine(), engine(10)
-    chunks = [*snapshot.open_snapshot(source, 1, APPLIED_KEY).chunks, b""]
-    for piece in snapshot.install(target, 1, chunks):
+    chunks = [*range_state.open_snapshot(source, 1).chunks, b""]
+    for piece in range_state.install(target, 1, chunks):
         target.write(piece, sync=False)
     assert content(target) == {}
 
@@ -134,7 +139,7 @@ def test_closing_lets_go_of_the_engine_snapshot_begun_or_not() -> None:
         frozen = source.snapshot()
         frozen.close = lambda closed=closed: closed.append(1)  # type: ignore[method-assign, misc]
         source.snapshot = lambda frozen=frozen: frozen  # type: ignore[method-assign, misc]
-        taken = snapshot.open_snapshot(source, 1, APPLIED_KEY)
+        taken = range_state.open_snapshot(source, 1)
         if begun:
             next(taken.chunks)
         taken.close()
@@ -160,9 +165,9 @@ INSIDE = keys.head_key(b"k")
     ],
 )
 def test_pairs_outside_the_range_are_no_chunk(pairs: object) -> None:
-    assert not snapshot.is_chunk(1, msgspec.msgpack.encode(pairs))
+    assert not range_state.is_chunk(1, msgspec.msgpack.encode(pairs))
 
 
 @given(st.binary(min_size=1, max_size=60))
 def test_random_bytes_are_no_chunk(data: bytes) -> None:
-    assert not snapshot.is_chunk(1, data) or msgspec.msgpack.decode(data) == []
+    assert not range_state.is_chunk(1, data) or msgspec.msgpack.decode(data) == []

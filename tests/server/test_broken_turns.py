@@ -14,7 +14,7 @@ import postroom.aio
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.open_folder import OpenFolder
 from postroom.kv.storage import Storage
-from postroom.ranges.batch import Batcher
+from postroom.ranges.proposer import Proposer
 from postroom.server import asyncio_driver, disk_guard
 from postroom.server.node import Node
 
@@ -96,15 +96,15 @@ def test_after_a_turn_on_a_loop_that_raises_before_anything_is_staged_there_is_a
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There was none before somebody else asked for something; a leader fell silent."""
-    raised, real, fails = list[Any](), Batcher.propose, list[bool]()
+    raised, real, fails = list[Any](), Proposer.propose, list[bool]()
 
-    def propose(batcher: Batcher, last_commit: int) -> Any:
+    def propose(proposer: Proposer, *rest: Any) -> Any:
         if fails:
             fails.clear()
             raise MemoryError
-        return real(batcher, last_commit)
+        return real(proposer, *rest)
 
-    monkeypatch.setattr(Batcher, "propose", propose)
+    monkeypatch.setattr(Proposer, "propose", propose)
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: raised.append(told))

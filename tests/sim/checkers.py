@@ -27,14 +27,9 @@ import msgspec
 
 from postroom.kv import keys, versions
 from postroom.kv.sorted_map import SortedMap
-from postroom.messaging.counters import COUNTERS_RECORD
-from postroom.messaging.requests import (
-    Counters,
-    DeadLetterRecord,
-    Deliverable,
-    Delivered,
-    InboxIndexEntry,
-)
+from postroom.messaging.counters import Counters
+from postroom.messaging.requests import DeadLetterRecord, Deliverable, Delivered, InboxIndexEntry
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim import queue_rules
 
@@ -115,8 +110,9 @@ def _read_range(content: Content, raw: bytes, stored: bytes) -> None:
         content.garbage.update(_decode(stored, type=list[bytes]))
     elif kind == keys.QUEUES or rest.startswith(b"queue "):
         content.queues[raw] = stored
-    elif rest == COUNTERS_RECORD.encode():
-        content.counters = _decode(stored, type=Counters)
+    elif rest == APPLIED_RECORD.encode():
+        sums = decode_applied(stored).sums
+        content.counters = _decode(sums, type=Counters) if sums else Counters()
     elif rest == b"collected":
         content.collected = _number(stored)
 

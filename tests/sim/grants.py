@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from postroom.errors import SnapshotTooOld
 from postroom.kv import keys
@@ -31,6 +31,7 @@ from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.index import read_mail
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Peek, ReapQueue
 from postroom.ranges.evaluation import MustWait, View
+from postroom.ranges.ports import MemoryKeeper
 from postroom.ranges.requests import (
     Get,
     GetForUpdate,
@@ -55,6 +56,29 @@ class _End(NamedTuple):
     expires_monotonic: float = 0.0
 
 
+class _WatchedKeeper:
+    """The keeper of a leaseholder's memory, which tells the oracle first."""
+
+    def __init__(self, keeper: MemoryKeeper, grants: Grants) -> None:
+        self._keeper = keeper
+        self._grants = grants
+
+    def begin_lease(self, stored: Reader) -> None:
+        self._grants.begin()
+        self._keeper.begin_lease(stored)
+
+    def release(self, transaction_id: bytes) -> list[object]:
+        self._grants.release(transaction_id)
+        return self._keeper.release(transaction_id)
+
+    def vanished(self, transaction_id: bytes, why: str) -> None:
+        self._grants.vanished(transaction_id)
+        self._keeper.vanished(transaction_id, why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._keeper, name)
+
+
 class Grants:
     """Watches one life of a node."""
 
@@ -66,10 +90,8 @@ class Grants:
         self._ends: dict[bytes, _End] = {}
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
-        registry = node.replica.registry
-        registry.on_lease.insert(0, self._begin)
-        registry.on_release.insert(0, self._release)  # before those are woken who take it over
-        registry.on_vanished.insert(0, self._vanished)
+        memory, registry = node.replica.memory, node.replica.registry
+        memory.keeper = cast("MemoryKeeper", _WatchedKeeper(memory.keeper, self))
         self._either: set[tuple[bytes, bytes]] = set()
         self._chosen_before: dict[int, ReapQueue] = {}
         """Requests whose messages are chosen, and not handed out yet."""
@@ -109,7 +131,8 @@ class Grants:
             ]
             require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")
 
-    def _begin(self, _: Reader) -> None:
+    def begin(self) -> None:
+        """A new lease has begun: nothing is granted."""
         self._locks.clear()
         self._claims.clear()
         self._ends.clear()
@@ -117,16 +140,16 @@ class Grants:
         self._chosen_before.clear()
         self._protected.clear()
 
-    def _vanished(self, transaction_id: bytes, _: str) -> None:
+    def vanished(self, transaction_id: bytes) -> None:
         """Its messages are free when it is written down that it has vanished, some time soon."""
         self._either |= {what for what, by in self._claims.items() if by == transaction_id}
 
-    def _release(self, transaction_id: bytes) -> list[object]:
+    def release(self, transaction_id: bytes) -> None:
+        """A transaction holds nothing any more; this is told before others are woken."""
         for held in (self._locks, self._claims):
             for what in [each for each, by in held.items() if by == transaction_id]:
                 del held[what]  # type: ignore[attr-defined]
         self._ends.pop(transaction_id, None)
-        return []
 
     def _is_over(self, transaction_id: bytes, now: int) -> bool:
         end = self._ends[transaction_id]

@@ -16,6 +16,7 @@ import pytest
 from postroom.kv import keys, versions
 from postroom.kv.sorted_map import SortedMap
 from postroom.messaging.requests import Delivered, InboxIndexEntry
+from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.requests import Increment
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers, disks
@@ -26,7 +27,7 @@ _DELIVERABLE = keys.outbox_prefix(RANGE_ID, keys.DELIVERABLE)
 _EXECUTABLE = keys.outbox_prefix(RANGE_ID, keys.EXECUTABLE)
 _DEAD = keys.dead_letter_prefix(RANGE_ID)
 _GARBAGE = keys.garbage_prefix(RANGE_ID)
-_COUNTERS = keys.record_key(RANGE_ID, "counters")
+_COUNTERS = keys.record_key(RANGE_ID, APPLIED_RECORD)
 _CEILING = keys.store_key("clock ceiling")
 
 

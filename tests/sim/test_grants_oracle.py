@@ -381,12 +381,14 @@ class Stage:
             ReverseScan,
             Peek,
         )
-        self.registry = SimpleNamespace(
-            on_lease=[], on_release=[], on_vanished=[], reads=dict.fromkeys(kinds, self._answer)
+        self.registry = SimpleNamespace(reads=dict.fromkeys(kinds, self._answer))
+        keeper = SimpleNamespace(
+            begin_lease=lambda _: None, release=lambda _: [], vanished=lambda *_: None
         )
+        self.memory = SimpleNamespace(keeper=keeper)
         node = SimpleNamespace(
             node_id=1, failed=None, services=SimpleNamespace(_running=[]),
-            replica=SimpleNamespace(registry=self.registry),
+            replica=SimpleNamespace(registry=self.registry, memory=self.memory),
             monotonic=lambda: self.event.monotonic,
         )  # fmt: skip
         self.grants = Grants(cast("Any", node))
@@ -430,11 +432,11 @@ class Stage:
             case "hold up":
                 self.held = b"".join(event.messages)
             case "lease":
-                self.registry.on_lease[0](self)
+                self.memory.keeper.begin_lease(self)
             case "release":
-                self.registry.on_release[0](event.who)
+                self.memory.keeper.release(event.who)
             case "vanish":
-                self.registry.on_vanished[0](event.who, "its time is over")
+                self.memory.keeper.vanished(event.who, "its time is over")
             case "":
                 pass
             case _:

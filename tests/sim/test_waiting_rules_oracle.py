@@ -26,8 +26,8 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import InboxIndexEntry, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
-from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable
+from postroom.ranges.memory import Holders
 from postroom.ranges.requests import GetForUpdate
 from postroom.ranges.waiting import Waiting
 from tests.sim.checkers import Broken

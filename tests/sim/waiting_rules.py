@@ -27,11 +27,11 @@ from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import DeliverDue, ExecuteDue, InboxIndexEntry, ReapQueue
 from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
-from postroom.ranges.holders import Holders
 from postroom.ranges.locks import LockTable, Token
+from postroom.ranges.memory import Holders
 from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ScanChanges
-from postroom.ranges.waiting import Changed
+from postroom.ranges.waiting import ChangeToken
 from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
@@ -96,7 +96,7 @@ def check_sizes(node: Node) -> None:
     if timers > TIMERS_MAX or deadlines > 2 * held + TIMERS_MAX:
         raise Broken(f"timers gather: {sizes}")
     replica = node.replica
-    kept = {each for of_client in _holders(replica)._clients.values() for each in of_client}
+    kept = {each for of_client in _holders(replica).clients.values() for each in of_client}
     holding = _locks(replica)._tokens.keys() | _claims(replica)._holders.keys()
     idle = kept - holding - _claiming(replica)._claiming.keys()
     require(not idle, f"these transactions are kept, and hold nothing: {idle}")
@@ -141,7 +141,7 @@ def check_lines(node: Node) -> None:
             require(not _has_free(replica, token.key), f"{token} is waited for, and is there")
         elif isinstance(token, bytes | tuple):
             require(_is_locked(replica, token), f"{token!r} is waited for, and free")
-        elif isinstance(token, Changed):
+        elif isinstance(token, ChangeToken):
             require(not _has_changed(replica, first.request), f"{token} is watched, and changed")
 
 
@@ -150,7 +150,7 @@ def _is_refused_later(replica: Replica, call: Call) -> bool:
     return (
         type(call.request) is CommitTransaction
         and replica.waiting.is_looked_at_later(call)
-        and (call in replica._queue or call in replica._batcher.under_evaluation())
+        and (call in replica._clients or call in replica._evaluator.under_evaluation())
     )
 
 

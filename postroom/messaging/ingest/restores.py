@@ -65,6 +65,7 @@ from postroom.messaging.ingest.machine import (
     refused,
 )
 from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
+from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.protections import Protections
@@ -127,9 +128,8 @@ class Restoring:
             EndRestore: self.end,
             AbandonRestore: self.abandon,
         }
-        registry.on_lease.insert(0, self._restart)  # first, so that the others know
 
-    def _restart(self, stored: Reader) -> None:
+    def restart(self, stored: Reader) -> None:
         """Open or close the range as its record says."""
         known = self._ingests.read(stored)
         state = IngestState.NONE if known is None else known.state
@@ -222,15 +222,27 @@ class Restoring:
         check_size(size, "restore it in smaller chunks")
         ctx.grow(size)
         places = [entries.place_of(name, self._range_id) for name in names]
+        sums: bytes | None = None
         is_new = is_empty(ctx, places[0], places[-1] + b"\x00")
         for name, place, stored in zip(names, places, values, strict=True):
             entries.check(name, stored, until)
             value = entries.meant(name, stored, self._range_id)
-            if is_new or not _is_there(ctx, name, place, value):
+            if name == entries.COUNTERS_NAME:
+                sums = value
+            elif is_new or not _is_there(ctx, name, place, value):
                 ctx.writes[place] = value
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
+        if sums is not None:
+            self._restore_counters(ctx, sums)
+
+    def _restore_counters(self, ctx: Evaluation, sums: bytes) -> None:
+        """Restore the counters of messages, which stand in the applied record of the range."""
+        there = read_applied(ctx, self._range_id).sums
+        if there and there != sums:
+            raise _other_value(entries.COUNTERS_NAME, there)
+        ctx.sums = sums
 
     def end_part(self, ctx: Evaluation, request: EndPart) -> None:
         """Evaluate ``EndPart``.
@@ -302,7 +314,9 @@ class Restoring:
             for place, _ in ctx.iterate(lower, span.upper):
                 if removed >= limits.RESTORE_REMOVED_AT_ONCE_MAX:
                     return removed, last
-                if self._is_restored(place):
+                if entries.name_of(place) == entries.COUNTERS_NAME:
+                    ctx.sums = b""
+                elif self._is_restored(place):
                     ctx.writes[place] = None
                     ctx.grow(len(place))
                     removed, last = removed + 1, place
@@ -332,12 +346,16 @@ def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
     if there is None:
         return False
     if there != value:
-        raise ConditionFailed(
-            f"the entry {shorten(name)} is there already, with another value; nothing of this "
-            "chunk was stored: the files of two exports are mixed up, or it is in them twice",
-            actual=there,
-        )
+        raise _other_value(name, there)
     return True
+
+
+def _other_value(name: bytes, there: bytes) -> ConditionFailed:
+    return ConditionFailed(
+        f"the entry {shorten(name)} is there already, with another value; nothing of this "
+        "chunk was stored: the files of two exports are mixed up, or it is in them twice",
+        actual=there,
+    )
 
 
 def _is_closed(image: RestoredImage) -> Unavailable:

@@ -53,15 +53,8 @@ class Claiming:
         self._holding: dict[bytes, dict[Manager, None]] = {}
 
     def register(self, registry: Registry) -> None:
-        """Register the claims and their hooks."""
+        """Register the claims."""
         registry.reads[ClaimQueue] = self.claim
-        registry.on_release.append(self.release)
-        registry.on_vanished.append(self.vanished)
-        registry.on_given_up.append(self.given_up)
-        registry.on_applied.append(self._around.answer_credit)
-        registry.on_client_gone.append(self.client_gone)
-        registry.holds.append(self.holds_for)
-        registry.holders.append(self.holders)
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),

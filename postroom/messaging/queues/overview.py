@@ -17,7 +17,7 @@ from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.definitions import Definitions, retention
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.queues.survey import survey
-from postroom.ranges.state import APPLIED_RECORD
+from postroom.ranges.applied import APPLIED_RECORD
 
 
 class Stored(NamedTuple):

@@ -3,12 +3,12 @@
 ::
 
     writes (enqueue, settle) ─▶ raw writes + notes ┐
-    AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ finisher counts ─▶ applied:
+    AdvanceQueues (time)     ─▶ raw writes + notes ├─▶ rider fires ─▶ sum_up counts ──▶ applied:
     claims (reads that wait) ─▶ waiting claims ────┘                              notes, answers
 
 An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* joins every
 proposal for which there is something to fire. Thus a message that a consumer waits for is fired in
-the very write that enqueues it. The *finisher* adds up the notes (:mod:`.summing_up`). When the
+the very write that enqueues it. ``sum_up`` adds up the notes (:mod:`.summing_up`). When the
 proposal is applied, the notes take effect in memory, and the claims that were given something are
 answered (:mod:`.claiming`).
 """
@@ -36,7 +36,7 @@ from postroom.messaging.queues.overview import Overview
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
 from postroom.messaging.queues.service import ADVANCED_AT_ONCE
-from postroom.messaging.queues.summing_up import apply_bare, sum_up
+from postroom.messaging.queues.summing_up import apply_bare
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.queues.survey import survey
 from postroom.messaging.queues.trouble import Troubles
@@ -71,12 +71,16 @@ class RangeQueues:
     Args:
         range_id: the id of the range.
         around: the clocks, chance, and the service to wake.
+
+    Attributes:
+        is_wanted: whether a queue is to be looked at with the next proposal.
     """
 
     def __init__(self, range_id: int, around: Surroundings) -> None:
         self._range_id = range_id
         self._around = around
         self._to_look: dict[Manager, None] = {}
+        self.is_wanted = False
         self._fired: list[Manager] = []
         self._advancing: Manager | None = None
         self._stepped: list[Manager] = []
@@ -92,21 +96,17 @@ class RangeQueues:
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
         self._overview = Overview(range_id, self._directory.definitions, around.kept)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
-        self._claiming = Claiming(self._by_name, self._directory.known, around)
+        self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, around)
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self._writes = Writes(self._directory, around)
         around.agenda = self
 
     def register(self, registry: Registry) -> None:
-        """Register the evaluators, the rider, the finisher and the reads of the queues."""
+        """Register the evaluators and the reads of the queues."""
         self._writes.register(registry)
         self._directory.register(registry)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
-        registry.riders.append((self._has_to_fire, self._fire))
-        registry.finishers.append(sum_up)
-        registry.on_lease.append(lambda stored: self.restart(stored, is_whole=registry.is_whole))
-        registry.on_lease_end.append(self._end)
         Reading(self._directory.known, self._directory.all, self._around.check_age).register(
             registry
         )
@@ -119,7 +119,7 @@ class RangeQueues:
         Nothing is read if the stored state is not whole: half of a queue may be missing, and nobody
         is served before all of it is there.
         """
-        self._end()
+        self.end()
         self._stored = stored
         if not is_whole:
             return
@@ -169,7 +169,8 @@ class RangeQueues:
         self.plan(manager)
         return manager
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Forget everything, at the end of the lease."""
         for manager in self._by_name.values():
             manager.end(None)
         self._directory.clear()
@@ -209,6 +210,7 @@ class RangeQueues:
         """Look at a queue with the next proposal, if claims wait there."""
         if len(manager.consumers):
             self._to_look[manager] = None
+            self.is_wanted = True
             self._around.wake()
 
     def current(self, manager: Manager) -> Manager:
@@ -246,15 +248,16 @@ class RangeQueues:
         if self._by_name.get(manager.name) is manager:
             self._claiming.holds(manager, client)
 
-    def _has_to_fire(self, ctx: Evaluation) -> bool:
+    def has_to_fire(self, ctx: Evaluation) -> bool:
         """Return whether a proposal should take a rider along."""
         # The proposal that fired was too large, perhaps: then the claims still wait.
         for manager in self._fired:
             manager.speculation.abort_other(ctx)
         self._fired.clear()
+        self.is_wanted = bool(self._to_look)
         return bool(ctx.notes or self._to_look) and Changed not in ctx.scratch
 
-    def _fire(self, ctx: Evaluation) -> None:
+    def fire(self, ctx: Evaluation) -> None:
         """Fire in all queues where something may be ready for a waiting claim."""
         to_look = dict.fromkeys(self._to_look)
         now, share = self.monotonic(), _Share(ctx.scratch.get(_Share, ADVANCED_AT_ONCE))
@@ -293,6 +296,7 @@ class RangeQueues:
             return
         self._advancing = manager
         self._fired.append(manager)
+        self.is_wanted = True
         bytes_before = ctx.bytes
         more = is_behind = self._catch_up(ctx, manager, share)
         if not (is_behind and manager.ordered):

@@ -10,7 +10,7 @@ from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.credit import CreditWaits
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.holders import Holders
+from postroom.ranges.memory import Holders
 
 CLIENTS_REMEMBERED = 10_000
 

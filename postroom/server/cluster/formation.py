@@ -38,6 +38,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.limits import JOIN_ADDRESSES_MAX, VOTERS_MAX
+from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord
 from postroom.ranges.nodes import (
     NodeDescriptor,
     Nodes,
@@ -47,7 +48,6 @@ from postroom.ranges.nodes import (
     nodes_key,
     secret_key,
 )
-from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from postroom.server.store import STORE_KEY, StoreRecord, read_store
 
@@ -273,7 +273,7 @@ def found_writes(nodes: Nodes, secret: bytes = b"") -> WriteSet:
     return {
         **become_writes(nodes.nodes[0].node_id, nodes),
         **founding_writes(RANGE_ID, nodes, secret),
-        keys.record_key(RANGE_ID, APPLIED_RECORD): keys.u64(FIRST_INDEX),
+        keys.record_key(RANGE_ID, APPLIED_RECORD): _encode(AppliedRecord(FIRST_INDEX)),
     }
 
 

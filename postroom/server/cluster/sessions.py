@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
-from postroom.ranges.rounds import Rounds
+from postroom.ranges.admission import Rounds
 from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.admission import Admission, Limits
 from postroom.server.cluster.client_timeouts import ClientTimeouts

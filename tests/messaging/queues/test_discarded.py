@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from postroom.messaging.queues import firing, range_queues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.ranges import batch
+from postroom.ranges import proposer
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Get, Put
 from tests.messaging.queues.harness import Queues
@@ -25,7 +24,7 @@ def test_messages_of_a_proposal_that_was_too_large_are_fired_by_a_smaller_one(
         queues.start(queues.claim_request(3, wait=True, consumer=queues.consumer(number)))
         for number in range(20)
     ]
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 8000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 8000)
     driver = queues.store.driver
     sent = [
         driver.send(queues.transaction(*[queues.message(bytes(500)) for _ in range(2)]))
@@ -114,7 +113,7 @@ def test_waiting_consumers_of_many_queues_are_served_by_several_commands(
     for name in names:
         queues.create(name, batch_size=100)
         queues.enqueue(*[b""] * 50, name=name, key=b"k" * 200)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 60_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 60_000)
     monkeypatch.setattr(range_queues, "UPKEEP_BYTES", 20_000)
     monkeypatch.setattr(firing, "UPKEEP_BYTES", 20_000)
     claims: list[Any] = []
@@ -136,7 +135,7 @@ def test_a_waiting_consumer_is_served_after_a_proposal_was_too_large(
     queues = Queues()
     queues.create(batch_size=100)
     queues.enqueue(*[b""] * 30, key=b"k" * 200)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 20_000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 20_000)
     driver, messages = queues.store.driver, []
 
     async def claim() -> None:
@@ -169,8 +168,7 @@ def test_messages_fired_by_a_proposal_that_replaces_the_state_go_back(
 
     def enqueue(ctx: Evaluation, request: EnqueueInQueue) -> object:
         if request.payload == b"2":
-            refresh = functools.partial(replica.memory.refresh, replica.wake, replica.waiting_for)
-            ctx.after.append(refresh)
+            ctx.after.append(replica.begin_anew)
         return sound(ctx, request)
 
     monkeypatch.setitem(replica.registry.writes, EnqueueInQueue, enqueue)

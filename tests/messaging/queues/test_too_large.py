@@ -8,7 +8,7 @@ import pytest
 
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.ranges import batch
+from postroom.ranges import proposer
 from tests.messaging.queues.harness import Q, Queues
 
 MESSAGES = 200
@@ -59,7 +59,7 @@ def test_work_that_is_too_large_for_a_command_is_done_in_parts(
 ) -> None:
     queues = _queue(order=order)
     expected = begin(queues)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", COMMAND_BYTES)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", COMMAND_BYTES)
     queues.pass_time(120)
     assert _counted(queues) == expected
     assert queues.stats().trouble == ""
@@ -75,7 +75,7 @@ def test_each_waiting_consumer_gets_some_of_the_due_messages(
         queues.start(queues.claim_request(10, wait=True, consumer=queues.consumer(number)))
         for number in range(20)
     ]
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", COMMAND_BYTES)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", COMMAND_BYTES)
     queues.pass_time(60)
     got = sum(len(each.result().messages) for each in claims)
     assert all(each.result().messages for each in claims)
@@ -90,7 +90,7 @@ def test_a_dropped_queue_is_emptied_in_parts(
     queues = _queue()
     begin(queues)
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", COMMAND_BYTES)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", COMMAND_BYTES)
     queues.drop()
     queues.pass_time(20)
     assert queues.stored() == {}
@@ -105,7 +105,7 @@ def test_a_queue_of_which_no_part_is_small_enough_is_left_alone_and_the_others_g
         queues.create(name)
         queues.enqueue(*[b""] * MESSAGES, name=name, after=50.0)
     queues.enqueue(b"", key=bytes(8000), after=50.0)
-    monkeypatch.setattr(batch, "COMMAND_BYTES_MAX", 8000)
+    monkeypatch.setattr(proposer, "COMMAND_BYTES_MAX", 8000)
     queues.pass_time(120)
     for name in names:
         assert _counted(queues, name) == {"enqueued": MESSAGES, "ready": MESSAGES}

@@ -16,16 +16,17 @@ import postroom
 from postroom.errors import LeaseLost, SnapshotTooOld
 from postroom.kv import keys
 from postroom.kv.storage import Storage
-from postroom.messaging.counters import COUNTERS_RECORD
+from postroom.messaging.counters import read_counters
 from postroom.messaging.queues import records
 from postroom.messaging.queues.counters import Counted
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.requests import Counters, InboxIndexEntry
+from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import findings, running
 from postroom.pipeline.jobs.audit.findings import Difference
 from postroom.pipeline.jobs.job import JobFailed
+from postroom.ranges.applied import APPLIED_RECORD, read_applied
 from postroom.ranges.requests import Accounting, Put
 from postroom.server.opening import open_storage
 from tests.client.test_recount import fill
@@ -68,6 +69,13 @@ class Damage:
         value = msgspec.msgpack.decode(stored, type=kind)
         more = {name: getattr(value, name) + number for name, number in added.items()}
         self.put(key, msgspec.structs.replace(value, **more))
+
+    def change_counters(self, **added: int) -> None:
+        applied, counters = read_applied(self.storage, RANGE), read_counters(self.storage, RANGE)
+        more = {name: getattr(counters, name) + number for name, number in added.items()}
+        sums = encode(msgspec.structs.replace(counters, **more))
+        changed = msgspec.structs.replace(applied, sums=sums)
+        self.put(keys.record_key(RANGE, APPLIED_RECORD), changed)
 
     def layout(self, queue: str) -> records.Layout:
         return records.Layout(RANGE, self.numbers[queue])
@@ -119,9 +127,8 @@ Expected = set[tuple[str, str, bytes, str, Any, Any]]
 
 
 def _damage_range(beneath: Damage, expected: Expected) -> None:
-    record = keys.record_key(RANGE, COUNTERS_RECORD)
-    beneath.change(record, Counters, enqueued=1, reaped=1, discarded=-1)
-    counters = msgspec.msgpack.decode(beneath.storage.get(record) or b"", type=Counters)
+    beneath.change_counters(enqueued=1, reaped=1, discarded=-1)
+    counters = read_counters(beneath.storage, RANGE)
     there = counters.delivered - counters.reaped
     expected |= {
         ("conservation", "range 1", b"", "", counters.enqueued, counters.enqueued - 1),

@@ -33,7 +33,7 @@ class LeaseRules:
 
     def __init__(self) -> None:
         self.leases: dict[int, tuple[int, int, int]] = {}
-        self._by_index: dict[int, leases.Lease] = {}
+        self._by_index: dict[int, leases.RangeLease] = {}
         self._applying: dict[str, list[tuple[int, bytes]]] = {}
 
     def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
@@ -63,7 +63,7 @@ class LeaseRules:
         """Forget the unwritten entries of a crashed machine."""
         self._applying.pop(machine.name, None)
 
-    def _changed(self, lease: leases.Lease) -> None:
+    def _changed(self, lease: leases.RangeLease) -> None:
         before = self.leases.get(lease.sequence - 1)
         require(
             before is None or before[2] <= lease.start or before[0] == lease.holder

@@ -38,7 +38,7 @@ from postroom.raft.messages import (
 )
 from postroom.raft.spool import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
-from postroom.ranges.state import APPLIED_RECORD
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
@@ -68,7 +68,8 @@ class Log:
         hard = None if stored is None else msgspec.msgpack.decode(stored, type=HardState)
         self.term: int = 0 if hard is None else hard.term
         self.vote: int | None = None if hard is None else hard.vote
-        applied = int.from_bytes(state.get(_APPLIED) or b"", "big")
+        record = state.get(_APPLIED)
+        applied = 0 if record is None else decode_applied(record).index
         spool = state.get(_LOG + b"s")
         arrived = None if spool is None else msgspec.msgpack.decode(spool, type=ArrivingSnapshot)
         installs = arrived is not None and arrived.chunks > 0

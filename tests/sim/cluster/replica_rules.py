@@ -10,7 +10,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.sorted_map import SortedMap
 from postroom.raft.spool import ArrivingSnapshot
-from postroom.ranges.state import APPLIED_RECORD
+from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require
@@ -26,8 +26,9 @@ CHECKERS: Final = tuple(each for each in checkers.CHECKERS if each is not checke
 
 
 def applied_index(disk: SortedMap) -> int:
-    """Return the last entry whose effects a disk holds."""
-    return int.from_bytes(disk.get(_APPLIED) or b"", "big")
+    """Return the index of the last entry whose effects a disk holds."""
+    stored = disk.get(_APPLIED)
+    return 0 if stored is None else decode_applied(stored).index
 
 
 def is_installing(disk: SortedMap) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from postroom.raft.election import Elections
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder
 from postroom.server.node import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

@@ -11,7 +11,7 @@ from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Appended, Voted, encode_frame
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import LEASE_RECORD, Lease
+from postroom.ranges.lease import LEASE_RECORD, RangeLease
 from postroom.ranges.replica import Replica
 from postroom.server.node import RANGE_ID, NodeOptions
 from tests.sim.checkers import Broken
@@ -127,7 +127,7 @@ def test_two_that_serve(cluster: Cluster) -> None:
 def test_leases_whose_timestamps_overlap(cluster: Cluster) -> None:
     rules = cluster.overseer.leases
     number, (holder, _, expiration) = max(rules.leases.items())
-    early = Lease(number + 1, holder + 1, expiration - 1, expiration + 1)
+    early = RangeLease(number + 1, holder + 1, expiration - 1, expiration + 1)
     key = keys.record_key(RANGE_ID, LEASE_RECORD)
     machine = leader_of(cluster)
     rules.applies(machine, 1000, {key: leases.encode(early)})

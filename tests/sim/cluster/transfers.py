@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.spool import ArrivingSnapshot
-from postroom.ranges import snapshot
+from postroom.ranges import state as range_state
 
 if TYPE_CHECKING:
     from tests.sim.cluster.machine import Machine
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @contextmanager
 def drawn_sizes(randomness: Random) -> Iterator[None]:
     """Chunks and pieces have other sizes meanwhile, or those of the product."""
-    chunk_bytes = randomness.choice([200, 600, 2000, snapshot.CHUNK_BYTES])
-    piece_bytes = randomness.choice([400, 1500, 6000, snapshot.PIECE_BYTES])
+    chunk_bytes = randomness.choice([200, 600, 2000, range_state.CHUNK_BYTES])
+    piece_bytes = randomness.choice([400, 1500, 6000, range_state.PIECE_BYTES])
     with (
-        patch.object(snapshot, "CHUNK_BYTES", chunk_bytes),
-        patch.object(snapshot, "PIECE_BYTES", piece_bytes),
+        patch.object(range_state, "CHUNK_BYTES", chunk_bytes),
+        patch.object(range_state, "PIECE_BYTES", piece_bytes),
     ):
         yield
 

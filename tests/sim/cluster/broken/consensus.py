@@ -15,8 +15,7 @@ from postroom.raft.journal import Journal
 from postroom.raft.messages import Append
 from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.ranges import lease as leases
-from postroom.ranges.lease import Lease
-from postroom.ranges.lease_holder import LeaseHolder
+from postroom.ranges.lease import LeaseHolder, RangeLease
 from postroom.ranges.state import RangeState, decode_command
 from postroom.ranges.transactions import Committer
 from postroom.server.turn_writer import TurnWriter
@@ -30,7 +29,7 @@ def lease_margin_off() -> Patch:
 
 def lease_not_waited_for() -> Patch:
     """Let a new leader take the lease at once."""
-    return Lease, "wait_seconds", lambda self, node_id: 0.0
+    return RangeLease, "wait_seconds", lambda self, node_id: 0.0
 
 
 def lease_never_ends() -> Patch:
@@ -41,7 +40,7 @@ def lease_never_ends() -> Patch:
 def lease_starts_too_early() -> Patch:
     """Start a new lease by its holder's own clock, wherever the one before it ends."""
 
-    def successor(self: LeaseHolder) -> Lease:
+    def successor(self: LeaseHolder) -> RangeLease:
         return leases.successor(self.lease, self._node_id, self._clock.now(), self._seconds)
 
     return LeaseHolder, "successor", successor
@@ -185,5 +184,5 @@ def waits_for_the_silent() -> Patch:
     return link, "SILENT_SECONDS", 1e9
 
 
-def _with_sequence(lease: Lease, sequence: int) -> Lease:
-    return Lease(sequence, lease.holder, lease.start, lease.expiration, lease.seconds)
+def _with_sequence(lease: RangeLease, sequence: int) -> RangeLease:
+    return RangeLease(sequence, lease.holder, lease.start, lease.expiration, lease.seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroom.kv.device_space import DeviceSpace
 from postroom.kv.engine import EngineFailed
-from postroom.ranges.batch import Refusal
+from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from tests.sim.cluster.broken import Patch
 
@@ -22,11 +22,11 @@ def full_disk_stops_the_store() -> Patch:
 def nobody_frees_room() -> Patch:
     """Refuse deletions like everything else."""
 
-    def concerns(self: Refusal, call: Call) -> bool:
+    def concerns(self: RefusedCalls, call: Call) -> bool:
         del self
         return call.urgent
 
-    return Refusal, "concerns", concerns
+    return RefusedCalls, "concerns", concerns
 
 
 def full_for_ever() -> Patch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from postroom.ranges.rounds import Rounds
+from postroom.ranges.admission import Rounds
 from tests.sim.cluster.broken import Patch
 
 

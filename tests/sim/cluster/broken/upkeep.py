@@ -13,10 +13,10 @@ from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import Collector, GarbageLists
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.long_checks import LongChecks
+from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.protections import Protections
-from postroom.ranges.releases import Releases
 from postroom.ranges.requests import CommittedChanges
-from postroom.ranges.spans import Span, Spans
+from postroom.ranges.spans import Spans, UserSpan
 from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
 
@@ -81,7 +81,7 @@ def watches_are_not_found() -> Patch:
     """Wake none of the watches of spans at a commit."""
     holding = Spans.holding
 
-    def points(self: Spans, key: bytes) -> list[Span]:
+    def points(self: Spans, key: bytes) -> list[UserSpan]:
         return [span for span in holding(self, key) if span.end == span.start + b"\x00"]
 
     return Spans, "holding", points
@@ -141,12 +141,12 @@ def writers_wait_for_no_lock() -> Patch:
 
 def wakes_nobody() -> Patch:
     """Who waits for a lock or a message is looked at again only when a deadline has passed."""
-    wake = Releases.wake
+    wake = LeaseMemory.wake
 
-    def only_services(self: Releases, tokens: Iterable[object]) -> None:
+    def only_services(self: LeaseMemory, tokens: Iterable[object]) -> None:
         wake(self, [token for token in tokens if not isinstance(token, bytes)])
 
-    return Releases, "wake", only_services
+    return LeaseMemory, "wake", only_services
 
 
 def collector_ends() -> Patch:

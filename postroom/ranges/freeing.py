@@ -1,6 +1,6 @@
-"""Large write sets that nobody needs any more, which are taken apart over turns.
+"""The freeing of large write sets that are needed no more, over several turns.
 
-Python frees a dictionary as a whole: of a proposal of some hundred thousand writes, that takes as
+Python frees a dictionary as a whole: for a proposal of some hundred thousand writes, that takes as
 long as applying it.
 """
 
@@ -12,23 +12,23 @@ from postroom import limits
 from postroom.kv.engine import WriteSet
 
 
-class Spent:
-    """See the module.
+class Freeing:
+    """The write sets to free.
 
     Attributes:
-        left: what is to be freed yet.
+        left: the write sets that are not freed yet.
     """
 
     def __init__(self) -> None:
         self.left: list[WriteSet] = []
 
     def add(self, writes: WriteSet) -> None:
-        """Nobody needs ``writes`` any more. Small ones are freed by whoever has them."""
+        """Free ``writes`` later if they are many. Small sets are freed by their owner."""
         if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
             self.left.append(writes)
 
     def go_on(self) -> None:
-        """One turn's share."""
+        """Free one turn's share."""
         if not self.left:
             return
         writes = self.left[-1]

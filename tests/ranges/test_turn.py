@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any, Final
 
+import pytest
+
 from postroom.errors import ConditionFailed
 from postroom.kv import keys
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage
 from postroom.raft.outcome import ProposalOutcome
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
-from postroom.ranges.together import evaluate_together
+from postroom.ranges.turn import take_turn
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
@@ -50,7 +52,7 @@ def test_a_read_after_an_immediate_answer_sees_the_write_in_another_range() -> N
     failing = _Follows(_commit(ConditionalPut(b"k", b"x", b"other")), second, read)
     first.replica.submit(failing)
     second.replica.submit(write)
-    evaluate_together((first.replica, second.replica))
+    take_turn((first.replica, second.replica))
     assert isinstance(failing.answers[0][1], ConditionFailed)
     assert not write.answers
     assert not read.answers
@@ -66,9 +68,9 @@ def test_each_makes_the_proposal_that_it_makes_alone() -> None:
             commit = _commit(Increment(b"n"), EnqueueMessage(b"m", b"hello"))
             for one_range in both:
                 one_range.replica.submit(Asked(commit))
-    evaluate_together([one_range.replica for one_range in together])
+    take_turn([one_range.replica for one_range in together])
     for one_range in alone:
-        one_range.replica.evaluate()
+        take_turn((one_range.replica,))
     for one, other in zip(together, alone, strict=True):
         assert [p.packed for p, _ in one.group.proposed] == [
             p.packed for p, _ in other.group.proposed
@@ -76,24 +78,24 @@ def test_each_makes_the_proposal_that_it_makes_alone() -> None:
     assert [len(one_range.group.proposed) for one_range in together] == [0, 1, 1]
 
 
-def test_an_error_in_one_proposal_does_not_stop_another() -> None:
+def test_an_error_in_one_proposal_does_not_stop_another(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = _held(), _held()
 
     def fail(_: object) -> None:
         raise ArithmeticError("no sum")
 
-    first.replica.registry.finishers.append(fail)
+    monkeypatch.setattr(first.replica._proposer, "_finish", fail)
     asked = [Asked(_commit(Put(b"k", b"new"))) for _ in range(2)]
     for one_range, each in zip((first, second), asked, strict=True):
         one_range.replica.submit(each)
-    evaluate_together((first.replica, second.replica))
+    take_turn((first.replica, second.replica))
     second.end(ProposalOutcome.APPLIED)
     assert isinstance(asked[0].answers[0][1], ArithmeticError)
     assert asked[1].answers[0][1] is None
     assert first.engine.get(keys.head_key(b"k")) != second.engine.get(keys.head_key(b"k"))
-    del first.replica.registry.finishers[-1]
+    monkeypatch.undo()
     again = Asked(_commit(Put(b"k", b"new")))
     first.replica.submit(again)
-    evaluate_together((first.replica, second.replica))
+    take_turn((first.replica, second.replica))
     first.end(ProposalOutcome.APPLIED)
     assert again.answers[0][1] is None
