@@ -421,3 +421,5 @@ SEARCH_FIELDS_MAX: Final = 64
 """The fields of a search index."""
 QUEUES_SHOWN_MAX: Final = 20
 """The queues that ``status`` shows: each is a question to the store."""
+RECEIPT_BYTES_MAX: Final = 32_768
+"""The receipt of a message that a consumer holds: it has a kind, an id and a key."""

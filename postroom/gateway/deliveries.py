@@ -27,16 +27,14 @@ from postroom import aio
 from postroom.errors import Error, Invalid, LeaseLost
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
-from postroom.gateway.limits import Admitted
+from postroom.gateway.limits import CREDIT_MAX, SETTLED_AT_A_TIME_MAX, Admitted
 
 CREDIT_DEFAULT: Final = 100
-CREDIT_MAX: Final = 1000
 MESSAGE_BYTES: Final = 500
 """About how much memory a message takes besides its payload."""
 LATE_SECONDS: Final = 1.0
 """The time after the end of its lease for which a message is still known."""
 REASON: Final = "the stream of its consumer has ended"
-SETTLED_AT_A_TIME_MAX: Final = 10_000
 
 _log = logging.getLogger(__name__)
 

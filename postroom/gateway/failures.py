@@ -14,11 +14,9 @@ from google.protobuf import any_pb2
 import postroom
 from postroom import errors
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.limits import Exhausted
+from postroom.gateway.limits import MESSAGE_CHARACTERS_MAX, Exhausted
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
-MESSAGE_CHARACTERS_MAX: Final = 1000
-"""Trailing metadata has little room, and most libraries refuse more than 8 KiB of it."""
 
 _Code: Final = grpc.StatusCode
 

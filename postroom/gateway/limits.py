@@ -16,6 +16,29 @@ from postroom.errors import Unavailable
 
 RETRY_SECONDS: Final = 0.2
 
+PAGE_PAIRS_MAX: Final = 1000
+"""The pairs of a response of a scan."""
+SCAN_BYTES_MAX: Final = 8 << 20
+"""The memory of a scan: a page of the store, up to a thousand pairs, waits for the client."""
+TRANSACTION_SECONDS_MAX: Final = 60.0
+"""The time of a transaction, as in the store."""
+OPERATIONS_MAX: Final = 1000
+"""The operations of a request of a transaction: each of them takes a turn of the event loop."""
+PAIRS_MAX: Final = 1000
+"""The pairs that an operation of a transaction scans."""
+REAPED_BYTES_MAX: Final = 4 << 20
+"""The messages that an operation reaps: they travel in a response."""
+BACKOFF_SECONDS_MAX: Final = 1.0
+"""The pause before a commit is tried again."""
+CREDIT_MAX: Final = 1000
+"""The messages that a stream of `Receive` may hold: they wait in memory."""
+SETTLED_AT_A_TIME_MAX: Final = 10_000
+"""The messages that a call settles: they are one transaction."""
+MESSAGE_CHARACTERS_MAX: Final = 1000
+"""The text of an error. Most libraries refuse more than 8 KiB of trailing metadata."""
+HEADERS_BYTES_MAX: Final = 16 << 10
+"""The metadata of a request."""
+
 
 class Exhausted(Unavailable):
     """A limit of the gateway was met. Nothing happened; it may be tried again."""

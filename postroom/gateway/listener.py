@@ -24,7 +24,7 @@ from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import postroom_pb2_grpc
 from postroom.gateway.callers import Callers, Roles
 from postroom.gateway.connections import Connect, Connections
-from postroom.gateway.limits import Limits
+from postroom.gateway.limits import HEADERS_BYTES_MAX, Limits
 from postroom.gateway.service import Service
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Postroom"].full_name
@@ -34,7 +34,6 @@ PING_MILLISECONDS: Final = 10_000
 PING_ANSWER_MILLISECONDS: Final = 5_000
 PINGS_APART_MILLISECONDS: Final = 1_000
 HANDSHAKE_MILLISECONDS: Final = 10_000
-HEADERS_BYTES_MAX: Final = 16 << 10
 
 
 _add_service: Any = postroom_pb2_grpc.add_PostroomServicer_to_server  # generated without types

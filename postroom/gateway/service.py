@@ -20,7 +20,7 @@ from postroom.gateway.callers import Caller, Callers
 from postroom.gateway.connections import Connections
 from postroom.gateway.deliveries import Deliveries
 from postroom.gateway.failures import abort
-from postroom.gateway.limits import Admission, Admitted, Limits
+from postroom.gateway.limits import PAGE_PAIRS_MAX, SCAN_BYTES_MAX, Admission, Admitted, Limits
 from postroom.gateway.postroom_pb2_grpc import PostroomServicer
 from postroom.gateway.transactions import (
     OpenCalls,
@@ -30,12 +30,9 @@ from postroom.gateway.transactions import (
     send,
 )
 
-PAGE_PAIRS_MAX: Final = 1000
 PAGE_BYTES: Final = 256 << 10
 
 SCAN_BYTES_MIN: Final = 1 << 20
-SCAN_BYTES_MAX: Final = 8 << 20
-"""The memory of a scan: a page of the store, up to a thousand pairs, waits for the client."""
 WATCH_BYTES: Final = 128 << 10
 LARGE_RESPONSE_BYTES: Final = 16 << 10
 """The size from which a response is counted until it has left."""

@@ -27,21 +27,23 @@ from postroom.errors import CommitUnknown, Invalid, TransactionExpired, Unavaila
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
 from postroom.gateway.callers import Caller
-from postroom.gateway.limits import Admitted
+from postroom.gateway.limits import (
+    BACKOFF_SECONDS_MAX,
+    OPERATIONS_MAX,
+    PAIRS_MAX,
+    REAPED_BYTES_MAX,
+    TRANSACTION_SECONDS_MAX,
+    Admitted,
+)
 
-TRANSACTION_SECONDS_MAX: Final = 60.0
 GRACE_SECONDS: Final = 1.0
 """The time after which the gateway ends a transaction that its client has left open."""
-OPERATIONS_MAX: Final = 1000
-PAIRS_MAX: Final = 1000
 PAIRS_BYTES: Final = 2 << 20
-REAPED_BYTES_MAX: Final = 4 << 20
 GETS_AT_A_TIME: Final = 16
 LOOK_SECONDS: Final = 0.5
 COMMIT_SECONDS: Final = 15.0
 """The time for which an unknown outcome is asked for."""
 BACKOFF_SECONDS_FIRST: Final = 0.02
-BACKOFF_SECONDS_MAX: Final = 1.0
 
 _READS: Final = frozenset({"get", "scan", "peek", "commit"})
 

@@ -16,6 +16,7 @@ from postroom.client.codec import Packing
 from postroom.client.functions import Plain
 from postroom.errors import Invalid, shorten
 from postroom.kv.clock import Timestamp
+from postroom.limits import RECEIPT_BYTES_MAX
 from postroom.messaging.queues.requests import (
     Attempt,
     QueueDefinition,
@@ -31,7 +32,6 @@ _UNREAD: Any = object()
 
 _pack: Final = msgspec.msgpack.encode
 _unpack: Final = msgspec.msgpack.Decoder(Attempt).decode
-RECEIPT_BYTES_MAX: Final = 32_768
 
 
 def stored_of_receipt(receipt: bytes) -> StoredQueueMessage:
