@@ -423,3 +423,11 @@ QUEUES_SHOWN_MAX: Final = 20
 """The queues that ``status`` shows: each is a question to the store."""
 RECEIPT_BYTES_MAX: Final = 32_768
 """The receipt of a message that a consumer holds: it has a kind, an id and a key."""
+EVALUATED_AT_ONCE_MAX: Final = 256
+"""The messages, named by one write, up to which it is evaluated in one go."""
+SCAN_POSITION_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
+"""The position from which a scan of records goes on: the name of an entry, in its range."""
+TABLE_NAME_CHARACTERS_MAX: Final = 32
+"""The name of a table of records, or of one of its columns."""
+SCAN_COLUMNS_MAX: Final = 32
+"""The columns that a scan of records asks for."""

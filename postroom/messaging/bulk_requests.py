@@ -21,7 +21,12 @@ from typing import Annotated, Any, ClassVar, Final, NamedTuple
 import msgspec
 
 from postroom.kv.columns import packed
-from postroom.limits import IMAGE_NAME_BYTES_MAX, QUEUE_NAME_BYTES_MAX
+from postroom.limits import (
+    QUEUE_NAME_BYTES_MAX,
+    SCAN_COLUMNS_MAX,
+    SCAN_POSITION_BYTES_MAX,
+    TABLE_NAME_CHARACTERS_MAX,
+)
 from postroom.messaging.queues.counters import Counted
 from postroom.messaging.requests import (
     Counters,
@@ -32,10 +37,6 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.contract import Concern, KeySet, Read, Scope
 from postroom.ranges.requests import Bound, Count, Moment
-
-_POSITION_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
-_NAME_CHARACTERS_MAX: Final = 32
-_COLUMNS_MAX: Final = 32
 
 
 class RecordFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -185,16 +186,16 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
     answer: ClassVar = RecordsPage
     since: ClassVar = 1
 
-    table: Annotated[str, msgspec.Meta(max_length=_NAME_CHARACTERS_MAX)]
+    table: Annotated[str, msgspec.Meta(max_length=TABLE_NAME_CHARACTERS_MAX)]
     start: Bound
     end: Bound | None
     timestamp: Moment
     filter: RecordFilter = ALL_RECORDS
     columns: Annotated[
-        tuple[Annotated[str, msgspec.Meta(max_length=_NAME_CHARACTERS_MAX)], ...],
-        msgspec.Meta(max_length=_COLUMNS_MAX),
+        tuple[Annotated[str, msgspec.Meta(max_length=TABLE_NAME_CHARACTERS_MAX)], ...],
+        msgspec.Meta(max_length=SCAN_COLUMNS_MAX),
     ] = ()
-    position: Annotated[bytes, msgspec.Meta(max_length=_POSITION_BYTES_MAX)] = b""
+    position: Annotated[bytes, msgspec.Meta(max_length=SCAN_POSITION_BYTES_MAX)] = b""
     bytes_max: Count = 0
 
     def concerns(self) -> Concern:

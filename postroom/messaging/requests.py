@@ -11,9 +11,8 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
-from postroom.limits import PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
+from postroom.limits import EVALUATED_AT_ONCE_MAX, PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
 from postroom.ranges.contract import (
-    EVALUATED_AT_ONCE_MAX,
     UNTIL_IT_HAPPENS,
     Concern,
     ConcernsKey,

@@ -39,8 +39,6 @@ from postroom.errors import Invalid
 UNTIL_IT_HAPPENS: Final = math.inf
 """The ``wait_seconds_max`` of a request that waits at a node for as long as its client wants."""
 
-EVALUATED_AT_ONCE_MAX: Final = 256
-"""The number of messages, named by one write, up to which it is evaluated in one go."""
 
 Touched: TypeAlias = bytes | tuple[bytes, bytes | None] | None
 """The key, or the span of keys, that a write may find locked; ``None``: it waits for no lock."""

@@ -187,7 +187,8 @@ def test_the_memory_of_a_request_is_known_from_its_fields(kind: type[Request]) -
 
 def test_every_request_has_an_evaluator_and_every_evaluator_a_request() -> None:
     store = Store()
-    registry: Registry = assemble_range(RANGE_ID, store.node, store.node, store.engine).registry
+    made = assemble_range(RANGE_ID, store.node, store.node, store.engine)
+    registry: Registry = made.replica.registry
     NodeRecords(RANGE_ID).register(registry)
     evaluated = [*registry.reads, *registry.commands, *registry.writes]
     elsewhere = {DescribeNode, ReleaseLocks}  # the node itself, and the replica itself

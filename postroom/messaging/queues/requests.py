@@ -22,6 +22,7 @@ import msgspec
 
 from postroom.limits import (
     ATTEMPTS_MAX_DEFAULT,
+    EVALUATED_AT_ONCE_MAX,
     GROUP_BYTES_MAX,
     IN_HAND_MAX,
     KIND_BYTES_MAX,
@@ -32,7 +33,6 @@ from postroom.limits import (
 )
 from postroom.messaging.requests import Moved
 from postroom.ranges.contract import (
-    EVALUATED_AT_ONCE_MAX,
     Concern,
     ConcernsRange,
     ConcernsRoot,
