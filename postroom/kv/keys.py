@@ -62,7 +62,7 @@ an ordinal. ``~`` marks a complement, which sorts the newest first.
 
 A range is one span of user keys in the last three spaces, plus its own part of ``02`` and ``03``. A
 split carries COMMIT records, the index of inboxes and the inboxes along with their keys, and moves
-nothing. (ARCHITECTURE.md says why inboxes have an index, ``05``.)
+nothing. (``docs/storage.md`` says why inboxes have an index, ``05``.)
 """
 
 from __future__ import annotations
