@@ -14,7 +14,7 @@ One member changes at a time (dissertation, section 4.1), or one takes the place
 
 A *voter* is counted: for commits and in elections. A *learner* receives entries and snapshots and
 is counted for nothing: a member which has yet to catch up delays no commit (section 4.2.1).
-The caller judges when it has caught up (:meth:`postroom.raft.group.Group.progress`).
+The caller judges when it has caught up (:meth:`postroom.raft.group.RaftGroup.progress`).
 
 Two sets of voters that differ by one member cannot have majorities without a common member. For
 this reason a change is refused while an earlier one is not yet applied. Sets that differ by an

@@ -70,7 +70,7 @@ class PeerClocks:
         return _contradicted(self._wall() - now * 1000, self._offsets(now - RECENT_SECONDS))
 
     def judge(self, before: float, own: float, since: float | None) -> float:
-        """Return the offset to go by (:class:`postroom.kv.wall_clock.Judge`)."""
+        """Return the offset to go by (:class:`postroom.kv.wall_clock.WallClockJudge`)."""
         recent = self._monotonic() - RECENT_SECONDS
         offsets = self._offsets(recent)
         if since is None:

@@ -35,7 +35,7 @@ GATHERED_KEYS_MAX: Final = 24
 
 
 class ChosenMoment:
-    """A :class:`postroom.kv.state_writer.Beside` in one thread."""
+    """A :class:`postroom.kv.state_writer.StateWriter` in one thread."""
 
     def __init__(self, randomness: Random) -> None:
         self._random = randomness

@@ -40,7 +40,7 @@ class WriteFaults(Protocol):
 
 
 class MemoryFile:
-    """A :class:`postroom.kv.log.device.File` in memory.
+    """A :class:`postroom.kv.log.device.SegmentFile` in memory.
 
     Attributes:
         size: in bytes.
