@@ -22,18 +22,23 @@ SPEAKING_SECONDS = 2.0
 
 
 class _Nothing:
-    """The state of a group that is only an applied index, in memory."""
+    """The state of a group that is only the applied index and its term, in memory."""
 
     applied = 0
+    term = 0
 
     def applied_index(self) -> int:
         """Return the applied index."""
         return self.applied
 
+    def applied_term(self) -> int:
+        """Return the term of the applied entry."""
+        return self.term
+
     def noop(self, index: int, term: int, staged: object) -> None:
         """Apply each leader's first entry, the only one here."""
-        del term, staged
-        self.applied = index
+        del staged
+        self.applied, self.term = index, term
 
 
 class _Nodes:
