@@ -272,7 +272,7 @@ def open_in_memory(
     return blocking.Database(driver, core)
 
 
-def open_in_memory_async(
+async def open_in_memory_async(
     clock: TimeSource, randomness: random.Random, codec: str | Codec | None
 ) -> asynchronous.Database:
     """Open a store in memory, for asyncio: the node runs on the running event loop."""

@@ -5,7 +5,7 @@
     build:  begin ── documents at T ─▶ records, postings ─ sorted ─▶ bulk load ── settle ── ready
     check:  documents, records, postings at T ── by document ─▶ suspects ── looked at once more
 
-An index follows changes meanwhile as :mod:`postroom.client.search` describes. A build that was
+An index follows changes meanwhile as :mod:`postroom.layers.search` describes. A build that was
 killed begins anew with another id, and its loaded data is deleted. Once all is loaded, only the
 rest is done.
 
@@ -22,13 +22,12 @@ from functools import partial
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from postroom import pipeline
-from postroom.client.search.checking import Difference
-from postroom.client.search.definition import Definition, define
-from postroom.client.search.layout import unpack
-from postroom.client.search.sync_index import Building
-from postroom.client.sync import Database
+from postroom import Database, pipeline
 from postroom.errors import Invalid
+from postroom.layers.search.checking import Difference
+from postroom.layers.search.definition import Definition, define
+from postroom.layers.search.layout import unpack
+from postroom.layers.search.sync_index import Building
 from postroom.pipeline.jobs.index import rows
 from postroom.pipeline.jobs.index.check import Check
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
@@ -102,7 +101,7 @@ def index(  # noqa: PLR0913 - each argument is an option
         JobFailed: Spark could not do it; run it again.
     """
     with database(spark, store) as db:
-        building = db.search_building(_wanted(db, name, prefix, fields, format))
+        building = Building(db, _wanted(db, name, prefix, fields, format))
         db.sweep_search_indexes()
         definition = building.begin(anew=anew)
         try:
