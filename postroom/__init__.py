@@ -36,6 +36,7 @@ from postroom.errors import (
     VersionMismatch,
     WrongType,
 )
+from postroom.version import VERSION
 
 if TYPE_CHECKING:
     from postroom.client.bulk import Partition
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from postroom.messaging.queues.requests import QueueSettings
     from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 __all__ = [
     "TLS",

@@ -26,7 +26,7 @@ MAKERS: Final = frozenset(
         "owning",
     }
 )
-"""The functions of ``postroom.client.blocking`` that make a synchronous form."""
+"""The functions of ``postroom.client.blocking``, and of layers, that make a synchronous form."""
 
 _ITERATOR: Final = re.compile(
     r"^(?:AsyncGenerator|AsyncIterator|Stream)\[(.*?)(?:, None)?\]$", re.DOTALL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from typing import Any
 
 import postroom
 import postroom.aio
@@ -59,6 +60,15 @@ def test_a_layer_runs_coroutines_over_the_asyncio_forms() -> None:
     with postroom.open(":memory:", codec="json") as db, db.begin() as tx:
         assert type(tx) is sync_transaction.Transaction
         assert db.wait(doubled(tx.core, b"a")) == b"[1][1]"
+
+
+def test_a_transaction_may_be_given_by_name_to_a_search_index() -> None:
+    with postroom.open(":memory:") as db:
+        index: Any = db.create_search_index("wines", b"wine/")
+        with db.begin() as tx:
+            index.put(tx, b"wine/1", b"red wine")
+            index.put(tx=tx, key=b"wine/2", document=b"white wine")
+        assert len(index.search("wine", consistent=True)) == 2
 
 
 def test_the_limits_of_search_are_those_of_the_store() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgpack
 from pyspark.sql import DataFrame, SparkSession
@@ -19,10 +19,8 @@ from postroom.layers.search.checking import Difference, Suspect
 from postroom.layers.search.definition import Definition, read
 from postroom.layers.search.sync_index import Checking
 from postroom.pipeline.jobs.index import suspects
+from postroom.pipeline.jobs.index.result import IndexResult
 from postroom.pipeline.jobs.job import JobFailed, JobProgress
-
-if TYPE_CHECKING:
-    from postroom.pipeline.jobs.index import IndexResult
 
 T = TypeVar("T")
 
