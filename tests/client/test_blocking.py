@@ -81,7 +81,7 @@ def test_an_iterator_is_closed_with_the_loop() -> None:
 
 
 def test_blocking_methods_have_the_documentation_of_their_coroutines() -> None:
-    assert Synchronous.double.__doc__ == "So many times."
+    assert Synchronous.double.__doc__ == "Return the double."
     for method in (postroom.Database.put, postroom.Queue.claim, postroom.Transaction.reap_queue):
         assert "self" in inspect.signature(method).parameters
         assert inspect.getdoc(method)
