@@ -21,7 +21,7 @@ RAISED = {
         (r"(?m)^(KIND_VERSIONS.* MEMBERSHIP: )1", r"\g<1>2"),
     ],
     "postroom/protocol/revisions.py": [
-        (r"(?m)^(REVISION: Final = )(\d+)$", r"\g<1>\g<2> + 1"),
+        (r"(?m)^(REVISION: Final = .*)$", r"\g<1> + 1"),
     ],
 }
 """The expressions that raise the constants of each file, and by what."""
