@@ -32,7 +32,8 @@ from postroom.ranges.replica import Replica
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
 from postroom.ranges.turn import take_turn
 from postroom.server.assembly import assemble_range
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.replicas import Replicas
 

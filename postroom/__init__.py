@@ -36,6 +36,7 @@ from postroom.errors import (
     VersionMismatch,
     WrongType,
 )
+from postroom.version import VERSION
 
 if TYPE_CHECKING:
     from postroom.client.bulk import Partition
@@ -43,10 +44,8 @@ if TYPE_CHECKING:
     from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
     from postroom.client.queues.sending import Enqueue
     from postroom.client.queues.sync_queue import Queue, QueueMessage
-    from postroom.client.remote.connect import TLS, connect
-    from postroom.client.search.matching import Hit as SearchHit
-    from postroom.client.search.sync_index import SearchIndex
-    from postroom.client.sync import Database, Snapshot, Transaction
+    from postroom.client.remote.connect import TLS
+    from postroom.client.sync import Snapshot, Transaction
     from postroom.client.transactional import transactional
     from postroom.client.values import (
         Change,
@@ -64,14 +63,17 @@ if TYPE_CHECKING:
     )
     from postroom.client.worker.outcomes import Discard, Reject
     from postroom.client.worker.sync_worker import Worker
+    from postroom.databases.opening import open  # noqa: A004 - a public name, as of files
+    from postroom.databases.synchronous import Database, connect
     from postroom.kv.clock import Timestamp
     from postroom.kv.tuples import key, prefix, unpack
+    from postroom.layers.search.matching import Hit as SearchHit
+    from postroom.layers.search.sync_index import SearchIndex
     from postroom.messaging.queues.queries import QueueStats
     from postroom.messaging.queues.requests import QueueSettings
     from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-    from postroom.server.embedded import open  # noqa: A004 - a public name, as of files
 
-__version__ = "0.2.0"
+__version__ = VERSION
 
 __all__ = [
     "TLS",
@@ -152,10 +154,10 @@ _HOMES: Final = {
     "Queue": "postroom.client.queues.sync_queue",
     "QueueMessage": "postroom.client.queues.sync_queue",
     "TLS": "postroom.client.remote.connect",
-    "connect": "postroom.client.remote.connect",
-    "SearchHit": "postroom.client.search.matching",
-    "SearchIndex": "postroom.client.search.sync_index",
-    "Database": "postroom.client.sync",
+    "connect": "postroom.databases.synchronous",
+    "SearchHit": "postroom.layers.search.matching",
+    "SearchIndex": "postroom.layers.search.sync_index",
+    "Database": "postroom.databases.synchronous",
     "Snapshot": "postroom.client.sync",
     "Transaction": "postroom.client.sync",
     "transactional": "postroom.client.transactional",
@@ -185,7 +187,7 @@ _HOMES: Final = {
     "DeleteRange": "postroom.ranges.requests",
     "Increment": "postroom.ranges.requests",
     "Put": "postroom.ranges.requests",
-    "open": "postroom.server.embedded",
+    "open": "postroom.databases.opening",
 }
 """The module of each public name, in agreement with those of ``TYPE_CHECKING``."""
 _OTHER_NAMES: Final = {"SearchHit": "Hit"}

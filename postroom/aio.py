@@ -1,16 +1,15 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
-from postroom.client.database import Database
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.remote.connect import TLS
-from postroom.client.remote.connect import connect_async as connect
-from postroom.client.search.index import SearchIndex
 from postroom.client.snapshot import Snapshot
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
 from postroom.client.worker.worker import Worker
-from postroom.server.embedded import open_async as open  # noqa: A004 - a public name
+from postroom.databases.asynchronous import Database, connect
+from postroom.databases.opening import open_async as open  # noqa: A004 - a public name
+from postroom.layers.search.index import SearchIndex
 
 __all__ = [
     "TLS",

@@ -241,19 +241,6 @@ Beyond it, each client still has its share of as much again.
 REQUEST_ITEMS_MAX: Final = 1_000_000
 """The length of a list in one request: keys to read, writes, ids."""
 
-WORD_CHARACTERS_MAX: Final = 64
-"""A word of a search index: a longer one is cut, in documents and in searches."""
-DOCUMENT_WORDS_MAX: Final = 10_000
-"""The different words of a document in a search index."""
-INDEXED_KEY_BYTES_MAX: Final = 2048
-"""The key of a document in a search index: it is a part of the keys of its postings."""
-SEARCH_NAME_BYTES_MAX: Final = 128
-"""The name of a search index."""
-SEARCHED_WORDS_MAX: Final = 32
-"""The words of one search."""
-SEARCH_CANDIDATES_MAX: Final = 50_000
-"""Documents that a search keeps in memory until it knows which are the best."""
-
 # --- frames and streams ---------------------------------------------------------------------------
 
 FRAME_BYTES_MAX: Final = 2 * TRANSACTION_BYTES_MAX
@@ -417,8 +404,6 @@ WORKER_BACKOFF_SECONDS_MAX: Final = 300.0
 """The time for which a worker leaves an inbox alone whose function fails."""
 BRIDGING_THREADS_MAX: Final = 256
 """Answers that threads wait for at a time on behalf of a worker's loop."""
-SEARCH_FIELDS_MAX: Final = 64
-"""The fields of a search index."""
 QUEUES_SHOWN_MAX: Final = 20
 """The queues that ``status`` shows: each is a question to the store."""
 RECEIPT_BYTES_MAX: Final = 32_768

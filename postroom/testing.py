@@ -22,10 +22,9 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
 
-from postroom.client import database as asynchronous
-from postroom.client import sync as blocking
 from postroom.client.codec import Codec
 from postroom.client.sender import BlockingSender
+from postroom.databases import asynchronous, synchronous
 from postroom.kv.clock import SystemClock
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.queues.service import ADVANCE
@@ -81,7 +80,7 @@ class Clock:
 
 def open(  # noqa: A001 - the name of what it stands for
     *, clock: Clock | None = None, codec: str | Codec | None = None
-) -> blocking.Database:
+) -> synchronous.Database:
     """Open a store in memory with a clock that the test moves.
 
     Args:
@@ -99,7 +98,7 @@ def open(  # noqa: A001 - the name of what it stands for
         ...     db.now().datetime.year
         2030
     """
-    return embedded.open_in_memory(clock or Clock(), _randomness(), codec)
+    return synchronous.layered(embedded.open_in_memory)(clock or Clock(), _randomness(), codec)
 
 
 async def open_async(
@@ -124,7 +123,8 @@ async def open_async(
         >>> asyncio.run(year())
         2030
     """
-    return embedded.open_in_memory_async(clock or Clock(), _randomness(), codec)
+    make = asynchronous.layered(embedded.open_in_memory_async)
+    return await make(clock or Clock(), _randomness(), codec)
 
 
 class Store:

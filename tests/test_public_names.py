@@ -41,4 +41,9 @@ def test_the_package_loads_little_until_something_of_it_is_used() -> None:
     program = "import sys, postroom; print(*(n for n in sys.modules if n.startswith('postroom')))"
     command = [sys.executable, "-c", program]
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
-    assert set(ran.stdout.split()) <= {"postroom", "postroom.errors", "postroom.limits"}
+    assert set(ran.stdout.split()) <= {
+        "postroom",
+        "postroom.errors",
+        "postroom.limits",
+        "postroom.version",
+    }

@@ -3,6 +3,8 @@
 The synchronous classes have lines such as ``get = blocking(asynchronous.Database.get)``. griffe
 reads them as attributes. This extension makes methods of them: with the arguments and the
 documentation of the asyncio form, and the result type of the synchronous one.
+
+It makes functions of lines such as ``open = layered(embedded.open)`` as well.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ MAKERS: Final = frozenset(
         "owning",
     }
 )
-"""The functions of ``postroom.client.blocking`` that make a synchronous form."""
+"""The functions of ``postroom.client.blocking``, and of layers, that make a synchronous form."""
 
 _ITERATOR: Final = re.compile(
     r"^(?:AsyncGenerator|AsyncIterator|Stream)\[(.*?)(?:, None)?\]$", re.DOTALL
@@ -40,6 +42,8 @@ class SyncForms(griffe.Extension):
         """Make methods of all synchronous forms, and plain code of Sphinx's roles."""
         del kwargs
         modules = list(_modules(pkg))
+        for module in modules:
+            _complete_layered(pkg, module)
         classes: list[griffe.Class] = []
         for each in [each for module in modules for each in module.members.values()]:
             if each.is_alias:
@@ -69,8 +73,26 @@ def _complete(pkg: griffe.Module, found: griffe.Class) -> None:
             found.set_member(name, _sync_form(name, made_from, found, member))
 
 
+def _complete_layered(pkg: griffe.Module, module: griffe.Module) -> None:
+    """Make functions of lines such as ``open = layered(embedded.open)``."""
+    for name, member in list(module.members.items()):
+        if member.is_alias or not member.is_attribute:
+            continue
+        maker = member.value
+        if isinstance(maker, griffe.ExprCall) and _is_layered(maker):
+            made_from = pkg[maker.arguments[0].canonical_path.removeprefix("postroom.")]
+            made = _sync_form(name, made_from, module, member)
+            made.labels |= made_from.labels
+            made.returns = "Database"
+            module.set_member(name, made)
+
+
+def _is_layered(maker: griffe.ExprCall) -> bool:
+    return str(maker.function).rpartition(".")[2] == "layered"
+
+
 def _sync_form(
-    name: str, made_from: griffe.Function, parent: griffe.Class, line: griffe.Attribute
+    name: str, made_from: griffe.Function, parent: griffe.Object, line: griffe.Attribute
 ) -> griffe.Function:
     returned = None if made_from.returns is None else str(made_from.returns)
     iterator = returned and _ITERATOR.match(returned)

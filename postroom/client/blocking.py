@@ -19,14 +19,11 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from postroom.client.run_blocking import WaitEnded, Waiter
 from postroom.client.sender import BlockingSender
 from postroom.errors import Error
-
-if TYPE_CHECKING:
-    from postroom.client import sync_transaction, transaction
 
 C = TypeVar("C", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -61,20 +58,6 @@ def owning(
         return own(sender, sender.run(getattr(self._core, name)(*args, **kwargs)))
 
     return call
-
-
-def blocking_in(
-    method: Callable[Concatenate[Any, transaction.Transaction, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Any, sync_transaction.Transaction, P], T]:
-    """Return the blocking form of a method whose first argument is a synchronous transaction."""
-    name = method.__name__
-
-    @functools.wraps(method)
-    def call(self: Any, tx: sync_transaction.Transaction, *args: P.args, **kwargs: P.kwargs) -> T:
-        result: T = self._blocking.run(getattr(self._core, name)(tx._core, *args, **kwargs))
-        return result
-
-    return call  # type: ignore[return-value]  # checkers know ``tx`` by its position alone
 
 
 def iterating(
@@ -236,7 +219,6 @@ async def _close(items: AsyncIterator[Any]) -> None:
 __all__ = [
     "Iteration",
     "blocking",
-    "blocking_in",
     "closable",
     "closable_own",
     "iterate",

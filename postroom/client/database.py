@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 from postroom.client import arguments
 from postroom.client.administration import Administration
@@ -29,7 +29,6 @@ from postroom.client.pages import (
 )
 from postroom.client.queues.of_database import QueuesOfDatabase
 from postroom.client.retries import repeat
-from postroom.client.search.of_database import SearchOfDatabase
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.staging import StagingOfDatabase
@@ -58,6 +57,7 @@ from postroom.ranges.requests import (
 LEFT_SECONDS_MIN: Final = 0.001
 """The least time-out of a request of a watch, in seconds."""
 
+D = TypeVar("D", bound="Database")
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -67,13 +67,11 @@ class Database(
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,
-    SearchOfDatabase,
     Administration,
 ):
-    """A store, embedded or reached over the network.
+    """The calls of the client, in the asyncio form.
 
-    ``open`` and ``connect`` make it. It belongs to one event loop. It is an asynchronous context
-    manager, which closes it at the end of the block.
+    :mod:`postroom.databases` adds the calls of the layers: then it is what applications get.
     """
 
     # --- reading
@@ -384,16 +382,23 @@ class Database(
                 failed.actual = self.codec.decode(failed.actual, key)
             raise
 
-    def through(self, sender: Sender) -> Database:
+    def through(self, sender: Sender) -> Self:
         """Return the same store, reached through another sender of the same client.
 
         For layers on top.
         """
-        return Database(sender, self.codec, self._status, self._close)
+        return type(self)(sender, self.codec, self._status, self._close)
 
-    def as_stored(self) -> Database:
+    def as_stored(self) -> Self:
         """Return the same store with packed values, for layers on top."""
-        return Database(self._sender, resolve(None), self._status, self._close)
+        return type(self)(self._sender, resolve(None), self._status, self._close)
+
+    def as_a(self, subclass: type[D]) -> D:
+        """Return the same store as an object of a subclass, which has the calls of layers.
+
+        For layers on top.
+        """
+        return subclass(self._sender, self.codec, self._status, self._close)
 
     # --- transactions
 

@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from postroom.client.values import Message
 from postroom.kv.clock import Timestamp
 
-if TYPE_CHECKING:
-    from postroom.client.database import Database
+
+class Readable(Protocol):
+    """The reads of a database that a snapshot needs."""
+
+    async def get(self, key: bytes, *, at: int | None = None) -> Any:
+        """Return the value of a key."""
+
+    async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
+        """Return the values of keys."""
+
+    def scan(
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        at: int | None = None,
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
+        """Return the pairs of a span."""
+
+    async def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
+        """Return the oldest messages of an inbox."""
 
 
 class Snapshot:
@@ -19,7 +40,7 @@ class Snapshot:
         timestamp: the timestamp at which it reads.
     """
 
-    def __init__(self, database: Database, timestamp: int) -> None:
+    def __init__(self, database: Readable, timestamp: int) -> None:
         self._database = database
         self.timestamp = Timestamp(timestamp)
 

@@ -11,7 +11,7 @@ Arguments of the wrong Python type are a ``TypeError``, impossible ones a ``Valu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -23,7 +23,6 @@ from postroom.client.bridge import BridgedSender
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
 from postroom.client.queues.sync_sending import QueuesOfDatabase
-from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
 from postroom.client.sync_bulk import BulkOfDatabase
@@ -49,22 +48,10 @@ class Database(
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,
-    SearchOfDatabase,
 ):
-    """A store, embedded or reached over the network.
+    """The calls of the client, in the synchronous form.
 
-    ``open`` and ``connect`` make it. It may be used from many threads at once, and gains from it:
-    their commits share a sync. It is a context manager, which closes it at the end of the block.
-
-    Examples:
-        >>> db.put(b"user/ada", b"active")
-        >>> db.get(b"user/ada")
-        b'active'
-        >>> with db.begin() as tx:
-        ...     tx.put(b"order/17", b"paid")
-        ...     tx.enqueue_message(b"warehouse", b"ship order 17")
-        >>> [message.value for message in db.peek(b"warehouse")]
-        [b'ship order 17']
+    :mod:`postroom.databases` adds the calls of the layers: then it is what applications get.
     """
 
     _core: asynchronous.Database
@@ -77,6 +64,24 @@ class Database(
     def sender(self) -> BlockingSender:
         """Return the sender that asks the store, for layers on top."""
         return self._blocking
+
+    @property
+    def core(self) -> asynchronous.Database:
+        """Return the asyncio form of this database, whose coroutines :meth:`wait` runs.
+
+        For layers on top.
+        """
+        return self._core
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine over the asyncio form to its end in the calling thread.
+
+        For layers on top: they are written once, over the asyncio form.
+
+        Args:
+            work: it waits for nothing but calls of the asyncio form.
+        """
+        return self._blocking.run(work)
 
     def on_loop(self, threads: Executor) -> asynchronous.Database:
         """Return the same store for coroutines on the running event loop: workers use it.

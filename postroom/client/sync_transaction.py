@@ -44,6 +44,11 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         self._core = core
 
     @property
+    def core(self) -> asynchronous.Transaction:
+        """Return the asyncio form of this transaction, for layers on top."""
+        return self._core
+
+    @property
     def id(self) -> bytes:
         """Return the id: 16 bytes, unique. Another commit with the same id is safe."""
         return self._core.id

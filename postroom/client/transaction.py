@@ -192,6 +192,16 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         """Return the codec of its values, for layers on top."""
         return self._codec
 
+    def packed(self, key: bytes, value: Any) -> bytes:
+        """Return a value in the form in which ``put`` would store it, checked.
+
+        For layers on top.
+
+        Raises:
+            TypeError, KeyTooLarge, ValueTooLarge: see ``put``.
+        """
+        return arguments.value(value, self._codec, arguments.key(key))
+
     def as_stored(self) -> Transaction:
         """Return the same transaction with packed values, for layers on top.
 

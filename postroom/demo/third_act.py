@@ -37,9 +37,9 @@ from postroom.demo.turn_rounds import QUEUE
 from postroom.errors import SnapshotTooOld
 
 if TYPE_CHECKING:
+    from postroom.layers.report import ReportResult
     from postroom.pipeline.jobs.archive import ArchiveResult
     from postroom.pipeline.jobs.audit import AuditResult
-    from postroom.pipeline.jobs.report import ReportResult
 
 MARK: Final = b"demo"
 """The key of a store that the tour made; other stores must not be touched."""

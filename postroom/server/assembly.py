@@ -5,10 +5,11 @@ Only this module knows all of them. The node itself (:mod:`.node`) drives the pa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final, Protocol
 
-from postroom.kv.clock import from_seconds
+from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
@@ -16,20 +17,44 @@ from postroom.messaging.queues.service import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
+from postroom.raft.consensus import Consensus
 from postroom.ranges.garbage import Collector
 from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
-from postroom.server.membership import MembershipService
+from postroom.server.damage import Damage
+from postroom.server.membership import MembershipHost, MembershipService
+from postroom.server.node_options import NodeOptions
 from postroom.server.resting import Rest
 from postroom.server.services import Services
-from postroom.server.tasks import Signal
-
-if TYPE_CHECKING:
-    from postroom.server.node import Node
+from postroom.server.tasks import Pending, Signal, Tasks
 
 RANGE_ID: Final = 1
+
+
+class AssembledNode(Host, MembershipHost, Protocol):
+    """The node, as its parts are made for it: it has an engine, a clock, tasks and consensus."""
+
+    engine: Engine
+    options: NodeOptions
+    clock: HybridLogicalClock
+    tasks: Tasks
+    consensus: Consensus
+    damage: Damage
+
+    @property
+    def chance(self) -> Callable[[], float]:
+        """Return the source of random numbers from 0 to 1."""
+
+    def upkeep(self, request: Any) -> Pending:
+        """Submit a service's request."""
+
+    def on_leadership(self, leads: bool, term: int) -> None:
+        """Note that the node has begun or ceased to lead."""
+
+    def observe_nodes(self, stored: bytes | None) -> None:
+        """Take the new record of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +91,7 @@ class RangeParts:
     advances: Signal
 
 
-def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> RangeParts:
+def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engine) -> RangeParts:
     """Assemble a range of ``node`` that has no consensus group yet, and no services.
 
     Args:
@@ -97,7 +122,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     return RangeParts(replica, messaging, deliveries, executions, advances)
 
 
-def assemble(node: Node, stored: Engine) -> Parts:
+def assemble(node: AssembledNode, stored: Engine) -> Parts:
     """Assemble the parts of ``node``.
 
     Args:

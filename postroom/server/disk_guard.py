@@ -6,16 +6,16 @@ Messages about the free space are made by :mod:`.disk_reserve`; damage is rememb
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-from postroom.kv.engine import BlockDamaged, EngineFailed
+from postroom.kv.engine import BlockDamaged, Engine, EngineFailed
+from postroom.raft.group import RaftGroup
+from postroom.ranges.nodes import Nodes
 from postroom.server.damage import Damage
 from postroom.server.disk_reserve import DiskReserve, Space
+from postroom.server.replicas import Replicas
 from postroom.server.store import stopped_by
 from postroom.server.turn_writer import TurnWriter
-
-if TYPE_CHECKING:
-    from postroom.server.node import Node
 
 ROOM_CHECK_SECONDS: Final = 0.05
 """The time between looks at the free room: far less than the reserve is written meanwhile."""
@@ -45,6 +45,24 @@ HAND_OVER_SECONDS_LAST: Final = 900.0
 """The longest pause before a leader without room hands over again: others may have none, either."""
 
 
+class GuardedNode(Protocol):
+    """The parts of a node that the guard of its disk uses."""
+
+    engine: Engine
+    nodes: Nodes | None
+    replicas: Replicas
+
+    @property
+    def group(self) -> RaftGroup:
+        """Return the consensus group of its range."""
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back."""
+
+    def hand_over(self) -> object:
+        """Give the lease and the lead away."""
+
+
 class DiskGuard:
     """The guard of one node's disk; see the module.
 
@@ -59,7 +77,9 @@ class DiskGuard:
         look_at: when it looks next, on the monotonic clock.
     """
 
-    def __init__(self, node: Node, damage: Damage, writer: TurnWriter, reserve_bytes: int) -> None:
+    def __init__(
+        self, node: GuardedNode, damage: Damage, writer: TurnWriter, reserve_bytes: int
+    ) -> None:
         self._node = node
         self._writer = writer
         self._damage = damage

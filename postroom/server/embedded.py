@@ -37,7 +37,8 @@ from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
 from postroom.server.describe import storage_status
 from postroom.server.local_folder import check_no_local_cluster
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.thread_driver import ThreadDriver
 
@@ -272,7 +273,7 @@ def open_in_memory(
     return blocking.Database(driver, core)
 
 
-def open_in_memory_async(
+async def open_in_memory_async(
     clock: TimeSource, randomness: random.Random, codec: str | Codec | None
 ) -> asynchronous.Database:
     """Open a store in memory, for asyncio: the node runs on the running event loop."""

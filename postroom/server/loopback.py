@@ -28,7 +28,8 @@ from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.local_folder import HOST, check_no_local_cluster
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 
 T = TypeVar("T")

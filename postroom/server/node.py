@@ -28,22 +28,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from postroom.errors import Error, StoreCorrupted, Unavailable
 from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
-from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.membership import Change
-from postroom.raft.options import RaftOptions
 from postroom.raft.outcome import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
-from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.replica import Replica
@@ -52,6 +47,7 @@ from postroom.server.damage import Damage
 from postroom.server.describe import describe
 from postroom.server.disk_guard import DiskGuard
 from postroom.server.handing_over import HandingOver
+from postroom.server.node_options import NodeOptions
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
@@ -68,32 +64,6 @@ UPKEEP_SECONDS: Final = 0.001
 CLOCK_CHECK_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a node when it starts.
-
-    Attributes:
-        members: the members of a new group; none if this node is to be added to one.
-        sync: whether writes are synced before they count.
-        lease_seconds: how long the others wait for a leaseholder that has gone.
-        memory_bytes: the budget of memory that its storage has too (:mod:`postroom.kv.budget`).
-        rests_alone: whether a node that is alone writes nothing, its lease included, before the
-            first write of a client or a service.
-    """
-
-    node_id: int = 1
-    members: tuple[int, ...] = (1,)
-    sync: bool = True
-    lease_seconds: float = LEASE_SECONDS
-    raft: RaftOptions | None = None
-    sync_interval_seconds: float | None = None
-    gc_ttl_seconds: float = GC_TTL_SECONDS
-    gc_interval_seconds: float = 5.0
-    poll_seconds: float = 5.0
-    disk_reserve_bytes: int = DISK_RESERVE_BYTES
-    memory_bytes: int = MEMORY_BYTES
-    rests_alone: bool = False
 
 
 class _Upkeep(Call):

@@ -32,7 +32,8 @@ from postroom.raft.messages import (
 )
 from postroom.raft.options import RaftOptions
 from postroom.server.cluster.unread_frames import UnreadFrames
-from postroom.server.node import RANGE_ID, NodeOptions
+from postroom.server.node import RANGE_ID
+from postroom.server.node_options import NodeOptions
 from tests.attacks.hostile import memory_below
 from tests.attacks.test_memory import long_array
 from tests.sim.cluster.cluster import Cluster

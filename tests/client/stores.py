@@ -19,7 +19,8 @@ from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.raft.transport import NoPeers
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock, HandDriver, RemoteDriver, Running, T
 from tests.client.watched_engine import WatchedEngine, dump
 

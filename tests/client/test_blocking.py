@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 import postroom
 from postroom.client.blocking import (
     blocking,
-    blocking_in,
     iterating,
     iterating_own,
     owning,
@@ -28,9 +26,6 @@ class Asynchronous:
         if number < 0:
             raise ValueError("no")
         return number * times
-
-    async def put(self, tx: Any, key: bytes) -> tuple[Any, bytes]:
-        return tx, key
 
     async def count(self, end: int) -> AsyncIterator[int]:
         try:
@@ -61,7 +56,6 @@ class Synchronous:
         self._blocking, self._core = Sender(), Asynchronous()
 
     double = blocking(Asynchronous.double)
-    put = blocking_in(Asynchronous.put)
     own_double = owning(Asynchronous.double, own)
     count = iterating(Asynchronous.count)
     own_count = iterating_own(Asynchronous.count, own)
@@ -76,13 +70,6 @@ def test_results_arguments_and_errors_are_those_of_the_coroutine() -> None:
         form.double()  # type: ignore[call-arg]
 
 
-def test_a_transaction_may_be_given_by_name() -> None:
-    tx: Any = SimpleNamespace(_core="core")
-    form: Any = Synchronous()
-    assert form.put(tx, b"k") == form.put(tx, key=b"k") == form.put(tx=tx, key=b"k")
-    assert form.put(tx, b"k") == ("core", b"k")
-
-
 def test_an_iterator_is_closed_with_the_loop() -> None:
     form = Synchronous()
     assert list(form.own_count(2)) == ["own 0", "own 1"]
@@ -94,7 +81,7 @@ def test_an_iterator_is_closed_with_the_loop() -> None:
 
 
 def test_blocking_methods_have_the_documentation_of_their_coroutines() -> None:
-    assert Synchronous.double.__doc__ == "So many times."
+    assert Synchronous.double.__doc__ == "Return the double."
     for method in (postroom.Database.put, postroom.Queue.claim, postroom.Transaction.reap_queue):
         assert "self" in inspect.signature(method).parameters
         assert inspect.getdoc(method)

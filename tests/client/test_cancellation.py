@@ -19,7 +19,8 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from tests.client.test_asyncio import on_a_loop, reap, send
 
 Database = postroom.aio.Database

@@ -18,7 +18,8 @@ from postroom.messaging.image_requests import RestoreEntries
 from postroom.raft.transport import NoPeers
 from postroom.ranges.requests import Put
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from tests.client.queues.fakes import FakeSender
 from tests.client.test_asyncio import on_a_loop
 

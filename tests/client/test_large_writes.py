@@ -20,7 +20,8 @@ from postroom.server.asyncio_driver import (
     WRITTEN_AT_ONCE_KEYS,
     AsyncioDriver,
 )
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from tests.client.test_asyncio import on_a_loop
 
 MANY = WRITTEN_AT_ONCE_KEYS + 1

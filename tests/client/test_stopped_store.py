@@ -18,7 +18,8 @@ from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 
 Stop = Callable[[], Awaitable[None]]
 

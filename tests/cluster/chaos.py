@@ -31,7 +31,8 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.sorted_map import SortedMap
 from postroom.kv.storage import Storage
 from postroom.raft.transport import NoPeers
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.store import read_store
 from tests.cluster.disks import small_disks_work

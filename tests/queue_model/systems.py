@@ -15,7 +15,7 @@ from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import CommitTransaction, Now
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.messaging.queues.cache_rules import check_cache
 from tests.messaging.queues.harness import Q, Queues
 from tests.sim.cluster.cluster import Cluster

@@ -10,7 +10,8 @@ from typing import Any
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock
 
 

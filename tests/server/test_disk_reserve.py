@@ -17,7 +17,8 @@ from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put
 from postroom.server.cluster import formation
 from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve, Space
-from postroom.server.node import Node, NodeOptions
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.store import read_store
 
 

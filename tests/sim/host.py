@@ -22,7 +22,8 @@ from postroom.kv.memory import MemoryDisk
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
-from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
+from postroom.server.node import UPKEEP_SECONDS, Node
+from postroom.server.node_options import NodeOptions
 from tests.sim.clock import VirtualClock
 from tests.sim.disks import SEGMENT_BYTES, open_storage, write_gathered
 from tests.sim.grants import Grants

@@ -12,7 +12,7 @@ import postroom
 from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.history import History
 from tests.sim.world import World

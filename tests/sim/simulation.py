@@ -22,7 +22,7 @@ from typing import Final
 from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks, waiting_rules
 from tests.sim.generators import closed_quietly
 from tests.sim.history import History, Outcome

@@ -12,7 +12,7 @@ import pytest
 
 from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.host import PowerFailure, ProcessDied
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write

@@ -19,7 +19,7 @@ from postroom.ranges.requests import (
     Increment,
     Put,
 )
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.sender import Answer, SimulatedSender
 from tests.sim.world import World

@@ -30,7 +30,7 @@ from postroom.errors import Unavailable
 from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import ReadCounters
 from postroom.ranges.requests import Protect, Unprotect
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim.clock import VirtualClock
 from tests.sim.digest import Digest
 from tests.sim.host import Host

@@ -24,12 +24,9 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from postroom.client.worker.worker import Run
+from typing import Final
 
 LAST_SECONDS: Final = 0.8
 """The time within which a process ends whose worker was told to stop twice, in seconds."""
@@ -41,24 +38,31 @@ _READ_BYTES: Final = 4096
 
 
 @contextmanager
-def stopped_by_signals(run: Run, *, wanted: bool) -> Iterator[None]:
+def stopped_by_signals(
+    stop: Callable[[], None], forget_lost: Callable[[], None], *, wanted: bool
+) -> Iterator[None]:
     """Have SIGTERM and SIGINT stop a run, if this is the main thread.
 
     The second one ends the process within a second: messages in work are given back. This may fail:
     a function keeps the loop from running, or the store does not answer. Then the process ends all
     the same, and prints where it was.
+
+    Args:
+        stop: stops the run; it is called on the run's loop for each signal.
+        forget_lost: called at the end if there were two signals.
+        wanted: whether signals are to stop it.
     """
     global _watch  # noqa: PLW0603 - signals are those of the process
     if not wanted or threading.current_thread() is not threading.main_thread():
         yield
         return
     watch = _watch = _watch or _Watch()
-    watched = watch.add(run)
+    watched = watch.add(stop)
     try:
         yield
     finally:
         if watched.count >= 2:
-            run.caller.forget_lost()
+            forget_lost()
         if watch.remove(watched) and _watch is watch:
             _watch = None
 
@@ -70,8 +74,8 @@ class _Watched:
         count: how many signals have come since it began.
     """
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
         self._loop = asyncio.get_running_loop()
         self.count = 0
 
@@ -79,7 +83,7 @@ class _Watched:
         """Count another signal, and stop the run."""
         self.count += 1
         with suppress(RuntimeError):  # the loop is closed, and the run has ended
-            self._loop.call_soon_threadsafe(self._run.stop)
+            self._loop.call_soon_threadsafe(self._stop)
         if self.count == 2:
             faulthandler.dump_traceback_later(LAST_SECONDS, exit=True)
 
@@ -100,9 +104,9 @@ class _Watch:
         self._thread = threading.Thread(target=self._listen, name="postroom-signals", daemon=True)
         self._thread.start()
 
-    def add(self, run: Run) -> _Watched:
+    def add(self, stop: Callable[[], None]) -> _Watched:
         """Have signals stop a run from now on."""
-        watched = _Watched(run)
+        watched = _Watched(stop)
         with self._lock:
             self._runs.append(watched)
         return watched

@@ -77,7 +77,7 @@ class Worker(Tasks[blocking.Database]):
         """
 
         async def work(run: Run) -> None:
-            with stopped_by_signals(run, wanted=signals):
+            with stopped_by_signals(run.stop, run.caller.forget_lost, wanted=signals):
                 await run.until_stopped(ready)
 
         self._on_a_loop(work, queues, concurrency)

@@ -377,7 +377,7 @@ class Worker(Tasks[asynchronous.Database]):
             DatabaseClosed: the database was closed meanwhile.
         """
         run = self._begin(queues, concurrency)
-        with stopped_by_signals(run, wanted=signals):
+        with stopped_by_signals(run.stop, run.caller.forget_lost, wanted=signals):
             await run.until_stopped(ready)
 
     async def run_until_idle(self, *, queues: Collection[str] | None = None) -> int:

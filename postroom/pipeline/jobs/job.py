@@ -18,10 +18,7 @@ from typing import Final, Protocol
 
 from pyspark.sql import SparkSession
 
-from postroom import pipeline
-from postroom.client.codec import Codec
-from postroom.client.remote.connect import TLS, connect
-from postroom.client.sync import Database
+from postroom import TLS, Codec, Database, connect, pipeline
 from postroom.errors import Error, Invalid
 from postroom.pipeline.options import parse
 

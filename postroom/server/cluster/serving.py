@@ -43,7 +43,8 @@ from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.membership import has_joined
-from postroom.server.node import RANGE_ID, Node, NodeOptions
+from postroom.server.node import RANGE_ID, Node
+from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.tasks import Pending
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -54,6 +54,7 @@ from postroom.limits import (
     REQUEST_STEPS,
     WELCOME_STEPS,
 )
+from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
@@ -63,11 +64,13 @@ from postroom.ranges.contract import Request
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
+from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.answer_queue import AnswerQueue
 from postroom.server.cluster.answers import answer_bytes, failure_bytes
 from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import FrameIntake
+from postroom.server.cluster.large_frames import LargeFrames
 from postroom.server.cluster.session_failures import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
@@ -78,10 +81,7 @@ from postroom.server.cluster.session_failures import (
     overload,
     too_many_protections,
 )
-from postroom.server.cluster.session_node import welcome_of
-
-if TYPE_CHECKING:
-    from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.session_node import SessionNode, welcome_of
 
 _log = logging.getLogger(__name__)
 
@@ -89,6 +89,34 @@ _log = logging.getLogger(__name__)
 LAST_WORDS_SECONDS: Final = 1.0
 """The time for which a client may take the rest when its session has ended; then it is cut off."""
 _UNLIKE_OTHERS: Final = frozenset({DescribeNode, Protect, ReapQueue, Unprotect})
+
+
+class SessionOwner(Protocol):
+    """The streams of a node, as one of them knows them: see :mod:`.sessions`.
+
+    Attributes:
+        node: the node.
+        admission: counts the load under way.
+        said: remembers the logged messages.
+        large_frames: the large frames that are being decoded.
+    """
+
+    node: SessionNode
+    admission: Admission
+    said: LogOnce
+    large_frames: LargeFrames
+
+    def admit(self, session: Session) -> bool:
+        """Give a session whose client is known a place; return whether it may go on."""
+
+    def waits(self, session: Session) -> None:
+        """Queue a session whose frames the next turn is to go on with."""
+
+    def check_unread(self, session: Session) -> None:
+        """Cut off a client if it, or all together, have left too much unread."""
+
+    def closed(self, session: Session) -> None:
+        """Forget a session that has ended."""
 
 
 class Session:
@@ -105,7 +133,7 @@ class Session:
 
     def __init__(
         self,
-        sessions: Sessions,
+        sessions: SessionOwner,
         peer: str,
         on_output: Callable[[], None],
         access: Access = WRITER,

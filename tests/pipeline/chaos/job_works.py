@@ -22,8 +22,8 @@ from postroom.pipeline.jobs.export_files import MANIFEST, STARTED, Folder
 from postroom.pipeline.jobs.spreading import attempt
 from postroom.server.loopback import LoopbackServer
 from tests.client.images import read
-from tests.client.search.looking import differences
 from tests.cluster.harness import eventually
+from tests.layers.search.looking import differences
 from tests.pipeline.chaos.works import WORKS, Work
 
 ACCOUNTS: Final = 17

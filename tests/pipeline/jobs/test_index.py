@@ -14,14 +14,15 @@ from typer.testing import CliRunner, Result
 import postroom
 from postroom.cli.application import app
 from postroom.cli.pipeline.running import Spark
-from postroom.client.search.definition import Definition, define
-from postroom.client.search.layout import BUILT_GENERATION, DATA, Posting
 from postroom.errors import Invalid
-from postroom.limits import DOCUMENT_WORDS_MAX
+from postroom.layers.search.definition import Definition, define
+from postroom.layers.search.layout import BUILT_GENERATION, DATA, Posting
+from postroom.layers.search.limits import DOCUMENT_WORDS_MAX
+from postroom.layers.search.sync_index import Building
 from postroom.pipeline import jobs
 from postroom.pipeline.jobs.index.rows import pairs
 from postroom.pipeline.jobs.index.suspects import compared, document_trace, index_trace
-from tests.client.search.looking import differences
+from tests.layers.search.looking import differences
 
 DOCUMENTS = {b"d/%03d" % n: b"red wine %d %d" % (n, n) for n in range(50)}
 TOO_MANY = b" ".join(b"w%d" % n for n in range(DOCUMENT_WORDS_MAX + 1))
@@ -178,7 +179,7 @@ def test_a_build_that_was_killed_begins_anew(
 ) -> None:
     for key, text in DOCUMENTS.items():
         db.put(key, text)
-    left = db.search_building(define("d", b"d/")).begin()
+    left = Building(db, define("d", b"d/")).begin()
     with db.begin() as tx:
         db.search_index("d").put(tx, b"d/000", b"beer")
     for key, value in pairs(left, [(b"d/001", b"half loaded")]):
@@ -189,7 +190,7 @@ def test_a_build_that_was_killed_begins_anew(
     db.drain()
     assert all(key.startswith(now.layout.span[0]) for key, _ in db.scan(*DATA))
     # One that was killed when everything was loaded goes on.
-    again = db.search_building(define("d", b"d/"))
+    again = Building(db, define("d", b"d/"))
     begun = again.begin(anew=True)
     for key, value in pairs(begun, sorted((key, db.get(key)) for key in DOCUMENTS)):
         db.put(key, value)

@@ -12,13 +12,13 @@ import postroom
 import postroom.testing
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.layers.report import run as reporting
+from postroom.layers.report.content import ROWS_MAX
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.newest import note_begun, note_trimmed
 from postroom.pipeline.jobs.job import JobFailed
-from postroom.pipeline.jobs.report import run as reporting
-from postroom.pipeline.jobs.report.content import ROWS_MAX
 from tests.client.stores import Store
 
 

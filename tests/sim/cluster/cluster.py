@@ -31,7 +31,7 @@ from postroom.messaging.requests import ReadCounters
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.machine import Machine

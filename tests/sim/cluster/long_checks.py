@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from postroom import limits
 from postroom.ranges.requests import CommitTransaction, Put
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim.checkers import require
 from tests.sim.sender import Answer, SimulatedSender
 from tests.sim.world import World

@@ -24,7 +24,8 @@ from typing import Protocol
 from postroom.errors import Error, Unavailable
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk
-from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
+from postroom.server.node import UPKEEP_SECONDS, Node
+from postroom.server.node_options import NodeOptions
 from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine

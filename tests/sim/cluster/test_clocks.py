@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroom.client.database import Database
-from postroom.server.node import NodeOptions
+from postroom.server.node_options import NodeOptions
 from tests.sim.cluster.clock import EPOCH_SECONDS
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

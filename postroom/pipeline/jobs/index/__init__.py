@@ -5,67 +5,33 @@
     build:  begin ── documents at T ─▶ records, postings ─ sorted ─▶ bulk load ── settle ── ready
     check:  documents, records, postings at T ── by document ─▶ suspects ── looked at once more
 
-An index follows changes meanwhile as :mod:`postroom.client.search` describes. A build that was
+An index follows changes meanwhile as :mod:`postroom.layers.search` describes. A build that was
 killed begins anew with another id, and its loaded data is deleted. Once all is loaded, only the
 rest is done.
 
 Files: `rows` and `suspects` are the work of tasks, plain functions; `check` asks Spark for suspects
-and looks at them.
+and looks at them; `result` is what the job tells.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from postroom import pipeline
-from postroom.client.search.checking import Difference
-from postroom.client.search.definition import Definition, define
-from postroom.client.search.layout import unpack
-from postroom.client.search.sync_index import Building
-from postroom.client.sync import Database
+from postroom import Database, pipeline
 from postroom.errors import Invalid
+from postroom.layers.search.definition import Definition, define
+from postroom.layers.search.layout import unpack
+from postroom.layers.search.sync_index import Building
 from postroom.pipeline.jobs.index import rows
 from postroom.pipeline.jobs.index.check import Check
+from postroom.pipeline.jobs.index.result import IndexResult
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 _ROWS = "key binary, value binary"
-
-
-@dataclass(frozen=True)
-class IndexResult:
-    """The result of the job.
-
-    Attributes:
-        name: of the index.
-        built: whether documents were indexed in bulk; otherwise it was there, or there were none.
-        documents, words: how many the build has indexed; words count as often as they occur.
-        postings: how many of them there are: a word of a document counts once.
-        unindexable: documents that the build could not index; ``verify`` names them.
-        settled: documents that were changed during the build.
-        verified: whether it was compared with the documents.
-        suspects: documents that were looked at once more.
-        different: how many differences there are.
-        differences: the first 10,000 of them.
-        repaired: documents of which the index was written anew.
-    """
-
-    name: str
-    built: bool = False
-    documents: int = 0
-    words: int = 0
-    postings: int = 0
-    unindexable: int = 0
-    settled: int = 0
-    verified: bool = False
-    suspects: int = 0
-    different: int = 0
-    differences: tuple[Difference, ...] = ()
-    repaired: int = 0
 
 
 def index(  # noqa: PLR0913 - each argument is an option
@@ -102,7 +68,7 @@ def index(  # noqa: PLR0913 - each argument is an option
         JobFailed: Spark could not do it; run it again.
     """
     with database(spark, store) as db:
-        building = db.search_building(_wanted(db, name, prefix, fields, format))
+        building = Building(db, _wanted(db, name, prefix, fields, format))
         db.sweep_search_indexes()
         definition = building.begin(anew=anew)
         try:

@@ -6,24 +6,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgpack
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.client.search.checking import Difference, Suspect
-from postroom.client.search.definition import Definition, read
-from postroom.client.search.sync_index import SearchIndex
-from postroom.client.sync import Database
-from postroom.client.sync_transaction import Transaction
+from postroom import Database, SearchIndex, Transaction
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import Timestamp
+from postroom.layers.search.checking import Difference, Suspect
+from postroom.layers.search.definition import Definition, read
+from postroom.layers.search.sync_index import Checking
 from postroom.pipeline.jobs.index import suspects
+from postroom.pipeline.jobs.index.result import IndexResult
 from postroom.pipeline.jobs.job import JobFailed, JobProgress
-
-if TYPE_CHECKING:
-    from postroom.pipeline.jobs.index import IndexResult
 
 T = TypeVar("T")
 
@@ -85,7 +82,7 @@ class Check:
 
     def _begin(self, stack: ExitStack) -> tuple[Timestamp, tuple[int, int]]:
         """Return the timestamp of the comparison, and the sums at it, with what waits for them."""
-        checking = self._db.search_checking(self._definition)
+        checking = Checking(self._db, self._definition)
         with self._db.hold(whole=True) as at:
             sums = checking.sums(at)
             stored = self._db.get(self._definition.key, at=at)
@@ -137,7 +134,7 @@ class Check:
     def _confirmed(self, some: list[Suspect]) -> list[Difference]:
         for _ in range(_TRIES):
             try:
-                return self._db.search_checking(self._definition).confirm(some)
+                return Checking(self._db, self._definition).confirm(some)
             except SnapshotTooOld:  # another node leads: its engine has no snapshot of that time
                 continue
             except Invalid as error:

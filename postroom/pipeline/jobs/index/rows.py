@@ -7,12 +7,12 @@ from typing import Final
 
 import pyarrow as pa
 
-from postroom.client.search import changes
-from postroom.client.search.checking import read_document
-from postroom.client.search.definition import Definition
-from postroom.client.search.index import packed
-from postroom.client.search.layout import BUILT_GENERATION, Layout, Posting, Record
 from postroom.errors import ValueTooLarge
+from postroom.layers.search import changes
+from postroom.layers.search.checking import read_document
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.index import packed
+from postroom.layers.search.layout import BUILT_GENERATION, Layout, Posting, Record
 
 Pair = tuple[bytes, bytes]
 

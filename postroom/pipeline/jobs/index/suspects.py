@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgpack
 import pyarrow as pa
 
-from postroom.client.search.changes import Past
-from postroom.client.search.checking import (
+from postroom.layers.search.changes import Past
+from postroom.layers.search.checking import (
     Document,
     Suspect,
     compare,
@@ -23,8 +23,8 @@ from postroom.client.search.checking import (
     past_of,
     read_document,
 )
-from postroom.client.search.definition import Definition
-from postroom.client.search.layout import BUILT, LIVE, Posting
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.layout import BUILT, LIVE, Posting
 
 TRACES: Final = "document binary, kind string, place binary, value binary"
 SUSPECTS: Final = "document binary, strays binary, documents bigint, words bigint"

@@ -25,10 +25,10 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgpack
 
+from postroom import key as tuple_key
+from postroom import prefix as span_of
+from postroom import unpack as unpack_key
 from postroom.errors import StoreCorrupted, shorten
-from postroom.kv.tuples import key as tuple_key
-from postroom.kv.tuples import prefix as span_of
-from postroom.kv.tuples import unpack as unpack_key
 
 Packing: TypeAlias = Literal["json", "msgpack"]
 Span: TypeAlias = tuple[bytes, bytes | None]

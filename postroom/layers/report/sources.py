@@ -29,9 +29,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.client.sync import Database
-from postroom.kv.clock import LOGICAL_BITS
-from postroom.pipeline.jobs.archive.reading import Archived
+from postroom import Database
+from postroom.pipeline.job_parts import LOGICAL_BITS, Archived
 
 QUEUE: Final = "queue"
 INBOX: Final = "inbox"

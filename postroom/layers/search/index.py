@@ -1,26 +1,24 @@
-"""A search index as applications use it, in its asyncio form (:mod:`postroom.client.search`)."""
+"""A search index as applications use it, in its asyncio form (:mod:`postroom.layers.search`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from postroom.client import arguments
-from postroom.client.search import changes
-from postroom.client.search import definition as definitions
-from postroom.client.search.changes import Change, Past
-from postroom.client.search.checking import past_of, read_document
-from postroom.client.search.definition import Definition
-from postroom.client.search.layout import Layout, Record, definition_key, unpack_record
-from postroom.client.search.matching import Hit, Matching
-from postroom.client.search.query import parse
-from postroom.client.transaction import Transaction
+from postroom import Delete, Increment, Put
 from postroom.errors import Invalid, ValueTooLarge, shorten
-from postroom.limits import VALUE_BYTES_MAX
-from postroom.ranges.requests import Delete, Increment, Put
+from postroom.layers.search import changes
+from postroom.layers.search import definition as definitions
+from postroom.layers.search.changes import Change, Past
+from postroom.layers.search.checking import past_of, read_document
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.layout import Layout, Record, definition_key, unpack_record
+from postroom.layers.search.limits import RECORD_BYTES_MAX
+from postroom.layers.search.matching import Hit, Matching
+from postroom.layers.search.query import parse
 
 if TYPE_CHECKING:
-    from postroom.client.database import Database
+    from postroom.aio import Database, Transaction
 
 
 class SearchIndex:
@@ -62,8 +60,7 @@ class SearchIndex:
             WrongType: the document is not of the format of the index.
             TransactionTooLarge: with the writes of the index, it has gathered more than 16 MiB.
         """
-        stored = arguments.value(document, tx.codec, arguments.key(key))
-        await self._follow(tx, key, stored)
+        await self._follow(tx, key, tx.packed(key, document))
         tx.put(key, document)
 
     async def delete(self, tx: Transaction, key: bytes) -> None:
@@ -76,7 +73,7 @@ class SearchIndex:
         Raises:
             Invalid, ValueError, KeyTooLarge, TransactionTooLarge: see :meth:`put`.
         """
-        await self._follow(tx, arguments.key(key), None)
+        await self._follow(tx, key, None)
         tx.delete(key)
 
     async def refresh(self, tx: Transaction, key: bytes) -> None:
@@ -207,7 +204,7 @@ class SearchIndex:
             TimeoutError: the deferred updates were not carried out in 30 s (``consistent``).
         """
         query = parse(words)
-        most = arguments.count(limit, "limit")
+        _check_limit(limit)
         if consistent:
             await self._database.drain()
         async with self._raw.hold(at) as moment:
@@ -219,7 +216,7 @@ class SearchIndex:
                     "there is: search when it is built ('postroom pipeline run index' goes on "
                     "if it was ended)"
                 )
-            return await Matching(self._raw, definition, moment).hits(query, most)
+            return await Matching(self._raw, definition, moment).hits(query, limit)
 
 
 def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Change) -> None:
@@ -252,13 +249,21 @@ def packed(layout: Layout, key: bytes, record: Record) -> bytes:
         ValueTooLarge: it does not fit into a value.
     """
     stored = layout.pack_record(record)
-    if len(stored) > VALUE_BYTES_MAX:
+    if len(stored) > RECORD_BYTES_MAX:
         raise ValueTooLarge(
             f"the words of the document {shorten(key)} take {len(stored)} bytes in a search index, "
-            f"the limit is {VALUE_BYTES_MAX}; nothing was changed: divide it, or index fewer of "
+            f"the limit is {RECORD_BYTES_MAX}; nothing was changed: divide it, or index fewer of "
             "its fields"
         )
     return stored
+
+
+def _check_limit(given: Any) -> None:
+    """Check that ``limit`` is a positive whole number."""
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"limit is a whole number, not {type(given).__name__}")
+    if given < 1:
+        raise ValueError(f"limit is at least 1, not {given}")
 
 
 def _moment(raw: Transaction) -> int:

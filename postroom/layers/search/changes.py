@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from postroom.client.search.layout import BUILT_GENERATION, Posting, Record
+from postroom.layers.search.layout import BUILT_GENERATION, Posting, Record
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from postroom.client.search.query import Query, parse
-from postroom.client.search.words import words
-from postroom.limits import SEARCHED_WORDS_MAX, WORD_CHARACTERS_MAX
+from postroom.layers.search.limits import SEARCHED_WORDS_MAX, WORD_CHARACTERS_MAX
+from postroom.layers.search.query import Query, parse
+from postroom.layers.search.words import words
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.pipeline.jobs.report.sources import INBOX, QUEUE, periods_of, seconds_between
+from postroom.layers.report.sources import INBOX, QUEUE, periods_of, seconds_between
 
 STAGES: Final = {
     INBOX: ("commit to delivery", "delivery to reap", "commit to reap"),

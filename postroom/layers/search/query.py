@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from postroom.client.search.words import words
-from postroom.limits import SEARCHED_WORDS_MAX
+from postroom.layers.search.limits import SEARCHED_WORDS_MAX
+from postroom.layers.search.words import words
 
 _PARTS: Final = re.compile(r'"([^"]*)"|(\S+)')
 

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from postroom.client.search import definition as definitions
-from postroom.client.search.definition import Definition
-from postroom.client.search.index import SearchIndex
-from postroom.client.search.layout import (
+from postroom import DeleteRange
+from postroom.errors import Invalid, TransactionTooLarge
+from postroom.layers.search import definition as definitions
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.index import SearchIndex
+from postroom.layers.search.layout import (
     DATA,
     DEFINITIONS,
     LAST_ID,
@@ -33,12 +35,9 @@ from postroom.client.search.layout import (
     definition_key,
     id_of,
 )
-from postroom.client.transaction import Transaction
-from postroom.errors import Invalid, TransactionTooLarge
-from postroom.ranges.requests import DeleteRange
 
 if TYPE_CHECKING:
-    from postroom.client.database import Database
+    from postroom.aio import Database, Transaction
 
 _AT_ONCE: Final = 16
 """The documents in one transaction: a document of many words is large by itself."""

@@ -13,12 +13,13 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.client.search import changes
-from postroom.client.search.definition import define
-from postroom.client.search.index import packed
-from postroom.client.search.layout import DATA, Posting
-from postroom.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX
-from tests.client.search.looking import differences
+from postroom.layers.search import changes
+from postroom.layers.search.definition import define
+from postroom.layers.search.index import packed
+from postroom.layers.search.layout import DATA, Posting
+from postroom.layers.search.limits import DOCUMENT_WORDS_MAX, INDEXED_KEY_BYTES_MAX
+from postroom.layers.search.sync_index import Building
+from tests.layers.search.looking import differences
 from tests.remote.servers import Server
 
 WINES = {
@@ -157,10 +158,10 @@ def test_data_left_by_late_tasks_is_swept(
 
 
 def test_an_index_is_not_searched_before_it_is_built(db: postroom.Database) -> None:
-    from postroom.client.search.definition import define  # noqa: PLC0415
+    from postroom.layers.search.definition import define  # noqa: PLC0415
 
     db.put(b"d/1", b"word")
-    building = db.search_building(define("d", b"d/"))
+    building = Building(db, define("d", b"d/"))
     definition = building.begin()
     index = db.search_index("d")
     with pytest.raises(postroom.Invalid, match="being built"):
@@ -261,7 +262,7 @@ def test_long_documents_that_were_changed_during_a_build_are_settled() -> None:
         documents = {b"d/%02d" % n: " ".join(f"w{n}x{i}" for i in range(10_000)) for n in range(16)}
         for key in documents:
             db.put(key, b"")
-        building = db.search_building(define("d", b"d/"))
+        building = Building(db, define("d", b"d/"))
         made = building.begin()
         index, layout = db.search_index("d"), made.layout
         for key, text in documents.items():

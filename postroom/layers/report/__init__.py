@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from postroom.pipeline.jobs.report.run import ReportResult, report
+from postroom.layers.report.run import ReportResult, report
 
 __all__ = ["ReportResult", "report"]

@@ -12,20 +12,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from postroom.client.search.changes import Past
-from postroom.client.search.definition import Definition, read
-from postroom.client.search.layout import (
+from postroom import Delete, DeleteRange, Increment, Put, Timestamp, integer
+from postroom.errors import Invalid, StoreCorrupted
+from postroom.layers.search.changes import Past
+from postroom.layers.search.definition import Definition, read
+from postroom.layers.search.layout import (
     Posting,
     unpack_posting,
     unpack_record,
 )
-from postroom.client.values import integer
-from postroom.errors import Invalid, StoreCorrupted
-from postroom.kv.clock import Timestamp
-from postroom.ranges.requests import Delete, DeleteRange, Increment, Put
 
 if TYPE_CHECKING:
-    from postroom.client.database import Database
+    from postroom.aio import Database
 
 Kind: TypeAlias = Literal[
     "unindexed", "unindexable", "deleted", "words", "record",

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from postroom.client.codec import Packing
-from postroom.client.search import building
-from postroom.client.search import definition as definitions
-from postroom.client.search.definition import Definition
-from postroom.client.search.index import SearchIndex
-from postroom.client.search.layout import DEFINITIONS
+from postroom.layers.search import building
+from postroom.layers.search import definition as definitions
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.index import SearchIndex
+from postroom.layers.search.layout import DEFINITIONS
 
 
-class SearchOfDatabase:
-    """The search calls of a database."""
+class SearchCalls:
+    """The search calls of a database, in the asyncio form."""
 
     async def create_search_index(
         self: Any,
@@ -83,7 +82,7 @@ class SearchOfDatabase:
         return await building.sweep(self.as_stored())
 
 
-def format_of(codec: Packing) -> str:
+def format_of(codec: Any) -> str:
     """Return the format of the values that a codec packs.
 
     Raises:
@@ -101,4 +100,4 @@ def format_of(codec: Packing) -> str:
     return formats[packed]
 
 
-__all__ = ["SearchOfDatabase", "format_of"]
+__all__ = ["SearchCalls", "format_of"]

@@ -11,9 +11,9 @@ from random import Random  # noqa: TID251 (seeded)
 
 import pytest
 
-from postroom.client.search import changes
-from postroom.client.search.changes import Change, Past
-from postroom.client.search.layout import BUILT_GENERATION, Posting, Record
+from postroom.layers.search import changes
+from postroom.layers.search.changes import Change, Past
+from postroom.layers.search.layout import BUILT_GENERATION, Posting, Record
 
 WORDS = ["red", "wine", "white", "cellar"]
 KEYS = [b"1", b"2", b"3"]

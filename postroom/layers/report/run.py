@@ -25,16 +25,10 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.client.sync import Database
+from postroom import Database, Timestamp
 from postroom.errors import Invalid, SnapshotTooOld
-from postroom.kv.clock import LOGICAL_BITS, Timestamp, from_seconds
-from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern, open_folder
-from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
-from postroom.pipeline.jobs.archive.newest import latest_of_store, newest_number
-from postroom.pipeline.jobs.archive.reading import Archived, read_archive
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
-from postroom.pipeline.jobs.report import measures as made
-from postroom.pipeline.jobs.report.content import (
+from postroom.layers.report import measures as made
+from postroom.layers.report.content import (
     PERIODS_MAX,
     QUEUES_DRAWN,
     ROWS_MAX,
@@ -44,8 +38,23 @@ from postroom.pipeline.jobs.report.content import (
     MessageTimes,
     living,
 )
-from postroom.pipeline.jobs.report.page import page
-from postroom.pipeline.jobs.report.sources import ReportBounds, messages, report_bounds
+from postroom.layers.report.page import page
+from postroom.layers.report.sources import ReportBounds, messages, report_bounds
+from postroom.pipeline.job_parts import (
+    LOGICAL_BITS,
+    SILENT,
+    Archived,
+    ArchiveFolder,
+    ArchiveManifest,
+    JobFailed,
+    JobProgress,
+    database,
+    latest_of_store,
+    literal_pattern,
+    newest_number,
+    open_folder,
+    read_archive,
+)
 
 PAGE: Final = "report.html"
 MEASURES: Final = "measures"
@@ -159,7 +168,7 @@ def _measured(wanted: _Wanted) -> _Read:
             with db.hold(whole=True) as held:
                 at = int(held)
                 hours = wanted.hours
-                since = 0 if hours is None else max(at - from_seconds(hours * 3600), 0)
+                since = 0 if hours is None else max(at - int(hours * 3600) * _SECOND, 0)
                 with _held(db, archived, at, since, wanted.separator) as what:
                     letters, outbox = _unread(db, at, progress)
                     period = _write(spark, store, archived, what, wanted.target, progress)

@@ -16,7 +16,7 @@ import unicodedata
 from functools import cache
 from typing import Final
 
-from postroom.limits import WORD_CHARACTERS_MAX
+from postroom.layers.search.limits import WORD_CHARACTERS_MAX
 
 TOKENIZER: Final = 1
 """The version of these rules. A change of the rules changes the number."""

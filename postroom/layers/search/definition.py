@@ -22,26 +22,34 @@ before a change of state or after it.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, TypeAlias
 
+import msgpack
 import msgspec
 
-from postroom.client.codec import resolve
-from postroom.client.search.layout import Layout, Packing, Posting, definition_key, unpack
-from postroom.client.search.words import TOKENIZER, words
-from postroom.errors import Invalid, KeyTooLarge, StoreCorrupted, ValueTooLarge, shorten
-from postroom.kv.tuples import prefix as span_of
-from postroom.limits import (
+from postroom import prefix as span_of
+from postroom.errors import (
+    Invalid,
+    KeyTooLarge,
+    StoreCorrupted,
+    ValueTooLarge,
+    WrongType,
+    shorten,
+)
+from postroom.layers.search.layout import Layout, Packing, Posting, definition_key, unpack
+from postroom.layers.search.limits import (
     DOCUMENT_WORDS_MAX,
     INDEXED_KEY_BYTES_MAX,
+    RECORD_BYTES_MAX,
     SEARCH_FIELDS_MAX,
     SEARCH_NAME_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
-    VALUE_BYTES_MAX,
     WORD_CHARACTERS_MAX,
 )
+from postroom.layers.search.words import TOKENIZER, words
 
 Format: TypeAlias = Literal["text", "json", "msgpack"]
 State: TypeAlias = Literal["building", "settling", "ready"]
@@ -107,9 +115,12 @@ class Definition(msgspec.Struct, frozen=True):
         """Check that a document may have this key.
 
         Raises:
+            TypeError: it is not ``bytes``.
             ValueError: it does not begin with the prefix.
             KeyTooLarge: its postings would have keys that are too long.
         """
+        if not isinstance(key, bytes):
+            raise TypeError(f"keys are bytes, not {type(key).__name__}")
         if not key.startswith(self.prefix):
             raise ValueError(
                 f"{shorten(key)} is no document of the search index {self.name!r}, whose keys "
@@ -136,7 +147,7 @@ class Definition(msgspec.Struct, frozen=True):
         """
         if self.format == "text":
             return [stored.decode("utf-8", "replace")]
-        document = resolve(self.format).decode(stored, key)
+        document = _document(stored, key, self.format)
         if not self.fields:
             return list(_texts_in(document))
         return [text for each in self.fields for text in _texts_in(_field(document, each))]
@@ -168,7 +179,7 @@ class Definition(msgspec.Struct, frozen=True):
             return  # whatever its words are
         but_word = len(self.layout.posting(Posting("", key, 1 << 63)))
         size = sum(_deferred(but_word + len(word.encode())) for word in found)
-        if size > TRANSACTION_BYTES_MAX - VALUE_BYTES_MAX:
+        if size > TRANSACTION_BYTES_MAX - RECORD_BYTES_MAX:
             raise ValueTooLarge(
                 f"the document {shorten(key)} has {count} different words, and with a key of "
                 f"{len(key)} bytes a search index ({self.name!r}) could not delete them in one "
@@ -241,6 +252,23 @@ def check_tokenizer(definition: Definition) -> None:
             f"the rules that divide text, and this is version {TOKENIZER}; nothing was changed: "
             "build it anew, or use the version of Postroom that has built it"
         )
+
+
+def _document(stored: bytes, key: bytes, format_: str) -> Any:
+    """Return a document, unpacked.
+
+    Raises:
+        WrongType: its value is not of this format.
+    """
+    try:
+        if format_ == "json":
+            return json.loads(stored)
+        return msgpack.unpackb(stored, strict_map_key=False)
+    except Exception as error:  # msgpack raises several kinds for bytes that it has not packed
+        raise WrongType(
+            f"{shorten(key)} holds {shorten(stored)}, which is no document of the format "
+            f"{format_} ({error}): write it as the search index says, or without the index"
+        ) from error
 
 
 def _field(document: Any, path: str) -> Any:

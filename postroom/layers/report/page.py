@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 from typing import Final, TypeAlias
 
-from postroom.pipeline.jobs.report.charts import (
+from postroom.layers.report.charts import (
     ChartLine,
     chart,
     legend,
@@ -15,7 +15,7 @@ from postroom.pipeline.jobs.report.charts import (
     period_text,
     seconds_text,
 )
-from postroom.pipeline.jobs.report.content import (
+from postroom.layers.report.content import (
     PERIODS_MAX,
     ROWS_MAX,
     Content,
@@ -25,8 +25,8 @@ from postroom.pipeline.jobs.report.content import (
     living,
     whole_periods,
 )
-from postroom.pipeline.jobs.report.measures import RETRIES, STAGES
-from postroom.pipeline.jobs.report.sources import INBOX, QUEUE
+from postroom.layers.report.measures import RETRIES, STAGES
+from postroom.layers.report.sources import INBOX, QUEUE
 
 _Labels: TypeAlias = Callable[[MessageTimes], list[str]]
 _NONE: Final = "-"

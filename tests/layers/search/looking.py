@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import postroom
-from postroom.client.search.checking import Difference, Suspect
+from postroom.layers.search.checking import Difference, Suspect
+from postroom.layers.search.sync_index import Checking
 
 
 def differences(db: postroom.Database, name: str) -> list[Difference]:
@@ -18,7 +19,7 @@ def differences(db: postroom.Database, name: str) -> list[Difference]:
             if row.posting is not None:
                 postings.append(key)
     suspects = [Suspect(key, tuple(postings)) for key, postings in strays.items()]
-    checking = db.search_checking(definition)
+    checking = Checking(db, definition)
     found = checking.confirm(suspects)
     if not found:
         with db.hold(whole=True) as at:

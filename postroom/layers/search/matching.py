@@ -17,9 +17,11 @@ from contextlib import AsyncExitStack, aclosing
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from postroom.client.search.changes import Past
-from postroom.client.search.definition import Definition
-from postroom.client.search.layout import (
+from postroom import Timestamp, integer
+from postroom.errors import Invalid, WrongType
+from postroom.layers.search.changes import Past
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.layout import (
     Layout,
     Posting,
     Record,
@@ -27,16 +29,13 @@ from postroom.client.search.layout import (
     unpack_posting,
     unpack_record,
 )
-from postroom.client.search.query import Query
-from postroom.client.search.ranking import Ranking
-from postroom.client.search.words import words
-from postroom.client.values import integer
-from postroom.errors import Invalid, WrongType
-from postroom.kv.clock import Timestamp
-from postroom.limits import SEARCH_CANDIDATES_MAX
+from postroom.layers.search.limits import SEARCH_CANDIDATES_MAX
+from postroom.layers.search.query import Query
+from postroom.layers.search.ranking import Ranking
+from postroom.layers.search.words import words
 
 if TYPE_CHECKING:
-    from postroom.client.database import Database
+    from postroom.aio import Database
 
 _RECORDS_AT_ONCE: Final = 64
 

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from postroom.pipeline.jobs.report.charts import ChartLine, chart, legend, number_text, seconds_text
-from postroom.pipeline.jobs.report.content import (
+from postroom.layers.report.charts import ChartLine, chart, legend, number_text, seconds_text
+from postroom.layers.report.content import (
     PERIODS_MAX,
     Content,
     Flow,
@@ -19,8 +19,8 @@ from postroom.pipeline.jobs.report.content import (
     living,
     whole_periods,
 )
-from postroom.pipeline.jobs.report.measures import fitting_period
-from postroom.pipeline.jobs.report.page import page
+from postroom.layers.report.measures import fitting_period
+from postroom.layers.report.page import page
 
 HOUR = 490_000
 AT = (HOUR + 0.5) * 3600

@@ -1,0 +1,39 @@
+"""The database with the calls of the layers, in the asyncio form."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec
+
+from postroom.client import database as client
+from postroom.client.remote.connect import connect_async
+from postroom.layers.search.calls import SearchCalls
+
+P = ParamSpec("P")
+
+
+class Database(SearchCalls, client.Database):
+    """A store, embedded or reached over the network.
+
+    ``open`` and ``connect`` make it. It belongs to one event loop. It is an asynchronous context
+    manager, which closes it at the end of the block.
+    """
+
+
+def layered(
+    make: Callable[P, Awaitable[client.Database]],
+) -> Callable[P, Awaitable[Database]]:
+    """Return the form of ``make`` whose database has the calls of the layers."""
+
+    @functools.wraps(make)
+    async def made(*args: P.args, **kwargs: P.kwargs) -> Database:
+        return (await make(*args, **kwargs)).as_a(Database)
+
+    return made
+
+
+connect = layered(connect_async)
+
+
+__all__ = ["Database", "connect", "layered"]
