@@ -29,6 +29,7 @@ from tests.sim.history import History, Outcome
 from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.service_rules import check_services
+from tests.sim.tasks import Task
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
@@ -48,7 +49,7 @@ from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
-from tests.sim.world import Task, World
+from tests.sim.world import World
 
 WORKLOADS: Final[tuple[type[Workload], ...]] = (
     Appointments,
@@ -287,7 +288,7 @@ class Simulation:
         def empty() -> None:
             disk.capacity_bytes = None
 
-        self.world.at(self.random.choice([0.1, 1.0]), empty)
+        self.world.agenda.after(self.random.choice([0.1, 1.0]), empty)
 
     def _set_clock(self) -> None:
         """Half of the clocks that are set come back after a while: errors are corrected."""
@@ -296,7 +297,9 @@ class Simulation:
             jump = self._clocks.choice([-DAY, DAY])
         self.world.clock.set_wall(jump)
         if self._clocks.random() < 0.5:
-            self.world.at(self._clocks.choice([0.05, 1.0, 6.0]), self.world.clock.set_right)
+            self.world.agenda.after(
+                self._clocks.choice([0.05, 1.0, 6.0]), self.world.clock.set_right
+            )
         self.faults["clocks set"] += 1
 
     def _rest(self) -> None:

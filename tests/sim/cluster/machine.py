@@ -25,7 +25,7 @@ from postroom.errors import Error, Unavailable
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk
 from postroom.server.node import UPKEEP_SECONDS, Node, NodeOptions
-from tests.sim.cluster.agenda import Agenda
+from tests.sim.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
