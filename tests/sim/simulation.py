@@ -26,65 +26,19 @@ from postroom.server.node import NodeOptions
 from tests.sim import checkers, disks, waiting_rules
 from tests.sim.generators import closed_quietly
 from tests.sim.history import History, Outcome
-from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.service_rules import check_services
 from tests.sim.tasks import Task
-from tests.sim.workloads.appointments import Appointments
-from tests.sim.workloads.archives import Archives
-from tests.sim.workloads.bank import Bank
-from tests.sim.workloads.contenders import Contenders
-from tests.sim.workloads.counters import Counters
-from tests.sim.workloads.jobs import Jobs
+from tests.sim.turn import PowerFailure
+from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.keepers import Keepers
-from tests.sim.workloads.large import Large
-from tests.sim.workloads.ledger import Ledger
-from tests.sim.workloads.lists import Lists
-from tests.sim.workloads.mailboxes import Mailboxes
-from tests.sim.workloads.reapers import Reapers
-from tests.sim.workloads.ring import Ring
-from tests.sim.workloads.seats import Seats
-from tests.sim.workloads.spans import Spans
-from tests.sim.workloads.trials import Trials
-from tests.sim.workloads.waiters import Waiters
-from tests.sim.workloads.watchers import Watchers
-from tests.sim.workloads.workload import Client, Workload
+from tests.sim.workloads.workload import Client
 from tests.sim.world import World
 
-WORKLOADS: Final[tuple[type[Workload], ...]] = (
-    Appointments,
-    Archives,
-    Bank,
-    Counters,
-    Large,
-    Ledger,
-    Lists,
-    Mailboxes,
-    Reapers,
-    Ring,
-    Seats,
-    Spans,
-    Waiters,
-    Watchers,
-)
 DAY: Final = 86_400.0
 STEPS: Final = 2500
-QUEUES_SHARE: Final = 0.3
-TRIALS_SHARE: Final = 0.3
-CONTENDERS_SHARE: Final = 0.2
 KEEPERS_SHARE: Final = 0.2
 CALM_SECONDS: Final = 5.0
-
-
-def besides(seed: int) -> list[Workload]:
-    """Return queues, or messages that always fail, for some runs.
-
-    They have chances of their own: the other workloads stay as they are.
-    """
-    jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
-    if Random(f"contenders {seed}").random() < CONTENDERS_SHARE:
-        jobs.append(Contenders())
-    return [*jobs, Trials()] if Random(f"trials {seed}").random() < TRIALS_SHARE else jobs
 
 
 @dataclass

@@ -33,9 +33,9 @@ from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
 from tests.sim.service_rules import check_services
-from tests.sim.simulation import WORKLOADS, besides
 from tests.sim.tasks import Task
 from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Client, Workload
 
