@@ -132,9 +132,9 @@ class Cluster(Tasks):
 
     # --- clients
 
-    def database(self, name: str) -> Database:
+    def database(self, process: str) -> Database:
         """Return the database that the clients of one process share."""
-        sender = Process(self, name, Random(f"{name} {self.seed}"))
+        sender = Process(self, process, Random(f"{process} {self.seed}"))
         self._processes.append(sender)
         return self._database_of(sender, lambda: 0)
 
