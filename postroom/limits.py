@@ -133,6 +133,11 @@ Other writers wait for it.
 """
 DELETED_AT_ONCE_MAX: Final = 2000
 """The keys that a deferred ``DeleteRange`` removes in one step."""
+DELETION_VISITS_MAX: Final = TURN_STEPS_MAX
+"""Keys that one step of a deferred ``DeleteRange`` looks at, with those that are deleted already.
+
+Each step writes an entry to the log.
+"""
 DELETED_TOGETHER_MAX: Final = 20_000
 """The keys that ``db.delete_range`` removes in one transaction, about."""
 INBOXES_LISTED_MAX: Final = 10_000

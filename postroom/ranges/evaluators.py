@@ -213,7 +213,7 @@ def delete_some(
     ctx.steps += 16
     for visited, key in enumerate(_keys_there(ctx, start, request.end)):
         is_full = deleted >= limits.DELETED_AT_ONCE_MAX or ctx.bytes - size_before > _STEP_BYTES
-        if visited and (is_full or visited >= limits.TURN_STEPS_MAX):
+        if visited and (is_full or visited >= limits.DELETION_VISITS_MAX):
             return deleted, key
         head = ctx.get(keys.head_key(key))
         if head is not None and head[1:9] <= began:

@@ -254,6 +254,27 @@ def test_a_write_during_a_deferred_deletion_stays(
     assert store.counters().executed == 1
 
 
+def test_a_step_of_a_deferred_deletion_looks_at_few_keys_that_are_deleted_already(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "DELETION_VISITS_MAX", 7)
+    target.fill(50)
+    store = target.store
+    store.db.delete_range(b"key/", b"key0")
+    pending: list[int] = []
+
+    def look(_: object) -> None:
+        content = checkers.check(store.engine.inner.disk.content)  # type: ignore[attr-defined]
+        pending.append(content.counters.pending)
+
+    store.engine.before_write = look
+    with store.db.begin() as tx:
+        tx.enqueue_update(DeleteRange(b"key/", b"key0"))
+    store.db.drain()
+    assert pending.count(1) >= 50 // 7 - 1, "each step is an entry of its own"
+    target.check_alive()
+
+
 def test_a_commit_with_many_spans_and_reads_leaves_room_for_others(
     target: Target, attacker: Attacker
 ) -> None:

@@ -46,8 +46,8 @@ from tests.sim import checkers
 from tests.sim.cluster import replica_rules
 from tests.sim.history import History
 from tests.sim.recorded.operations import Record
-from tests.sim.simulation import WORKLOADS
 from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.drawn import WORKLOADS
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload

@@ -1,23 +1,18 @@
 """A simulated machine: one disk, one clock, and at times a node that runs on it.
 
-A turn of the node is taken in its three parts, and anything may happen between them, as it does
-under the driver for threads::
-
-    idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
-
+A turn of the node is taken in its parts (:mod:`.turn`), as under the driver for threads.
 Requests may be submitted in every state. The power may fail at any write, wherever in the code that
 is: then the node is forgotten as it stands, and whoever waited for it hears that nobody knows.
 """
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from random import Random  # noqa: TID251 - passed in, as an instance
 
 from postroom.errors import CommitUnknown, Error, Unavailable
-from postroom.kv.engine import EngineFailed, WriteSet
+from postroom.kv.engine import EngineFailed
 from postroom.kv.memory import MemoryDisk
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
@@ -27,22 +22,7 @@ from postroom.server.node_options import NodeOptions
 from tests.sim.clock import VirtualClock
 from tests.sim.disks import SEGMENT_BYTES, open_storage, write_gathered
 from tests.sim.grants import Grants
-
-
-class PowerFailure(BaseException):
-    """Raised where the power fails. Not an ``Exception``: nothing may catch it on its way."""
-
-
-class ProcessDied(PowerFailure):
-    """Raised where only the process ends; :meth:`Host.crash` was called before."""
-
-
-class Part(enum.Enum):
-    """Where a turn stands."""
-
-    IDLE = enum.auto()
-    PREPARED = enum.auto()
-    WRITTEN = enum.auto()
+from tests.sim.turn import Part, PowerFailure, ProcessDied, Turn
 
 
 class Host:
@@ -66,9 +46,7 @@ class Host:
         self.segment_bytes = SEGMENT_BYTES
         self.power_has_failed = False
         self.on_crash: Callable[[], object] = lambda: None
-        self._part = Part.IDLE
-        self._staged: WriteSet = {}
-        self._error: Error | None = None
+        self._turn = Turn()
         self._turn_due: float | None = None
 
     # --- being up and down
@@ -76,7 +54,7 @@ class Host:
     def open(self) -> bool:
         """Start a node on what the disk holds; false if the power, or the disk, fails meanwhile."""
         assert self.node is None
-        self._part, self._turn_due = Part.IDLE, None
+        self._turn, self._turn_due = Turn(), None
         with self._powered():
             try:
                 storage = open_storage(self.disk, self.random, self.segment_bytes)
@@ -102,7 +80,7 @@ class Host:
         node = self.node
         assert node is not None
         with self._powered():
-            while self._part is not Part.IDLE:
+            while self._turn.is_under_way:
                 self._take_part(node)
             while node.wants_turn():
                 node.turn()
@@ -204,7 +182,7 @@ class Host:
     @property
     def busy(self) -> bool:
         """Whether a turn is under way."""
-        return self._part is not Part.IDLE
+        return self._turn.is_under_way
 
     def due(self) -> float | None:
         """When the next part of a turn is due, on the monotonic clock."""
@@ -223,18 +201,10 @@ class Host:
             self._take_part(self.node)
 
     def _take_part(self, node: Node) -> None:
-        match self._part:
-            case Part.IDLE:
-                self._turn_due = None
-                self._staged = node.prepare()
-                self._part = Part.PREPARED
-            case Part.PREPARED:
-                self._error = node.write(self._staged)
-                self._part = Part.WRITTEN
-            case Part.WRITTEN:
-                self._part = Part.IDLE
-                node.finish(self._error)
-                self.grants.look()
+        if not self._turn.is_under_way:
+            self._turn_due = None
+        if self._turn.take_part(node) is Part.IDLE:
+            self.grants.look()
 
     def _on_wake(self, urgent: bool) -> None:
         node = self.node

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Final
 from unittest.mock import patch
 
 from postroom import limits
@@ -28,6 +29,14 @@ def drawn_page_sizes(randomness: Random) -> Iterator[None]:
         yield
 
 
+VISITS_MAX: Final = 12
+"""Keys that a step of a deferred ``DeleteRange`` looks at, at least, in turns of any size.
+
+Deleted keys stay until they are garbage. With a key a step, hundreds of deferred deletions of one
+span would take tens of thousands of entries, which show nothing more.
+"""
+
+
 def _turns(randomness: Random) -> dict[str, int]:
     """How much is done at a time: sometimes next to nothing."""
     drawn = {
@@ -41,4 +50,5 @@ def _turns(randomness: Random) -> dict[str, int]:
     chosen = {name: each for name, each in drawn.items() if randomness.random() < 0.5}
     if "TURN_STEPS_MAX" in chosen:
         chosen["COMPLETED_AT_ONCE_MAX"] = chosen["TURN_STEPS_MAX"]
+        chosen["DELETION_VISITS_MAX"] = max(chosen["TURN_STEPS_MAX"], VISITS_MAX)
     return chosen

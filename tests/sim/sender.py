@@ -1,8 +1,8 @@
-"""The sender port in simulation: requests travel, and the world decides when they arrive.
+"""The sender port in simulation: what clients call, and what they wait for.
 
-A request is *on its way* until the world delivers it, which may be long after others that were sent
-later; it is *at the host* until it is answered, withdrawn or lost. Client coroutines suspend by
-yielding what they wait for (:class:`Waiting`), and the world resumes them in a random order.
+Client coroutines suspend by yielding what they wait for, and the world resumes them. A request of
+a :class:`SimulatedSender` is *on its way* until the world delivers it, which may be long after
+others that were sent later. It is *at the host* until it is answered, withdrawn or lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Generator
 from random import Random  # noqa: TID251 - passed in, as an instance
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from postroom.client.sender import TransactionIds, taken_back_by
 from postroom.protocol.failures import DeadlineExceeded
@@ -18,7 +18,8 @@ from postroom.ranges.calls import Call
 from postroom.ranges.requests import Unprotect
 
 if TYPE_CHECKING:
-    from tests.sim.world import Task, World
+    from tests.sim.tasks import Task, Tasks
+    from tests.sim.world import World
 
 
 class Killed(BaseException):
@@ -29,21 +30,44 @@ class GaveUp(BaseException):
     """Somebody cancels what a client is doing, as ``asyncio.Task.cancel`` does."""
 
 
-class Answer(Call):
-    """A request on its way, and its answer.
+class AwaitedAnswer:
+    """An answer that a client awaits.
 
     Attributes:
-        client: who sent it.
+        sender: the sender of the request.
         done: whether it was answered.
         error: what the answer was, if it was an error; ``result`` otherwise.
         task: who waits for it.
     """
 
-    __slots__ = ("client", "done", "error", "result", "task")
+    __slots__ = ()
+    sender: Any
+    request: Any
+    done: bool
+    result: Any
+    error: BaseException | None
+    task: Task | None
 
-    def __init__(self, client: SimulatedSender, request: Any) -> None:
+    def __await__(self) -> Generator[Self, None, Any]:
+        if not self.done:
+            try:
+                yield self
+            except GaveUp:
+                self.sender.give_up(self)
+                raise
+        if self.error is not None:
+            raise self.error
+        return self.result
+
+
+class Answer(AwaitedAnswer, Call):
+    """A request on its way, and its answer."""
+
+    __slots__ = ("done", "error", "result", "sender", "task")
+
+    def __init__(self, sender: SimulatedSender, request: Any) -> None:
         super().__init__(request)
-        self.client = client
+        self.sender = sender
         self.done = False
         self.result: Any = None
         self.error: BaseException | None = None
@@ -54,18 +78,7 @@ class Answer(Call):
         if self.done:
             raise AssertionError(f"{self.request} is answered twice")
         self.done, self.result, self.error = True, result, error
-        self.client.world.answered(self)
-
-    def __await__(self) -> Generator[Answer, None, Any]:
-        if not self.done:
-            try:
-                yield self
-            except GaveUp:
-                self.client.give_up(self)
-                raise
-        if self.error is not None:
-            raise self.error
-        return self.result
+        self.sender.world.answered(self)
 
 
 class Pause:
@@ -82,40 +95,32 @@ class Pause:
             yield self
 
 
-class SimulatedSender:
-    """A :class:`postroom.client.sender.Sender` for the clients of one process.
+class ClientSender:
+    """The clock and the life of a process that has clients in it.
 
     Attributes:
-        is_dead: the process was killed.
+        world: what the process lives in.
+        is_dead: whether it was killed.
     """
 
-    def __init__(self, world: World, randomness: Random) -> None:
-        self.world = world
+    def __init__(self, world: Tasks, randomness: Random) -> None:
+        self.world: Any = world
         self.random = randomness
         self.patience_seconds = 0.0
         self.is_dead = False
-        self.protected: Counter[int] = Counter()
-        self.next_id = TransactionIds(randomness.randbytes(8))
 
-    def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
-        """Return the answer to ``request``, to be awaited once."""
-        self._require_alive()
-        if isinstance(request, Unprotect):
-            self.protected[request.timestamp] -= 1
-        answer = Answer(self, request)
-        self.world.send(answer)
-        if timeout_seconds is not None and not answer.done:
-            self.world.at(timeout_seconds, lambda: self._expire(answer))
-        return answer
+    def die(self) -> None:
+        """Kill the process."""
+        self.is_dead = True
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Know no value: every one is asked for."""
 
     def sleep(self, seconds: float) -> Pause:
         """Let a time pass."""
         self._require_alive()
         pause = Pause()
-        self.world.at(seconds, lambda: self.world.resume(pause))
+        self.world.agenda.after(seconds, lambda: self.world.resume(pause))
         return pause
 
     async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
@@ -127,13 +132,39 @@ class SimulatedSender:
             if not over and not self.is_dead:
                 self.world.interrupt(task, GaveUp())
 
-        self.world.at(seconds, ring)
+        self.world.agenda.after(seconds, ring)
         try:
             return await awaitable
         except GaveUp:
             return None
         finally:
             over.append(None)
+
+    def _require_alive(self) -> None:
+        if self.is_dead:
+            raise Killed
+
+
+class SimulatedSender(ClientSender):
+    """A :class:`postroom.client.sender.Sender` for the clients of one process."""
+
+    world: World
+
+    def __init__(self, world: World, randomness: Random) -> None:
+        super().__init__(world, randomness)
+        self.protected: Counter[int] = Counter()
+        self.next_id = TransactionIds(randomness.randbytes(8))
+
+    def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
+        """Return the answer to ``request``, to be awaited once."""
+        self._require_alive()
+        if isinstance(request, Unprotect):
+            self.protected[request.timestamp] -= 1
+        answer = Answer(self, request)
+        self.world.send(answer)
+        if timeout_seconds is not None and not answer.done:
+            self.world.agenda.after(timeout_seconds, lambda: self._expire(answer))
+        return answer
 
     def give_up(self, answer: Answer) -> None:
         """Nobody waits for ``answer``, as the drivers do it."""
@@ -159,7 +190,3 @@ class SimulatedSender:
     def _expire(self, answer: Answer) -> None:
         if not answer.done and self.world.withdraw(answer):
             answer.complete(None, DeadlineExceeded())
-
-    def _require_alive(self) -> None:
-        if self.is_dead:
-            raise Killed

@@ -24,66 +24,21 @@ from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks, waiting_rules
+from tests.sim.crowd import Crowd
 from tests.sim.generators import closed_quietly
 from tests.sim.history import History, Outcome
-from tests.sim.host import PowerFailure
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.service_rules import check_services
-from tests.sim.workloads.appointments import Appointments
-from tests.sim.workloads.archives import Archives
-from tests.sim.workloads.bank import Bank
-from tests.sim.workloads.contenders import Contenders
-from tests.sim.workloads.counters import Counters
-from tests.sim.workloads.jobs import Jobs
+from tests.sim.turn import PowerFailure
+from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.keepers import Keepers
-from tests.sim.workloads.large import Large
-from tests.sim.workloads.ledger import Ledger
-from tests.sim.workloads.lists import Lists
-from tests.sim.workloads.mailboxes import Mailboxes
-from tests.sim.workloads.reapers import Reapers
-from tests.sim.workloads.ring import Ring
-from tests.sim.workloads.seats import Seats
-from tests.sim.workloads.spans import Spans
-from tests.sim.workloads.trials import Trials
-from tests.sim.workloads.waiters import Waiters
-from tests.sim.workloads.watchers import Watchers
 from tests.sim.workloads.workload import Client, Workload
-from tests.sim.world import Task, World
+from tests.sim.world import World
 
-WORKLOADS: Final[tuple[type[Workload], ...]] = (
-    Appointments,
-    Archives,
-    Bank,
-    Counters,
-    Large,
-    Ledger,
-    Lists,
-    Mailboxes,
-    Reapers,
-    Ring,
-    Seats,
-    Spans,
-    Waiters,
-    Watchers,
-)
 DAY: Final = 86_400.0
 STEPS: Final = 2500
-QUEUES_SHARE: Final = 0.3
-TRIALS_SHARE: Final = 0.3
-CONTENDERS_SHARE: Final = 0.2
 KEEPERS_SHARE: Final = 0.2
 CALM_SECONDS: Final = 5.0
-
-
-def besides(seed: int) -> list[Workload]:
-    """Return queues, or messages that always fail, for some runs.
-
-    They have chances of their own: the other workloads stay as they are.
-    """
-    jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
-    if Random(f"contenders {seed}").random() < CONTENDERS_SHARE:
-        jobs.append(Contenders())
-    return [*jobs, Trials()] if Random(f"trials {seed}").random() < TRIALS_SHARE else jobs
 
 
 @dataclass
@@ -137,9 +92,7 @@ class Simulation:
         if Random(f"keepers {seed}").random() < KEEPERS_SHARE:
             self.workloads.append(Keepers())
         self._steps = steps
-        self._is_over = False
-        self._lives = 0
-        self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
+        self._crowd = Crowd(self.world, seed, self.workloads, _start)
         self._database = self.world.database()
         self._reopen_at: int | None = None
         self._applied = 0
@@ -176,7 +129,7 @@ class Simulation:
         assert world.host.open()
         for workload in self.workloads:
             world.run(workload.setup(self._database))
-        self._begin_clients()
+        self._crowd.begin_all(self._crowd.begin)
         for _ in range(self._steps):
             self._inject_faults()
             world.step()
@@ -194,24 +147,6 @@ class Simulation:
             self.world.host.disk.writes,
             self.world.digest(),
         )
-
-    # --- clients
-
-    def _begin_clients(self) -> None:
-        for index, workload in enumerate(self.workloads):
-            for number in range(workload.clients):
-                self._begin_client(index, number)
-
-    def _begin_client(self, index: int, number: int) -> None:
-        """Every client is a process of its own, so that it can die by itself."""
-        self._lives += 1
-        workload = self.workloads[index]
-        name = f"{type(workload).__name__} {number} ({self._lives})"
-        database = self.world.database(name)
-        randomness = Random(f"{name} {self.seed}")
-        client = Client(database, randomness, number, self._lives, lambda: self._is_over)
-        task = self.world.spawn(name, workload.start(client))
-        self._clients[index, number] = task, database
 
     # --- what breaks
 
@@ -287,7 +222,7 @@ class Simulation:
         def empty() -> None:
             disk.capacity_bytes = None
 
-        self.world.at(self.random.choice([0.1, 1.0]), empty)
+        self.world.agenda.after(self.random.choice([0.1, 1.0]), empty)
 
     def _set_clock(self) -> None:
         """Half of the clocks that are set come back after a while: errors are corrected."""
@@ -296,7 +231,9 @@ class Simulation:
             jump = self._clocks.choice([-DAY, DAY])
         self.world.clock.set_wall(jump)
         if self._clocks.random() < 0.5:
-            self.world.at(self._clocks.choice([0.05, 1.0, 6.0]), self.world.clock.set_right)
+            self.world.agenda.after(
+                self._clocks.choice([0.05, 1.0, 6.0]), self.world.clock.set_right
+            )
         self.faults["clocks set"] += 1
 
     def _rest(self) -> None:
@@ -311,11 +248,9 @@ class Simulation:
             self._damage()
 
     def _kill_client(self) -> None:
-        place = self.random.choice(sorted(self._clients))
-        task, database = self._clients[place]
-        if not task.done:
-            self.world.kill(task, database)
-            self._begin_client(*place)
+        place = self.random.choice(sorted(self._crowd.members))
+        if self._crowd.kill(place):
+            self._crowd.begin(place)
             self.faults["dead clients"] += 1
 
     # --- what is checked
@@ -335,7 +270,7 @@ class Simulation:
         """Nothing breaks any more; clients come to an end."""
         world, host = self.world, self.world.host
         self._fault_chance = 0.0
-        self._is_over = True
+        self._crowd.is_over = True
         host.disk.write_faults.clear()
         host.disk.at_write = None
         host.disk.capacity_bytes = None
@@ -346,9 +281,7 @@ class Simulation:
         assert host.node is not None
         world.clock.set_right()  # however far ahead it was: and yet nothing is late
         world.let_pass(CALM_SECONDS)
-        for task, database in self._clients.values():
-            if not task.done:
-                world.kill(task, database)
+        self._crowd.kill_all()
         database = world.database("somebody who is killed")
         task = world.spawn("leave", waiting_rules.leave_everything(database))
         world.let_pass(1.0)
@@ -376,6 +309,10 @@ class Simulation:
 
     def _check_status(self, told: object, content: checkers.Content) -> None:
         checkers.require(told == content.counters, f"told {told}, stored {content.counters}")
+
+
+async def _start(workload: Workload, client: Client) -> None:
+    await workload.start(client)
 
 
 async def _counters(db: Database) -> object:

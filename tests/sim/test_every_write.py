@@ -14,8 +14,8 @@ from postroom.client.database import Database
 from postroom.kv.memory import WriteFault
 from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
-from tests.sim.host import PowerFailure, ProcessDied
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write
+from tests.sim.turn import PowerFailure, ProcessDied
 
 SYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=5.0, gc_interval_seconds=5.0)
 UNSYNCED = NodeOptions(disk_reserve_bytes=0, poll_seconds=5.0, gc_interval_seconds=5.0, sync=False)

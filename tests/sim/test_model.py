@@ -24,7 +24,7 @@ from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment,
 from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.history import History
-from tests.sim.host import PowerFailure, ProcessDied
+from tests.sim.turn import PowerFailure, ProcessDied
 from tests.sim.world import World
 
 LATER_SECONDS = 100_000.0

@@ -16,66 +16,25 @@ how it was answered is told to a :class:`Witness`, which knows nothing of the wo
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - made from the seed
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
-from postroom.client.codec import resolve
 from postroom.client.database import Database
-from postroom.client.values import Status
 from postroom.errors import Unavailable
-from postroom.kv.clock import Timestamp
-from postroom.messaging.requests import ReadCounters
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.node_options import NodeOptions
 from tests.sim.clock import VirtualClock
-from tests.sim.digest import Digest
 from tests.sim.host import Host
-from tests.sim.sender import Answer, Killed, Pause, SimulatedSender
+from tests.sim.sender import Answer, SimulatedSender
+from tests.sim.tasks import Task, Tasks
 
 T = TypeVar("T")
 STEPS_MAX: Final = 200_000
 """A run that takes longer has stopped getting anywhere."""
 
 
-class Witness(Protocol):
-    """Sees what clients send and hear."""
-
-    def sent(self, request: Any) -> None:
-        """Note that a client sends ``request``."""
-
-    def answered(self, request: Any, result: Any, error: BaseException | None) -> None:
-        """Note that the client gets an answer."""
-
-    def handed_out(self, timestamp: int) -> None:
-        """Note that a client is told a timestamp."""
-
-
-class Unobserved:
-    """A witness that looks away."""
-
-    def sent(self, request: Any) -> None: ...
-    def answered(self, request: Any, result: Any, error: BaseException | None) -> None: ...
-    def handed_out(self, timestamp: int) -> None: ...
-
-
-class Task:
-    """A client: a coroutine, and what became of it."""
-
-    def __init__(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self.name = name
-        self.coroutine = coroutine
-        self.done = False
-        self.result: Any = None
-        self.waits_for: Answer | Pause | None = None
-        self.steps = 0
-        """How often it was resumed."""
-
-
-class World:
+class World(Tasks):
     """See the module.
 
     Args:
@@ -93,9 +52,9 @@ class World:
         reading_seconds: float = 0.0,
         in_parts: bool = True,
     ) -> None:
+        super().__init__()
         self.random = Random(f"world {seed}")
-        self.clock = VirtualClock(reading_seconds)
-        self.witness: Witness = Unobserved()
+        self.clock = VirtualClock(self.agenda, reading_seconds)
         self.turns_away = 0.0
         """How often a client hears at once that the node is down, instead of waiting for it."""
         self.host = Host(
@@ -105,62 +64,32 @@ class World:
         )
         self.heals = False
         """Whether a node that is down, or has failed, is opened again at once."""
-        self.tasks: list[Task] = []
-        self.current: Task | None = None
         self.steps = 0
         self._seed = seed
         self._in_parts = in_parts
         self._ready: list[Task] = []
-        self._senders: list[SimulatedSender] = []
         self._on_their_way: list[Answer] = []
-        self._timers: list[tuple[float, int, Callable[[], object]]] = []
-        self._numbers = itertools.count()
-        self._digest = Digest()
 
     # --- clients
 
     def database(self, process: str = "process") -> Database:
         """Return the database that the clients of one process share."""
         sender = SimulatedSender(self, Random(f"{process} {self._seed}"))
-        self._senders.append(sender)
+        return self._database_of(sender, sender.now)
 
-        async def status() -> Status:
-            counters = await sender.send(ReadCounters())
-            return Status(":simulated:", 1, 0, 0, Timestamp(sender.now()), 0, counters)
-
-        async def close() -> None:
-            return None
-
-        return Database(sender, resolve(None), status, close)
-
-    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
-        """Begin a client."""
-        task = Task(name, coroutine)
-        self.tasks.append(task)
+    def _resume_soon(self, task: Task) -> None:
         self._ready.append(task)
-        return task
 
-    def kill(self, task: Task, database: Database) -> None:
-        """Let a client die where it stands: it sends nothing more, and releases nothing.
-
-        Args:
-            task: what it does.
-            database: the one of its process, which dies with it.
-        """
-        sender = database._sender
-        assert isinstance(sender, SimulatedSender)
-        sender.is_dead = True
+    def _stop_waiting(self, task: Task) -> None:
         if task in self._ready:
             self._ready.remove(task)
-        elif task.waits_for is not None:
-            task.waits_for.task = None
-        try:
-            task.coroutine.throw(Killed())
-        except (Killed, StopIteration):
-            pass
-        else:
-            raise AssertionError(f"{task.name} goes on after it was killed")
-        self._end(task)
+        super()._stop_waiting(task)
+
+    def kill(self, task: Task, database: Database) -> None:
+        """Let a client die; what the store does for it ends."""
+        super().kill(task, database)
+        sender = database._sender
+        assert isinstance(sender, SimulatedSender)
         self._take_back(sender)
 
     def _take_back(self, sender: SimulatedSender) -> None:
@@ -169,36 +98,15 @@ class World:
         A process with a store of its own dies as a whole, and in a cluster the session does this.
         """
         for answer in list(self.host.outstanding):
-            if isinstance(answer, Answer) and answer.client is sender:
+            if isinstance(answer, Answer) and answer.sender is sender:
                 self.host.cancel(answer)
         for moment in (+sender.protected).elements():
             self._on_their_way.append(Answer(sender, Unprotect(moment)))
 
-    def interrupt(self, task: Task, error: BaseException) -> None:
-        """Somebody cancels what a client does: it goes on where it stands, with ``error``."""
-        if task.done:
-            return
-        if task in self._ready:
-            self._ready.remove(task)
-        elif task.waits_for is not None:
-            task.waits_for.task = None
-        self._resume(task, error)
-
-    def abandon(self) -> None:
-        """End the world: no task in it goes on."""
-        for sender in self._senders:
-            sender.is_dead = True
-        for task in self.tasks:
-            with suppress(Killed):
-                task.coroutine.close()
-
     def run(self, awaitable: Awaitable[T]) -> T:
         """Take steps until ``awaitable`` has ended."""
 
-        async def wait_for_it() -> T:
-            return await awaitable
-
-        task = self.spawn("run", wait_for_it())
+        task = self.spawn_awaiting("run", awaitable)
         self.run_until(lambda: task.done)
         result: T = task.result
         return result
@@ -232,8 +140,8 @@ class World:
         """One thing happens."""
         self.steps += 1
         chance = self.random.random
-        now = self.clock.monotonic()
-        has_rung = self._ring(now)
+        now = self.agenda.now
+        has_rung = self.agenda.carry_out_due()
         turn_due = self.host.due()
         may_turn = turn_due is not None and turn_due <= now
         may_deliver = bool(self._on_their_way) and self.host.node is not None
@@ -250,7 +158,7 @@ class World:
     def let_pass(self, seconds: float) -> None:
         """Take the steps of the next ``seconds``."""
         over: list[None] = []
-        self.at(seconds, lambda: over.append(None))
+        self.agenda.after(seconds, lambda: over.append(None))
         self.run_until(lambda: bool(over))
 
     def _turn(self) -> None:
@@ -258,16 +166,9 @@ class World:
         while not self._in_parts and self.host.node is not None and self.host.busy:
             self.host.take_part()
 
-    def _ring(self, now: float) -> bool:
-        has_rung = False
-        while self._timers and self._timers[0][0] <= now:
-            heapq.heappop(self._timers)[2]()
-            has_rung = True
-        return has_rung
-
     def _wait(self, turn_due: float | None, *, has_rung: bool) -> None:
         """Nothing can happen now. A store that rests waits for nothing, not even for an alarm."""
-        timer = self._timers[0][0] if self._timers else None
+        timer = self.agenda.next_moment()
         events = [each for each in (timer, turn_due) if each is not None]
         if events:
             self.clock.advance_to(min(events))
@@ -283,28 +184,8 @@ class World:
         return "; ".join(waiting) or "no client is left"
 
     def _resume(self, task: Task, error: BaseException | None = None) -> None:
-        task.waits_for = None
         self.note("resume", task.name)
-        self.current = task
-        try:
-            resumed = task.coroutine
-            waits_for = resumed.send(None) if error is None else resumed.throw(error)
-        except StopIteration as stop:
-            task.result = stop.value
-            self._end(task)
-        else:
-            self._suspend(task, waits_for)
-
-    def _suspend(self, task: Task, waits_for: Answer | Pause) -> None:
-        if waits_for.done:
-            self._ready.append(task)
-        else:
-            waits_for.task = task
-            task.waits_for = waits_for
-
-    def _end(self, task: Task) -> None:
-        task.done = True
-        self.tasks.remove(task)
+        super()._resume(task, error)
 
     # --- what senders call
 
@@ -331,27 +212,15 @@ class World:
     def answered(self, answer: Answer) -> None:
         """Bring an answer to its client."""
         self.host.outstanding.pop(answer, None)
-        result, error = answer.result, answer.error
+        result, error, sender = answer.result, answer.error, answer.sender
         self.note("answer", result if error is None else type(error).__name__)
         if isinstance(answer.request, Protect) and error is None:
-            if answer.client.is_dead:
-                self._on_their_way.append(Answer(answer.client, Unprotect(result)))
-            answer.client.protected[result] += 1
-        if not answer.client.is_dead:
+            if sender.is_dead:
+                self._on_their_way.append(Answer(sender, Unprotect(result)))
+            sender.protected[result] += 1
+        if not sender.is_dead:
             self.witness.answered(answer.request, result, error)
         self.resume(answer)
-
-    def resume(self, waited_for: Answer | Pause) -> None:
-        """Resume a client whose wait is over."""
-        waited_for.done = True
-        if waited_for.task is not None:
-            self._ready.append(waited_for.task)
-            waited_for.task = None
-
-    def at(self, seconds: float, act: Callable[[], object]) -> None:
-        """Do something after a time."""
-        due = self.clock.monotonic() + seconds
-        heapq.heappush(self._timers, (due, next(self._numbers), act))
 
     def now(self) -> int:
         """Return a timestamp for a client."""
@@ -360,10 +229,6 @@ class World:
         return timestamp
 
     # --- the digest
-
-    def note(self, *event: Any) -> None:
-        """Something has happened that two equal runs have in common."""
-        self._digest.note(event)
 
     def digest(self) -> str:
         """Return a name for everything that has happened, and for what the disk holds."""

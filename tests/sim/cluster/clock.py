@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.sim.cluster.agenda import Agenda
+from tests.sim.agenda import Agenda
 
 EPOCH_SECONDS: Final = 1_700_000_000
 _MOMENT_LATER: Final = 1e-6

@@ -14,34 +14,26 @@ code. Every event goes into a digest: two runs that are alike have the same one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroom.client.codec import resolve
 from postroom.client.database import Database
-from postroom.client.values import Status
 from postroom.errors import CommitUnknown, Unavailable
-from postroom.kv.clock import Timestamp
 from postroom.kv.engine import WriteSet
-from postroom.messaging.requests import ReadCounters
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.node_options import NodeOptions
-from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network
 from tests.sim.cluster.overseer import Overseer
 from tests.sim.cluster.process import Process, SessionShell
-from tests.sim.digest import Digest
 from tests.sim.disks import open_storage
-from tests.sim.sender import Killed
-from tests.sim.world import Task, Unobserved, Witness
+from tests.sim.tasks import Task, Tasks
 
 T = TypeVar("T")
 
@@ -71,26 +63,22 @@ def settle(machine: Machine, writes: WriteSet, node_id: int) -> None:
     machine.options = msgspec.structs.replace(machine.options, node_id=node_id, members=members)
 
 
-class Cluster:
+class Cluster(Tasks):
     """See the module."""
 
     def __init__(
         self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]
     ) -> None:
+        super().__init__()
         self.seed = seed
         self.random = Random(f"cluster {seed}")
-        self.agenda = Agenda()
         self.network = Network(self.agenda, Random(f"network {seed}"))
-        self.witness: Witness = Unobserved()
         self.overseer = Overseer(self.note)
-        self.tasks: list[Task] = []
-        self.current: Task | None = None
         self._processes: list[Process] = []
         self._sessions: dict[tuple[str, int], Sessions] = {}
         names = [f"machine {number}" for number in range(1, len(options) + 1)]
         self.addresses = [address_of(name) for name in names]
         self._founders = founders(self.addresses)
-        self._digest = Digest()
         self.machines: list[Machine] = []
         self._machines_made = 0
         for each, clock in zip(options, clocks, strict=True):
@@ -144,19 +132,11 @@ class Cluster:
 
     # --- clients
 
-    def database(self, name: str) -> Database:
+    def database(self, process: str) -> Database:
         """Return the database that the clients of one process share."""
-        sender = Process(self, name, Random(f"{name} {self.seed}"))
+        sender = Process(self, process, Random(f"{process} {self.seed}"))
         self._processes.append(sender)
-
-        async def status() -> Status:
-            counters = await sender.send(ReadCounters())
-            return Status(":simulated:", 1, 0, 0, Timestamp(0), 0, counters)
-
-        async def close() -> None:
-            return None
-
-        return Database(sender, resolve(None), status, close)
+        return self._database_of(sender, lambda: 0)
 
     @property
     def places(self) -> list[str]:
@@ -167,41 +147,10 @@ class Cluster:
         """Return what clients take for the time."""
         return [process.reading() for process in self._processes if not process.is_dead]
 
-    def abandon(self) -> None:
-        """End the world: no task in it goes on."""
-        for process in self._processes:
-            process.is_dead = True
-        for task in self.tasks:
-            with suppress(Killed):
-                task.coroutine.close()
-
-    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
-        """Begin a client."""
-        task = Task(name, coroutine)
-        self.tasks.append(task)
-        self._resume_soon(task)
-        return task
-
-    def kill(self, task: Task, database: Database) -> None:
-        """Let a client die where it stands: it sends nothing more, and releases nothing."""
-        database._sender.die()
-        if task.waits_for is not None:
-            task.waits_for.task = None
-        try:
-            task.coroutine.throw(Killed())
-        except (Killed, StopIteration):
-            pass
-        else:
-            raise AssertionError(f"{task.name} goes on after it was killed")
-        self._end(task)
-
     def run(self, awaitable: Awaitable[T], what: str, seconds: float = 60.0) -> T:
         """Return the result of ``awaitable``."""
 
-        async def wait_for_it() -> T:
-            return await awaitable
-
-        task = self.spawn(what, wait_for_it())
+        task = self.spawn_awaiting(what, awaitable)
         self.agenda.run_until(lambda: task.done, what, seconds)
         result: T = task.result
         return result
@@ -227,47 +176,11 @@ class Cluster:
 
         self.agenda.after(delay, resume)
 
-    def interrupt(self, task: Task, error: BaseException) -> None:
-        """Somebody cancels what a client does: it goes on where it stands, with ``error``."""
-        if task.waits_for is not None and not task.done:
-            task.waits_for.task = None
-            self._resume(task, error)
-
-    def _resume(self, task: Task, error: BaseException | None = None) -> None:
-        if task.done:
-            return
-        task.waits_for = None
-        task.steps += 1
-        self.current = task
-        try:
-            resumed = task.coroutine
-            waits_for = resumed.send(None) if error is None else resumed.throw(error)
-        except StopIteration as stop:
-            task.result = stop.value
-            self._end(task)
-        else:
-            if waits_for.done:
-                self._resume_soon(task)
-            else:
-                waits_for.task = task
-                task.waits_for = waits_for
-
-    def resume(self, waited_for: Any) -> None:
-        """Resume a client whose wait is over."""
-        waited_for.done = True
-        if waited_for.task is not None:
-            self._resume_soon(waited_for.task)
-            waited_for.task = None
-
-    def _end(self, task: Task) -> None:
-        task.done = True
-        self.tasks.remove(task)
-
     # --- the digest
 
     def note(self, *event: Any) -> None:
-        """Something has happened that two equal runs have in common."""
-        self._digest.note((self.agenda.now, event))
+        """Add an event, with its moment."""
+        super().note(self.agenda.now, event)
 
     def digest(self) -> str:
         """Return a name for everything that has happened, and for what the disks hold."""

@@ -16,7 +16,7 @@ from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.joining import STAYING_MIN_WITH_LOSSES, Joining
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import Weather
-from tests.sim.host import PowerFailure
+from tests.sim.turn import PowerFailure
 
 _JUMPS: Final = (-3600, -30, -0.5, -0.1, 0.1, 0.4)
 _JUMPS_FAR: Final = (*_JUMPS, 0.7, 5, 70, 3600, 86400)

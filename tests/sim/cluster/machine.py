@@ -14,24 +14,22 @@ and every stream to it breaks.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Protocol
 
-from postroom.errors import Error, Unavailable
-from postroom.kv.engine import WriteSet
+from postroom.errors import Unavailable
 from postroom.kv.memory import MemoryDisk
 from postroom.server.node import UPKEEP_SECONDS, Node
 from postroom.server.node_options import NodeOptions
-from tests.sim.cluster.agenda import Agenda
+from tests.sim.agenda import Agenda
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
 from tests.sim.disks import SEGMENT_BYTES, open_storage
-from tests.sim.host import PowerFailure
+from tests.sim.turn import Part, PowerFailure, Turn
 
 PART_SECONDS = 0.00005
 SYNC_SECONDS = 0.0002
@@ -69,14 +67,6 @@ class Session(Protocol):
 
     def check(self) -> None:
         """Whether what has come, and is not read yet, will be."""
-
-
-class Part(enum.Enum):
-    """Where a turn stands."""
-
-    IDLE = enum.auto()
-    PREPARED = enum.auto()
-    WRITTEN = enum.auto()
 
 
 class Machine:
@@ -127,9 +117,7 @@ class Machine:
         self._sessions: dict[End, Session] = {}
         self._arrived: list[tuple[int, bytes]] = []
         self._deferred: deque[Callable[[], object]] = deque()
-        self._part = Part.IDLE
-        self._staged: WriteSet = {}
-        self._error: Error | None = None
+        self._turn = Turn()
         self._planned: float | None = None
 
     @property
@@ -144,7 +132,7 @@ class Machine:
         assert self.node is None
         if self.is_homeless:
             return False
-        self._part, self._planned, self._arrived = Part.IDLE, None, []
+        self._turn, self._planned, self._arrived = Turn(), None, []
         with self._powered():
             try:
                 storage = open_storage(
@@ -176,7 +164,7 @@ class Machine:
         node = self.node
         assert node is not None
         with self._powered():
-            while self._part is not Part.IDLE:
+            while self._turn.is_under_way:
                 self._take_part(node)
             while node.wants_turn():
                 node.turn()
@@ -308,7 +296,7 @@ class Machine:
 
     def _due(self) -> float | None:
         node = self.node
-        if node is None or node.failed is not None or self._part is not Part.IDLE:
+        if node is None or node.failed is not None or self._turn.is_under_way:
             return None
         if node.wants_turn():
             return self._agenda.now
@@ -330,7 +318,7 @@ class Machine:
     def _begin(self, life: int, planned: float) -> None:
         if life == self.lives and planned == self._planned:
             self._planned = None
-            if self._part is Part.IDLE:  # else its end will see what there is to do
+            if not self._turn.is_under_way:  # else its end will see what there is to do
                 self._go_on(life)
 
     def _go_on(self, life: int) -> None:
@@ -340,13 +328,13 @@ class Machine:
             return
         try:
             self._take_part(node)
-            while not self.in_parts and self._part is not Part.IDLE:
+            while not self.in_parts and self._turn.is_under_way:
                 self._take_part(node)
         except PowerFailure:
             self.crash(power=True)
         if self.node is None:
             return
-        if self._part is Part.IDLE:
+        if not self._turn.is_under_way:
             self._after_act()
             if self._arrived:
                 self._plan(self._agenda.now)
@@ -357,24 +345,17 @@ class Machine:
             self._agenda.after(seconds, lambda: self.when_awake(lambda: self._go_on(life)))
 
     def _part_seconds(self, node: Node) -> float:
-        if self._part is Part.PREPARED and self._staged and node.consensus.needs_sync:
+        turn = self._turn
+        if turn.part is Part.PREPARED and turn.staged and node.consensus.needs_sync:
             return SYNC_SECONDS * self.disk_slowness * (0.5 + self.random.random())
         return PART_SECONDS * self.slowness * self.random.random()
 
     def _take_part(self, node: Node) -> None:
-        match self._part:
-            case Part.IDLE:
-                self.turns += 1
-                self._staged = node.prepare()
-                self._part = Part.PREPARED
-            case Part.PREPARED:
-                self._error = node.write(self._staged)
-                self._part = Part.WRITTEN
-                if self._error is None and node.failed is None:
-                    self.overseer.written(self)
-            case Part.WRITTEN:
-                self._part = Part.IDLE
-                node.finish(self._error)
+        if not self._turn.is_under_way:
+            self.turns += 1
+        part = self._turn.take_part(node)
+        if part is Part.WRITTEN and self._turn.error is None and node.failed is None:
+            self.overseer.written(self)
 
 
 class _Transport:

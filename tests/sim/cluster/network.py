@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
-from tests.sim.cluster.agenda import Agenda
+from tests.sim.agenda import Agenda
 
 Place = str
 

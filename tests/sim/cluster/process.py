@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,12 +28,12 @@ from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
+from tests.sim.agenda import Agenda
 from tests.sim.checkers import Broken
-from tests.sim.cluster.agenda import Agenda
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import CONNECT_SECONDS, End, Network
-from tests.sim.sender import GaveUp, Killed, Pause
-from tests.sim.world import Task
+from tests.sim.sender import AwaitedAnswer, ClientSender
+from tests.sim.tasks import Task
 
 if TYPE_CHECKING:
     from tests.sim.cluster.cluster import Cluster
@@ -42,14 +42,14 @@ SHELL_SECONDS: Final = 0.00002
 """Between the first frame that there is to write and writing all that there are."""
 
 
-class Answer(RemoteCall):
-    """A request on its way, and its answer: what a client awaits."""
+class RemoteAnswer(AwaitedAnswer, RemoteCall):
+    """A request on its way to a cluster, and its answer."""
 
-    __slots__ = ("error", "process", "result", "task")
+    __slots__ = ("error", "result", "sender", "task")
 
-    def __init__(self, process: Process, request: Any, timeout_seconds: float | None) -> None:
+    def __init__(self, sender: Process, request: Any, timeout_seconds: float | None) -> None:
         super().__init__(request, timeout_seconds)
-        self.process = process
+        self.sender = sender
         self.result: Any = None
         self.error: BaseException | None = None
         self.task: Task | None = None
@@ -57,33 +57,19 @@ class Answer(RemoteCall):
     def complete(self, result: Any, error: BaseException | None) -> None:
         """Take the answer that has come."""
         self.done, self.result, self.error = True, result, error
-        self.process.answered(self)
-
-    def __await__(self) -> Generator[Answer, None, Any]:
-        if not self.done:
-            try:
-                yield self
-            except GaveUp:
-                self.process.give_up(self)
-                raise
-        if self.error is not None:
-            raise self.error
-        return self.result
+        self.sender.answered(self)
 
 
-class Process:
+class Process(ClientSender):
     """A :class:`postroom.client.sender.Sender`, and the port of its router.
 
     Attributes:
         name: its place in the network.
-        is_dead: it was killed.
     """
 
     def __init__(self, cluster: Cluster, name: str, randomness: Random) -> None:
+        super().__init__(cluster, randomness)
         self.name = name
-        self.random = randomness
-        self.patience_seconds = 0.0
-        self.is_dead = False
         self._cluster = cluster
         self._agenda: Agenda = cluster.agenda
         self._network: Network = cluster.network
@@ -95,11 +81,6 @@ class Process:
         self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
-    @property
-    def world(self) -> Cluster:
-        """What it lives in."""
-        return self._cluster
-
     # --- what clients call
 
     async def connect(self) -> None:
@@ -108,57 +89,30 @@ class Process:
             with contextlib.suppress(Unavailable):
                 await self.send(Now())
 
-    def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
+    def send(self, request: Any, timeout_seconds: float | None = None) -> RemoteAnswer:
         """Return the answer to ``request``, to be awaited once."""
         self._require_alive()
-        answer = Answer(self, request, timeout_seconds)
+        answer = RemoteAnswer(self, request, timeout_seconds)
         self._cluster.witness.sent(request)
         self.router.submit(answer)
         return answer
 
-    def answered(self, answer: Answer) -> None:
-        """Only for :class:`Answer`."""
+    def answered(self, answer: RemoteAnswer) -> None:
+        """Only for :class:`RemoteAnswer`."""
         result, error = answer.result, answer.error
         self._cluster.note("answer", self.name, result if error is None else type(error).__name__)
         if not self.is_dead and not isinstance(error, DeadlineExceeded):
             self._cluster.witness.answered(answer.request, result, error)
         self._cluster.resume(answer)
 
-    def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
-
-    def sleep(self, seconds: float) -> Pause:
-        """Let a time pass."""
-        self._require_alive()
-        pause = Pause()
-        self._agenda.after(seconds, lambda: self._cluster.resume(pause))
-        return pause
-
-    async def cancelled_after(self, seconds: float, awaitable: Awaitable[Any]) -> Any:
-        """Return the result of ``awaitable``; ``None`` if it was cancelled after a time."""
-        task, over = self._cluster.current, list[None]()
-        assert task is not None
-
-        def ring() -> None:
-            if not over and not self.is_dead:
-                self._cluster.interrupt(task, GaveUp())
-
-        self._agenda.after(seconds, ring)
-        try:
-            return await awaitable
-        except GaveUp:
-            return None
-        finally:
-            over.append(None)
-
-    def give_up(self, answer: Answer) -> None:
+    def give_up(self, answer: RemoteAnswer) -> None:
         """Nobody waits for ``answer``, as the asyncio form does it."""
         self.router.cancel(answer)
         request = taken_back_by(self, answer.request, answer.result)
         if request is not None:
             self.send(request)
 
-    def now(self) -> Answer:
+    def now(self) -> RemoteAnswer:
         """Return a timestamp of the store's."""
         return self.send(Now())
 
@@ -172,14 +126,10 @@ class Process:
 
     def die(self) -> None:
         """Kill the process: its streams break."""
-        self.is_dead = True
+        super().die()
         for end in self._ends.values():
             end.close()
         self._ends.clear()
-
-    def _require_alive(self) -> None:
-        if self.is_dead:
-            raise Killed
 
     # --- the router's port
 

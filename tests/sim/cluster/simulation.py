@@ -27,17 +27,18 @@ from tests.sim import checkers, waiting_rules
 from tests.sim.cluster import absence, floods, full_disks, replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.faults import Faults
+from tests.sim.crowd import Crowd, Place
 from tests.sim.disks import write_gathered
 from tests.sim.generators import closed_quietly
 from tests.sim.history import History
 from tests.sim.page_sizes import drawn_page_sizes
 from tests.sim.recorded.operations import Record
 from tests.sim.service_rules import check_services
-from tests.sim.simulation import WORKLOADS, besides
+from tests.sim.tasks import Task
 from tests.sim.workloads.appends import Appends
+from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Client, Workload
-from tests.sim.world import Task
 
 EVENTS: Final = 14_000
 """How many things happen while things break."""
@@ -126,10 +127,7 @@ class ClusterSimulation:
         self.record = Record(lambda: self.cluster.agenda.now)
         self.workloads = self._drawn_workloads(choose([1, 1, 2, 3]))
         self._events = events
-        self._is_over = False
-        self._lives = 0
-        self._clients: dict[tuple[int, int], tuple[Task, Database]] = {}
-        self._who: dict[tuple[int, int], Client] = {}
+        self.crowd = Crowd(self.cluster, seed, self.workloads, _connect_and_start)
         self._database = self.cluster.database("client 0")
         self._absences = Random(f"absences {seed}")
         self.faults = Faults(
@@ -197,7 +195,7 @@ class ClusterSimulation:
         for workload in self.workloads:
             name = type(workload).__name__.lower()
             cluster.run(workload.setup(self._database), f"{name} is set up")
-        self._begin_clients()
+        self.crowd.begin_all(self._begin_client)
         self.faults.begin()
         self._look_again()
         events = self._events // (TRUCES + 1)
@@ -229,37 +227,23 @@ class ClusterSimulation:
 
     # --- clients
 
-    def _begin_clients(self) -> None:
-        for index, workload in enumerate(self.workloads):
-            for number in range(workload.clients):
-                self._begin_client(index, number)
-
-    def _begin_client(self, index: int, number: int) -> None:
-        """Every client is a process of its own, so that it can die by itself."""
-        self._lives += 1
-        workload = self.workloads[index]
-        name = f"{type(workload).__name__} {number} ({self._lives})"
-        database = self.cluster.database(name)
-        randomness = Random(f"{name} {self.seed}")
-        client = Client(database, randomness, number, self._lives, lambda: self._is_over)
-        task = self.cluster.spawn(name, _connect_and_start(workload, client))
-        self._clients[index, number] = task, database
-        self._who[index, number] = client
+    def _begin_client(self, place: Place) -> None:
+        """Begin a client; some of them will be killed."""
+        victim = self.crowd.begin(place)
         if self.random.random() < 0.1:
             life = self.random.expovariate(1 / (5 * self.pace))
-            self.cluster.agenda.after(life, lambda: self._kill_client(index, number, task))
+            self.cluster.agenda.after(life, lambda: self._kill_client(place, victim))
 
-    def _kill_client(self, index: int, number: int, victim: Task) -> None:
-        task, database = self._clients[index, number]
-        if task is victim and not task.done and not self._is_over:
-            self.cluster.kill(task, database)
-            self._begin_client(index, number)
+    def _kill_client(self, place: Place, victim: Task) -> None:
+        task = self.crowd.members[place].task
+        if task is victim and not self.crowd.is_over and self.crowd.kill(place):
+            self._begin_client(place)
             self.faults.seen["dead clients"] += 1
 
     # --- what is checked
 
     def _look_again(self) -> None:
-        if not self._is_over:
+        if not self.crowd.is_over:
             self.cluster.overseer.look()
             self.cluster.agenda.after(self.pace * 3 * self.random.random(), self._look_again)
 
@@ -310,19 +294,19 @@ class ClusterSimulation:
         self._let_everybody_get_on()
 
     def _let_everybody_get_on(self) -> None:
-        before = {client: client.done for client in self._who.values()}
-        late = next(iter(self._who))  # every workload has a client
+        before = {each.client: each.client.done for each in self.crowd.members.values()}
+        late = next(iter(self.crowd.members))  # every workload has a client
 
-        def gets_on(place: tuple[int, int]) -> bool:
-            client = self._who[place]
+        def gets_on(place: Place) -> bool:
+            task, _, client = self.crowd.members[place]
             # or it has come to its end
-            return client.done > before.get(client, 0) or self._clients[place][0].done
+            return client.done > before.get(client, 0) or task.done
 
         def everybody_gets_on() -> bool:
             nonlocal late
             if not gets_on(late):  # as at the last event, mostly
                 return False
-            late = next((place for place in self._who if not gets_on(place)), late)
+            late = next((place for place in self.crowd.members if not gets_on(place)), late)
             return gets_on(late)
 
         patience = CALM_SECONDS + GONE_SECONDS * (self.faults.seen["dead clients"] > 0)
@@ -331,23 +315,21 @@ class ClusterSimulation:
             patience = EXPIRED_SECONDS
         self.cluster.agenda.run_until(everybody_gets_on, self._who_waits, patience)
 
-    def _waits_for_changes(self, place: tuple[int, int]) -> bool:
-        task, _ = self._clients[place]
+    def _waits_for_changes(self, place: Place) -> bool:
+        task = self.crowd.members[place].task
         return isinstance(getattr(task.waits_for, "request", None), ScanChanges)
 
     def _calm(self) -> None:
         """Nothing breaks any more; everybody comes to an end."""
         cluster = self.cluster
-        self._is_over = True
+        self.crowd.is_over = True
         self.faults.mend()
         self._correct_clocks()
         patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else CALM_SECONDS
         joining = max(patience, JOIN_SECONDS)
         cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, joining)
         cluster.agenda.run_until(self._clients_have_ended, self._who_waits, patience)
-        for task, database in self._clients.values():
-            if not task.done:
-                cluster.kill(task, database)
+        self.crowd.kill_all()
         database = cluster.database("somebody who is killed")
         task = cluster.spawn("leave", _connect_and_leave(database))
         cluster.agenda.run(DUE_SECONDS)
@@ -368,13 +350,13 @@ class ClusterSimulation:
         """All but those that wait for changes, which nobody makes any more."""
         return all(
             task.done or self._waits_for_changes(place)
-            for place, (task, _) in self._clients.items()
+            for place, (task, _, _) in self.crowd.members.items()
         )
 
     def _who_waits(self) -> str:
         waiting = [
             f"{task.name} waits for {getattr(task.waits_for, 'request', task.waits_for)!r:.200}"
-            for task, _ in self._clients.values()
+            for task, _, _ in self.crowd.members.values()
             if not task.done
         ]
         nodes = [

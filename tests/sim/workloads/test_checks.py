@@ -17,13 +17,13 @@ import postroom
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from tests.sim.history import History
 from tests.sim.recorded.operations import Anomaly, Record
-from tests.sim.simulation import WORKLOADS
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.appointments import Appointments
 from tests.sim.workloads.archives import Archives
 from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.contenders import Contenders
 from tests.sim.workloads.counters import Counters
+from tests.sim.workloads.drawn import WORKLOADS
 from tests.sim.workloads.jobs import Jobs
 from tests.sim.workloads.keepers import Keepers
 from tests.sim.workloads.large import Large

@@ -1,4 +1,4 @@
-"""What happens when: the scheduler of the simulated cluster.
+"""The scheduler of a simulation: a heap of moments and of what happens then.
 
 An agenda is a heap of moments and of what happens then. One thread takes the next entry, sets the
 time to its moment, and carries it out; entries of one moment come in the order in which they were
@@ -11,8 +11,9 @@ given. An event loop would only add its own order of callbacks, which we would h
 a microsecond or ten to each step. What does run on asyncio, the gRPC shells, has its network in C
 threads, which neither of the two can simulate. The heap below is all that is needed.
 
-The stepwise scheduler of :class:`tests.sim.world.World` lets chance pick what happens next, and
-time follows; here each event has a moment, chance is in the delays, and what comes next follows.
+A cluster lives by :meth:`Agenda.step`: each event has a moment, chance is in the delays, and what
+comes next follows. The world of one node (:mod:`tests.sim.world`) lets chance pick what happens
+next, lets time pass itself, and carries out what has become due meanwhile.
 Three nodes with clocks of their own, links that are slow in one direction, and a machine that
 stands still for a while could hardly be told otherwise.
 """
@@ -49,6 +50,17 @@ class Agenda:
     def after(self, seconds: float, act: Callable[[], object]) -> None:
         """Something happens after a time."""
         self.at(self.now + seconds, act)
+
+    def next_moment(self) -> float | None:
+        """Return the moment of the next entry; `None` if there is none."""
+        return self._entries[0][0] if self._entries else None
+
+    def carry_out_due(self) -> bool:
+        """Carry out every entry that is due now; return false if there is none."""
+        now, events = self.now, self.events
+        while self._entries and self._entries[0][0] <= now:
+            self.step()
+        return self.events > events
 
     def step(self) -> None:
         """Let the next thing happen."""
