@@ -31,8 +31,8 @@ from postroom.messaging.ingest.records import StagedRecords
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.ingest.sweeping import Sweeping
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.summing_up import sum_up
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.scanning import RecordScans

@@ -19,11 +19,10 @@ from collections.abc import Callable, Mapping
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE
-from postroom.messaging.queues.attempts import is_named_by
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import leased_message
+from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.ranges.evaluation import MustWait, View

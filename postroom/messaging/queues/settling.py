@@ -35,11 +35,18 @@ from postroom.limits import (
 from postroom.messaging import due as times
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
-from postroom.messaging.queues.attempts import held, held_together, is_attempt
 from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.places import Place, find, named, read_body
+from postroom.messaging.queues.places import (
+    Place,
+    find,
+    held,
+    held_together,
+    is_attempt,
+    named,
+    read_body,
+)
 from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import (
     Acknowledge,
