@@ -7,7 +7,7 @@
       └─ sent again, as its answer was lost ─▶ what it holds
     its transaction has not committed ─▶ what it got goes back, uncounted
     its client has gone, or its transaction's time is over ─▶ its attempts have failed
-    its consumer has no credit ─▶ told once one of its attempts is over (:mod:`.credit`)
+    its consumer has no credit ─▶ told once one of its attempts is over (:mod:`.leases`)
 
 The manager notes which attempts go back; the next ``AdvanceQueues`` gives them back.
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.credit import CreditWaits
 from postroom.messaging.queues.damage import QueueDamaged
+from postroom.messaging.queues.leases import CreditWaits
 
 if TYPE_CHECKING:
     from postroom.messaging.queues.manager import Manager

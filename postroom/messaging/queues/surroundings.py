@@ -7,7 +7,7 @@ from typing import Any
 
 from postroom.kv.engine import Reader
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.credit import CreditWaits
+from postroom.messaging.queues.leases import CreditWaits
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders
