@@ -30,13 +30,13 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.waiting import Deadlines
 
 _FEW: Final = 256
 

@@ -50,7 +50,6 @@ from postroom.ranges.answers import Answering
 from postroom.ranges.batch import Batch, BatchEvaluator, commits
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
-from postroom.ranges.deadlines import earlier
 from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedSignal
 from postroom.ranges.freeing import Freeing
@@ -68,7 +67,7 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
-from postroom.ranges.waiting import Line
+from postroom.ranges.waiting import Line, earlier
 
 
 class Replica:

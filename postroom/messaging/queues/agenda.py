@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.waiting import Deadlines
 
 LOOK: Final = 1000
 """The milliseconds in which a change of the wall clock must be noticed."""

@@ -28,8 +28,8 @@ from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import HeldMessage
 from postroom.messaging.queues.records import AttemptName, Entry, Holding, Layout, Locator
 from postroom.messaging.queues.requests import ClaimQueue, StoredQueueMessage
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.requests import CLIENT_ID_BYTES
+from postroom.ranges.waiting import Deadlines
 
 
 class CreditToken(NamedTuple):

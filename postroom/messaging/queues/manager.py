@@ -44,9 +44,9 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.speculation import Speculation
 from postroom.messaging.queues.trouble import Trouble
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.headers import Headers
+from postroom.ranges.waiting import Deadlines
 
 LATENESS_KEPT: Final = 1000
 
