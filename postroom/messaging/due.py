@@ -5,7 +5,7 @@ A *due time* is a number of 64 bits, in requests and in stored records::
     0                        at once
     01 length                in requests: so many milliseconds after the request is evaluated
     00 timestamp             after a length of time: when timestamps have come there
-    1  moment                when the trusted wall clock shows it (:mod:`postroom.kv.wall_clock`)
+    1  moment                when the trusted wall clock shows it (:mod:`postroom.kv.clock`)
 
 A length is counted in timestamps, which go on with the monotonic clock, whatever happens to the
 wall clock. A moment obeys the wall clock, and a correction of it at once.
