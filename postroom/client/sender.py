@@ -13,13 +13,15 @@ import struct
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
-from postroom.client.run_blocking import Waiter
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect, Value
+
+if TYPE_CHECKING:
+    from postroom.client.blocking import Waiter
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.run_blocking import Sleep, run_blocking
+from postroom.client.blocking import Sleep, run_blocking
 from postroom.client.sender import TransactionIds, post, raise_error, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
