@@ -28,7 +28,7 @@ from postroom.client.values import Status
 from postroom.errors import Error
 from postroom.kv import keys
 from postroom.kv.clock import SystemClock
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import SortedMap
 from postroom.kv.storage import Storage
 from postroom.raft.transport import NoPeers
 from postroom.server.node import Node, NodeOptions

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.kv import keys
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import SortedMap
 from postroom.messaging.claims import Claims
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import InboxIndexEntry, ReapQueue

@@ -22,8 +22,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import MemoryDisk, SortedMap
 from postroom.raft.messages import (
     Append,
     Appended,
