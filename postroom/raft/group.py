@@ -30,11 +30,9 @@ from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
 from postroom.raft.incoming_messages import IncomingMessages
 from postroom.raft.liveness import Liveness
-from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
 from postroom.raft.messages import Append, Appended, Message, PreVote
-from postroom.raft.outcome import ProposalOutcome
-from postroom.raft.proposals import Command, Done, Proposals
+from postroom.raft.proposals import Command, Done, LogApplication, ProposalOutcome, Proposals
 from postroom.raft.reach import beyond_reach
 from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
 from postroom.raft.snapshot_receiver import SnapshotReceiver

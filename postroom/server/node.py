@@ -39,7 +39,7 @@ from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.membership import Change
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
