@@ -23,7 +23,6 @@ from postroom.messaging.queues.definitions import (
     no_such_queue,
 )
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.queue_host import QueueHost
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -32,6 +31,7 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
     UpdateQueue,
 )
+from postroom.messaging.queues.surroundings import QueueHost
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 

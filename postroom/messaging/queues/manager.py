@@ -34,7 +34,6 @@ from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
-from postroom.messaging.queues.queue_host import QueueHost
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import AttemptName, Ended, Entry, Layout, Locator, bodies
 from postroom.messaging.queues.requests import (
@@ -43,6 +42,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
 )
 from postroom.messaging.queues.speculation import Speculation
+from postroom.messaging.queues.surroundings import QueueHost
 from postroom.messaging.queues.trouble import Trouble
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.headers import Headers
