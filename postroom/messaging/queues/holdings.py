@@ -23,7 +23,7 @@ in the store and in memory is at most a few times that of the leased messages. T
 one message of each claim is leased for days.
 
 The proposal remembers its flags and extensions, not the queue. The manager therefore has to undo
-only what was fired (:mod:`.speculation`).
+only what was fired (:mod:`.manager`).
 """
 
 from __future__ import annotations
