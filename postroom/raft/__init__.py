@@ -6,8 +6,7 @@
     liveness.py           the nodes that are heard
     group.py              one member of one group: propose, apply, the order of a turn
     incoming_messages.py  messages that have arrived, each dealt with by its rules
-    log_application.py    from the log to the state: append, apply, drop
-    proposals.py          proposals, each of which ends exactly once
+    proposals.py          from the log to the state: append, apply, drop; each ends exactly once
     election.py           the choice of a leader
     transfer.py           leadership handed over on purpose
     replication.py        the way of entries, their commit, and quiet groups
@@ -25,7 +24,7 @@
     reach.py              terms and indices that no member can have reached
     syncobj_core.py       pysyncobj: the only file that knows its private names
 
-    options.py  outcome.py                          times and sizes; how proposals end
+    options.py                                      times and sizes
     state_machine.py  transport.py  snapshot.py     ports
     memory_transport.py                             a network in memory, for simulation
 

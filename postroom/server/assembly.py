@@ -12,7 +12,7 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.service import Advancer
+from postroom.messaging.queues.agenda import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging

@@ -11,7 +11,7 @@
     dropped queues ───────────────────────────────▶ emptied, a step at a time (:mod:`.dropping`)
     waiting claims ◀──────────────────────────────── ready
 
-The service (:mod:`.service`) sends the request when one of these is due, or when a claim can be
+The service (:mod:`.agenda`) sends the request when one of these is due, or when a claim can be
 served. Each step takes a bounded number of messages of each queue, and returns whether there is
 more. A queue in which a step fails is set aside for a while, and the others go on. If one of its
 records cannot be read, it is set aside for good (:mod:`.damage`).

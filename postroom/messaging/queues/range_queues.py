@@ -24,7 +24,7 @@ from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance
-from postroom.messaging.queues.agenda import Agenda, earliest
+from postroom.messaging.queues.agenda import ADVANCED_AT_ONCE, Agenda, earliest
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.damage import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.definitions import Changed
@@ -36,7 +36,6 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.overview import Overview
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
-from postroom.messaging.queues.service import ADVANCED_AT_ONCE
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.queues.survey import survey
 from postroom.messaging.queues.trouble import Troubles
