@@ -33,11 +33,10 @@ from postroom.messaging.queues.dropping import empty
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.overview import Overview
+from postroom.messaging.queues.overview import Overview, survey
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
 from postroom.messaging.queues.surroundings import Surroundings
-from postroom.messaging.queues.survey import survey
 from postroom.messaging.queues.trouble import Troubles
 from postroom.messaging.queues.writes import Writes
 from postroom.messaging.requests import Moved
