@@ -38,10 +38,10 @@ from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.counters import Change, Counted
-from postroom.messaging.queues.damage import damaged
 from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended, Holding, Locator, encode
+from postroom.messaging.queues.trouble import damaged
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 Marked: TypeAlias = tuple[Hold, bytes]

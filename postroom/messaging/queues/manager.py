@@ -39,7 +39,6 @@ from postroom.messaging.queues import counters
 from postroom.messaging.queues.agenda import earliest
 from postroom.messaging.queues.consumers import Consumers, Waiter, Wishes
 from postroom.messaging.queues.counters import Change
-from postroom.messaging.queues.damage import decoded
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
@@ -51,7 +50,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
 )
 from postroom.messaging.queues.surroundings import QueueHost
-from postroom.messaging.queues.trouble import Trouble
+from postroom.messaging.queues.trouble import Trouble, decoded
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.headers import Headers
 from postroom.ranges.waiting import Deadlines

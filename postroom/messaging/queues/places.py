@@ -22,12 +22,12 @@ from postroom.errors import LeaseLost, StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.holdings import changes, extended, is_over
 from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
+from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.headers import NO_HEADERS, Headers
 

@@ -26,7 +26,6 @@ from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.agenda import ADVANCED_AT_ONCE, Agenda, earliest
 from postroom.messaging.queues.claiming import Claiming
-from postroom.messaging.queues.damage import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dropping import empty
@@ -37,7 +36,7 @@ from postroom.messaging.queues.overview import Overview, survey
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
 from postroom.messaging.queues.surroundings import Surroundings
-from postroom.messaging.queues.trouble import Troubles
+from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles, damaged
 from postroom.messaging.queues.writes import Writes
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation

@@ -35,7 +35,6 @@ from postroom.limits import (
 from postroom.messaging import due as times
 from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
-from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import (
@@ -57,6 +56,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     RejectMessages,
 )
+from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.headers import unpacked
 

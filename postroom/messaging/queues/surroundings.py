@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from postroom.kv.engine import Reader
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.leases import CreditWaits
+from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.messaging.services import Signal
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders

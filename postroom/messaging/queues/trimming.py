@@ -16,13 +16,13 @@ from typing import Final
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import read_state
 from postroom.messaging.queues.records import Ended
 from postroom.messaging.queues.requests import TrimArchive
 from postroom.messaging.queues.settling import Queues
+from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation
 
 TRIMMED_AT_ONCE: Final = 1000
