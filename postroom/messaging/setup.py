@@ -16,8 +16,7 @@ from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
-from postroom.messaging.attempt_notes import AttemptNotes
-from postroom.messaging.attempts import Attempts
+from postroom.messaging.attempts import AttemptNotes, Attempts
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
