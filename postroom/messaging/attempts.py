@@ -58,9 +58,9 @@ from postroom.errors import (
 )
 from postroom.kv import keys
 from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
-from postroom.messaging.backoff import due_after, jittered_backoff
 from postroom.messaging.claims import Claims
 from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.inbox import Inboxes, tried_by_another
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import (

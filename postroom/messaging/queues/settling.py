@@ -33,7 +33,7 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.messaging import due as times
-from postroom.messaging.backoff import due_after, jittered_backoff
+from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
