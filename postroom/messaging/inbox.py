@@ -28,8 +28,7 @@ from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import holds
-from postroom.messaging.claims import Claims, Found
-from postroom.messaging.free_messages import LAST_ID, NIL, first_free
+from postroom.messaging.claims import LAST_ID, NIL, Arrival, Claims, Found, first_free
 from postroom.messaging.inbox_order import InboxOrder
 from postroom.messaging.index import InboxLists, read_mail, write_mail
 from postroom.messaging.pages import fill
@@ -44,7 +43,6 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
 )
-from postroom.messaging.tokens import Arrival
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
