@@ -271,7 +271,6 @@ _NOTED_TOGETHER: Final = 1000
 """The number of messages in one note; a client may reap as many as it asks for."""
 
 _log = logging.getLogger(__name__)
-_delivered = msgspec.msgpack.Decoder(Delivered)
 
 
 class _Beginning:
