@@ -76,7 +76,7 @@ from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
 from postroom.ranges.ports import Companion, Host, MemoryKeeper
-from postroom.ranges.position_records import PositionRecords
+from postroom.ranges.positions import PositionRecords
 from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
