@@ -17,8 +17,7 @@ from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.ranges.garbage import Collector
-from postroom.ranges.node_records import NodeRecords
-from postroom.ranges.nodes import nodes_key
+from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
 from postroom.server.membership import MembershipService
