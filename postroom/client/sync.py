@@ -22,7 +22,7 @@ from postroom.client.blocking import blocking, closable, iterate
 from postroom.client.bridge import BridgedSender
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
-from postroom.client.queues.sync_sending import QueuesOfDatabase
+from postroom.client.queues.sync_queue import QueuesOfDatabase
 from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_administration import Administration
