@@ -13,7 +13,7 @@
 
 Data passes the five stages once, in one direction. Each stage is an object that knows none of the
 others but through the data that it is given; this module hands the data on. The replica asks for
-the lease and gives it back (:mod:`.lease_acquisition`).
+the lease and gives it back (:mod:`.lease`).
 
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` for
 requests, a turn (``take_turn``), the ``state`` by the group. At most one proposal is under way.
@@ -70,8 +70,7 @@ from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedSignal
 from postroom.ranges.freeing import Freeing
 from postroom.ranges.garbage import GarbageLists
-from postroom.ranges.lease import LeaseHolder
-from postroom.ranges.lease_acquisition import LeaseAcquisition
+from postroom.ranges.lease import LeaseAcquisition, LeaseHolder
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
@@ -538,7 +537,7 @@ class Replica:
     # --- the end of serving
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Stop serving, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
+        """Stop serving, so that a successor can begin at once; see :mod:`.lease`."""
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:
