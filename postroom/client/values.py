@@ -18,8 +18,8 @@ from postroom.messaging.requests import (
     ScheduledEntry,
     StoredDeadLetter,
 )
+from postroom.ranges.checks import Headers, unpacked
 from postroom.ranges.evaluators import INTEGER
-from postroom.ranges.headers import Headers, unpacked
 from postroom.ranges.nodes import ServiceStatus, StorageStatus
 from postroom.ranges.positions import Position
 from postroom.ranges.requests import DeleteRange

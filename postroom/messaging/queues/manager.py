@@ -51,8 +51,8 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.surroundings import QueueHost
 from postroom.messaging.queues.trouble import Trouble, decoded
+from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.headers import Headers
 from postroom.ranges.waiting import Deadlines
 
 

@@ -28,8 +28,8 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
 from postroom.messaging.queues.trouble import damaged, decoded
+from postroom.ranges.checks import NO_HEADERS, Headers
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.headers import NO_HEADERS, Headers
 
 
 class Place(NamedTuple):

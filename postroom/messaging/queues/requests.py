@@ -32,6 +32,7 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.messaging.requests import Moved
+from postroom.ranges.checks import Headers, has_large_headers
 from postroom.ranges.contract import (
     Concern,
     ConcernsRange,
@@ -44,7 +45,6 @@ from postroom.ranges.contract import (
     Role,
     Write,
 )
-from postroom.ranges.headers import Headers, has_large_headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,

@@ -57,8 +57,8 @@ from postroom.messaging.queues.requests import (
     RejectMessages,
 )
 from postroom.messaging.queues.trouble import QueueDamaged
+from postroom.ranges.checks import unpacked
 from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.headers import unpacked
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first rejection, if the queue has no ``min_backoff``."""
