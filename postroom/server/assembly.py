@@ -21,8 +21,7 @@ from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
 from postroom.server.membership import MembershipService
-from postroom.server.resting import Rest
-from postroom.server.services import Services
+from postroom.server.services import Rest, Services
 from postroom.server.tasks import Signal
 
 if TYPE_CHECKING:
