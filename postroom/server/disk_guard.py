@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv.engine import BlockDamaged, EngineFailed
 from postroom.server.damage import Damage
 from postroom.server.disk_reserve import DiskReserve, Space
-from postroom.server.store import stopped_by
+from postroom.server.opening import stopped_by
 from postroom.server.turn_writer import TurnWriter
 
 if TYPE_CHECKING:

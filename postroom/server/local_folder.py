@@ -27,8 +27,7 @@ from typing import Final, Self
 from postroom.counted import counted
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.folder import OWNER_FILE, FolderLock, sync_folder
-from postroom.server.opening import open_storage
-from postroom.server.store import read_store
+from postroom.server.opening import open_storage, read_store
 
 HOST: Final = "127.0.0.1"
 NODES_DEFAULT: Final = 3

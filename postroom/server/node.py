@@ -52,10 +52,15 @@ from postroom.server.damage import Damage
 from postroom.server.describe import describe
 from postroom.server.disk_guard import DiskGuard
 from postroom.server.handing_over import HandingOver
+from postroom.server.opening import (
+    StoreRecord,
+    bring_up_to_date,
+    interrupted,
+    open_store,
+    stopped_by,
+)
 from postroom.server.peer_clocks import PeerClocks
-from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
-from postroom.server.store import StoreRecord, interrupted, open_store, stopped_by
 from postroom.server.tasks import Pending, Tasks
 from postroom.server.turn_writer import TurnWriter
 

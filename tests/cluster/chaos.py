@@ -32,8 +32,7 @@ from postroom.kv.memory import SortedMap
 from postroom.kv.storage import Storage
 from postroom.raft.transport import NoPeers
 from postroom.server.node import Node, NodeOptions
-from postroom.server.opening import open_storage
-from postroom.server.store import read_store
+from postroom.server.opening import open_storage, read_store
 from tests.cluster.disks import small_disks_work
 from tests.cluster.fault_injector import FaultInjector
 from tests.cluster.harness import NodeProcess, cluster

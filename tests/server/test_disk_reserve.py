@@ -18,7 +18,7 @@ from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, 
 from postroom.server.cluster import formation
 from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve, Space
 from postroom.server.node import Node, NodeOptions
-from postroom.server.store import read_store
+from postroom.server.opening import read_store
 
 
 def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from postroom.kv.memory import MemoryDisk, MemoryEngine, SortedMap
 from postroom.kv.state_writer import Work
 from postroom.kv.storage import Storage
 from postroom.server.node import Node
-from postroom.server.store import stopped_by
+from postroom.server.opening import stopped_by
 
 SEGMENT_BYTES: Final = 64 * 1024
 """Room for a dozen turns, so that segments are left and used again all the time."""

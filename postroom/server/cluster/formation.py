@@ -49,7 +49,7 @@ from postroom.ranges.nodes import (
 )
 from postroom.ranges.state import APPLIED_RECORD, AppliedRecord
 from postroom.server.node import RANGE_ID
-from postroom.server.store import STORE_KEY, StoreRecord, read_store
+from postroom.server.opening import STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")
 KNOWN_NODES_KEY: Final = keys.store_key("known nodes")
