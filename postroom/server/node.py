@@ -48,9 +48,8 @@ from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.replica import Replica
 from postroom.server.assembly import RANGE_ID, assemble
-from postroom.server.damage import Damage
 from postroom.server.describe import describe
-from postroom.server.disk_guard import DiskGuard
+from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.handing_over import HandingOver
 from postroom.server.opening import (
     StoreRecord,

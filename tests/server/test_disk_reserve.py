@@ -16,7 +16,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put
 from postroom.server.cluster import formation
-from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve, Space
+from postroom.server.disk_guard import STEADY_SECONDS, DiskReserve, Space
 from postroom.server.node import Node, NodeOptions
 from postroom.server.opening import read_store
 
