@@ -29,8 +29,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
-from postroom.server.deferred_signals import DeferredSignals
-from postroom.server.driver_answers import CLOSED, FORKED, Answer
+from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
