@@ -21,7 +21,7 @@ from postroom.cli.sizes import as_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
-from postroom.server.local_folder import check_no_local_cluster
+from postroom.server.local_cluster import check_no_local_cluster
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
