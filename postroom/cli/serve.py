@@ -268,7 +268,7 @@ class _TlsFiles(NamedTuple):
 def _security(
     insecure: bool, files: _TlsFiles, token_file: Path | None, role_file: Path | None
 ) -> Security:
-    from postroom.server.cluster.access_files import (  # noqa: PLC0415 - slow to load
+    from postroom.server.cluster.access import (  # noqa: PLC0415 - slow to load
         Tokens,
         roles_of_certificates,
         warn_if_others_may_read,

@@ -38,8 +38,7 @@ from postroom.client.remote.certificate_dates import expires_at, first_of_pem
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce
-from postroom.server.cluster.access import Access, Role, Roles
-from postroom.server.cluster.access_files import Tokens, WatchedFile
+from postroom.server.cluster.access import Access, Role, Roles, Tokens, WatchedFile
 from postroom.server.cluster.expiry import Expiry
 from postroom.server.cluster.node_keys import fingerprint_of_pem
 
