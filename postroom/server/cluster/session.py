@@ -63,8 +63,7 @@ from postroom.ranges.contract import Request
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
-from postroom.server.cluster.answer_queue import AnswerQueue
-from postroom.server.cluster.answers import answer_bytes, failure_bytes
+from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
 from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import FrameIntake
