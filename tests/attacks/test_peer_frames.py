@@ -31,7 +31,7 @@ from postroom.raft.messages import (
     frames_of,
 )
 from postroom.raft.options import RaftOptions
-from postroom.server.cluster.unread_frames import UnreadFrames
+from postroom.server.cluster.peers import UnreadFrames
 from postroom.server.node import RANGE_ID, NodeOptions
 from tests.attacks.hostile import memory_below
 from tests.attacks.test_memory import long_array
