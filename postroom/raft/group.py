@@ -35,8 +35,7 @@ from postroom.raft.messages import Append, Appended, Message, PreVote
 from postroom.raft.proposals import Command, Done, LogApplication, ProposalOutcome, Proposals
 from postroom.raft.reach import beyond_reach
 from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
-from postroom.raft.snapshot_receiver import SnapshotReceiver
-from postroom.raft.spool import Spool
+from postroom.raft.snapshot_receiver import SnapshotReceiver, Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import LeadershipTransfer

@@ -35,7 +35,7 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.raft.spool import ArrivingSnapshot
+from postroom.raft.snapshot_receiver import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
