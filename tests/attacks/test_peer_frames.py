@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.raft.frame_shape import FrameShape
-from postroom.raft.intake import FrameIntake
+from postroom.raft.intake import FrameIntake, FrameShape
 from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
