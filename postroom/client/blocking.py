@@ -32,49 +32,16 @@ from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
+from postroom.client.sender import BlockingSender, WaitEnded, Waiter
 from postroom.errors import Error
 
 if TYPE_CHECKING:
     from postroom.client import sync_transaction, transaction
-    from postroom.client.sender import BlockingSender
 
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 0.1
 """The time within which a pause notices that it was ended, in seconds."""
-
-
-class WaitEnded(Exception):
-    """An error in a thread whose wait another thread has ended."""
-
-
-class Waiter:
-    """A handle by which another thread ends a wait of a running coroutine."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: Any = None
-        self._error: BaseException | None = None
-
-    def end(self, error: BaseException) -> None:
-        """Raise ``error`` where the coroutine waits, or will wait next; from any thread."""
-        with self._lock:
-            self._error, waiting = error, self._waiting
-        end_wait = getattr(waiting, "end_wait", None)
-        if end_wait is not None:
-            end_wait(error)
-
-    def waits_for(self, waiting: Any) -> None:
-        """Note that the coroutine is about to wait.
-
-        Raises:
-            the error that was to be raised, unless the last wait has raised it.
-        """
-        with self._lock:
-            self._waiting = waiting
-            error, self._error = self._error, None
-        if error is not None and error.__traceback__ is None:
-            raise error
 
 
 class Sleep:
@@ -342,8 +309,6 @@ async def _close(items: AsyncIterator[Any]) -> None:
 __all__ = [
     "Iteration",
     "Sleep",
-    "WaitEnded",
-    "Waiter",
     "blocking",
     "blocking_in",
     "closable",

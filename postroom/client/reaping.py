@@ -10,8 +10,7 @@ A transaction that has neither read nor reaped anything has no age. It may wait 
 message for any time, and its own time begins when the wait ends. Later waits use up its time.
 
 ``reap_queue`` takes messages, ``peek`` only looks; both are reads, as far as their documentation
-says. :mod:`postroom.client.reaping` remembers what was taken, :mod:`postroom.client.reading` what
-was seen. This module checks arguments and unpacks answers.
+says. ``Reaping`` remembers what was taken, :mod:`postroom.client.reading` what was seen.
 
 The messages that a transaction *sends* to inboxes are among its writes
 (:mod:`postroom.client.writing`).

@@ -16,8 +16,8 @@ counts as pending meanwhile, a dead one as dead; neither counts as delivered.
 The reaper says how many attempts a message has (``attempts_max``). An attempt counts when it is
 postponed, or when the reaper vanishes with the message: its client has fallen silent, or the time
 of its transaction has passed. A rollback or a conflict is no attempt. Claims are in memory, so an
-attempt that ends well costs no write. A lost attempt is a write of the leaseholder's
-(:mod:`.attempts`): the message leaves the inbox and comes back in one step.
+attempt that ends well costs no write. A lost attempt is a write of the leaseholder's:
+the message leaves the inbox and comes back in one step.
 
 Invariant: one write set takes a message that was tried out of the inbox and puts it where it is
 from then on. It also writes a record for readers of the past.

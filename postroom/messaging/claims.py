@@ -28,9 +28,8 @@ their lost attempts are written down (:mod:`postroom.messaging.attempts`).
 
 A reap is given the first free messages of its inbox.
 
-A message is free if no other transaction holds it (:mod:`.claims`), and nothing holds it up
-(:mod:`.index`). Free messages are read from the engine, unless they were read ahead
-(:mod:`.ahead`).
+A message is free if no other transaction holds it, and nothing holds it up (:mod:`.index`). Free
+messages are read from the engine, unless they were read ahead (:mod:`.ahead`).
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ A new leader asks as soon as it may: there may be messages to deliver. After tha
 is something to do, so an idle range lets its lease lapse. A node that is alone may serve reads
 without asking (*rest*).
 
-:mod:`.lease` says what is held, and until when. Here it is decided what to do about it; the
-replica proposes that like any other command.
+``LeaseHolder`` says what is held, and until when. ``LeaseAcquisition`` decides what to do about it;
+the replica proposes that like any other command.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Replica:
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
         on_room: called with each turn, when there is room for reads again.
-        evaluate, complete: the stages of a turn, see :mod:`.replica`.
+        evaluate, complete: the stages of a turn, see ``take_turn``.
         try_get, is_used_up, charge: see :class:`.LocalReads`.
         wake, release_*, holds_for, clients_that_hold: see :class:`.LeaseMemory`.
     """
@@ -324,7 +324,7 @@ class Replica:
         is_idle = self._proposal is not None or not self._has_work()
         return None if is_idle else self._acquisition.deadline()
 
-    # --- a turn (:mod:`.replica`)
+    # --- a turn (``take_turn``)
 
     def begin_turn(self) -> bool:
         """Do the reads that wait, and what concerns the lease; return whether there is more.

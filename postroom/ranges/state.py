@@ -21,14 +21,11 @@ range.
 is made here, because index and term are known only when an entry is applied. The other two come
 with the command. A command that is void under its lease changes neither.
 
-Invariant: the applied record is written with the state that it describes.
-
-::
+Invariant: the applied record is written with the state that it describes::
 
     03 <range> 05 "applied"  →  [index, term, last commit, sums]
 
-The state machine (:mod:`.state`) writes it with each entry, with the index and the term of that.
-The command of the entry brings the other two. The companion of a range keeps its sums in it,
+It is written with each entry. The companion of a range keeps its sums in it,
 packed: the counters of messages. A record of their own would be written with nearly every proposal.
 """
 

@@ -1,8 +1,5 @@
 """The guard of a node's disk: it hands over, and refuses writes, when the disk fills up or rots.
 
-Messages about the free space are made by :mod:`.disk_guard`; damage is remembered by
-:mod:`.disk_guard`.
-
 ::
 
     free ──────────────────────────────────────────────────────────────────────────────▶ 0

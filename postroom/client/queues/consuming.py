@@ -41,9 +41,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
-from postroom.client.queues import arguments as checks
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
 from postroom.client.queues.signals import signal_for
@@ -348,7 +348,7 @@ class Consumer:
         late = self._intake.take_back()
         return [
             RejectMessages(self._queue, attempts, delay=0.0, uncounted=True)
-            for attempts in checks.attempts(late)
+            for attempts in arguments.attempts(late)
         ]
 
     @property

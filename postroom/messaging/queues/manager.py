@@ -11,17 +11,14 @@ with it. An evaluator describes in *notes* what a proposal does to a queue. The 
 here once the proposal is applied. A note is ``(manager, change, act, a, b)``: a change of the
 counters, and a method of this class with its two arguments.
 
-Firing is the exception: it changes this memory already while the proposal is under evaluation
-(:mod:`.manager`).
-
-::
+Firing is the exception: it changes this memory already while the proposal is under evaluation::
 
     begin ─▶ taken from the ready cache, promised, given to claims ─┬─ it is applied ────▶ commit
                                                                     └─ it never will be ─▶ abort
 
-Firing changes memory while a proposal is under evaluation. The proposal may be too large, or fail.
-It is not reported then: the next evaluation that begins notices it. An abort forgets the ready
-cache, which is read again, and restores the rest of the memory.
+The proposal may be too large, or fail. It is not reported then: the next evaluation that begins
+notices it. An abort forgets the ready cache, which is read again, and restores the rest of the
+memory.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 An embedded store asks twice when it is opened. First, whether anything is due; if not, it rests
 (:mod:`postroom.server.services`). Second, what to plan. For that all definitions are read, and some
-keys of each queue (:mod:`.overview`). With a hundred thousand queues that takes half a second.
+keys of each queue (``survey``). With a hundred thousand queues that takes half a second.
 Therefore the first answer is kept for the second question. It is valid as long as nothing was
 applied in between.
 

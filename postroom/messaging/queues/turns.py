@@ -10,8 +10,8 @@ All consumers with the same wish share one order of turns. A group joins it when
 that may be wanted. It leaves when its turn comes and it has nothing. Thus groups that have nothing
 make taking no slower, however many they are.
 
-A wish for kinds is decided by the kind alone (:mod:`.turns`). A wish that looks closer, at keys or
-headers, tests each entry once, when a consumer wants to take one. The entries that it takes are
+A wish for kinds is decided by the kind alone. A wish that looks closer, at keys or headers, tests
+each entry once, when a consumer wants to take one. The entries that it takes are
 kept here by group. In an ordered queue only the first entry of a group counts.
 
 ::

@@ -192,7 +192,7 @@ def test_a_queue_at_rest_takes_less_than_three_kilobytes(monkeypatch: pytest.Mon
         held.pass_time(5)
         gc.collect()
         found = tracemalloc.take_snapshot().filter_traces(
-            [tracemalloc.Filter(True, HERE + "/*"), tracemalloc.Filter(True, "*/deadlines.py")]
+            [tracemalloc.Filter(True, HERE + "/*"), tracemalloc.Filter(True, "*/ranges/waiting.py")]
         )
         size = sum(each.size for each in found.statistics("filename"))
     finally:
