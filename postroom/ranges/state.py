@@ -40,7 +40,7 @@ from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
-from postroom.raft.snapshot import StateSnapshot
+from postroom.raft.state_machine import StateSnapshot
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.registry import Registry
