@@ -28,9 +28,8 @@ from postroom.kv.storage import Storage
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.raft.transport import NoPeers
 from postroom.ranges.calls import Call
-from postroom.ranges.replica import Replica
+from postroom.ranges.replica import Replica, take_turn
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
-from postroom.ranges.turn import take_turn
 from postroom.server.assembly import assemble_range
 from postroom.server.node import Node
 from postroom.server.node_options import NodeOptions

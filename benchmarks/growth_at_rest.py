@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import postroom.aio
 from benchmarks.growing import Database, Growing
 from postroom.kv.engine_file import EngineName
-from postroom.server.process_memory import process_memory
+from postroom.server.describe import process_memory
 
 T = TypeVar("T")
 Fill: TypeAlias = Callable[[Database, int], Awaitable[None]]

@@ -19,8 +19,7 @@ from postroom.cli.state import nodes_table
 from postroom.client.remote.survey import Survey, survey
 from postroom.errors import Error
 from postroom.limits import LOCAL_NODES_MAX
-from postroom.server.local_cluster import LocalCluster, LocalNode
-from postroom.server.local_folder import LocalFolder
+from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode
 
 LOOK_SECONDS = 0.5
 

@@ -153,7 +153,7 @@ def _connect(store: StoreOptions) -> Connect:
 
 
 def _roles(token_file: Path | None, role_file: Path | None) -> Roles | None:
-    from postroom.server.cluster.access_files import (  # noqa: PLC0415 - slow to load
+    from postroom.server.cluster.access import (  # noqa: PLC0415 - slow to load
         Tokens,
         roles_of_certificates,
     )

@@ -21,7 +21,7 @@ from postroom.cli.sizes import as_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
-from postroom.server.local_folder import check_no_local_cluster
+from postroom.server.local_cluster import check_no_local_cluster
 
 if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
@@ -268,7 +268,7 @@ class _TlsFiles(NamedTuple):
 def _security(
     insecure: bool, files: _TlsFiles, token_file: Path | None, role_file: Path | None
 ) -> Security:
-    from postroom.server.cluster.access_files import (  # noqa: PLC0415 - slow to load
+    from postroom.server.cluster.access import (  # noqa: PLC0415 - slow to load
         Tokens,
         roles_of_certificates,
         warn_if_others_may_read,

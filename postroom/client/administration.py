@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
 from typing import Self
 
-from postroom.client import arguments, letters, positions
+from postroom.client import arguments, positions, values
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_one
 from postroom.client.pages import stored_letters, stored_schedule
@@ -92,7 +92,7 @@ class Administration:
             WrongType: the codec cannot unpack one of the messages.
         """
         found = await stored_letters(self._sender, arguments.count(limit, "limit"))
-        return [letters.dead_letter(each, self.codec) for each in found]
+        return [values.dead_letter(each, self.codec) for each in found]
 
     async def replay(self, dead_letter_ids: Iterable[str]) -> int:
         """Try dead letters again; return how many there were.
@@ -104,7 +104,7 @@ class Administration:
             ValueError: an id is not valid.
             Unavailable, CommitUnknown: see ``put``.
         """
-        ids = letters.dead_letter_ids(dead_letter_ids)
+        ids = values.dead_letter_ids(dead_letter_ids)
         replayed: int = await commit_one(self._sender, b"", ReplayDeadLetters(ids))
         return replayed
 
@@ -118,7 +118,7 @@ class Administration:
             ValueError: an id is not valid.
             Unavailable, CommitUnknown: see ``put``.
         """
-        ids = letters.dead_letter_ids(dead_letter_ids)
+        ids = values.dead_letter_ids(dead_letter_ids)
         discarded: int = await commit_one(self._sender, b"", DiscardDeadLetters(ids))
         return discarded
 
@@ -140,7 +140,7 @@ class Administration:
         start, end = arguments.span(start, end)
         most = arguments.count(limit, "limit")
         found = await stored_schedule(self._sender, start, end, most)
-        return [letters.scheduled(each, self.codec) for each in found]
+        return [values.scheduled(each, self.codec) for each in found]
 
     async def cancel(self, ids: Iterable[str]) -> int:
         """Cancel messages and updates that wait for their time.
@@ -156,7 +156,7 @@ class Administration:
             ValueError: an id is not valid.
             Unavailable, CommitUnknown: see ``put``.
         """
-        found = letters.scheduled_ids(ids)
+        found = values.scheduled_ids(ids)
         cancelled: int = await commit_one(self._sender, b"", CancelScheduled(found))
         return cancelled
 

@@ -1,4 +1,4 @@
-"""Synchronous forms of coroutine methods: the same name, arguments, errors and documentation.
+"""Synchronous forms of coroutine methods, and the runner of their coroutines in a thread.
 
 A class in the synchronous form has ``_core``, the object in the asyncio form, and ``_blocking``,
 the sender that runs coroutines in the calling thread. A method that only passes on is one line::
@@ -9,6 +9,15 @@ the sender that runs coroutines in the calling thread. A method that only passes
 
 Type checkers see the arguments of the asyncio form, and so do ``help`` and ``inspect.signature``.
 They see the result type of the synchronous form.
+
+The runner awaits objects that a thread can wait for.
+
+An interrupt (``KeyboardInterrupt``, or an error raised by the handler of a signal) comes between
+any two instructions of this thread. It may come while the coroutine is suspended and nothing waits
+for it yet. It must be raised in the coroutine all the same. Otherwise the things that the coroutine
+holds are not given back, and a generator that it awaits is "already running" when it is closed.
+
+Another thread may end the wait, too (:class:`Waiter`).
 """
 
 from __future__ import annotations
@@ -17,18 +26,85 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
-from postroom.client.run_blocking import WaitEnded, Waiter
-from postroom.client.sender import BlockingSender
+from postroom.client.sender import BlockingSender, WaitEnded, Waiter
 from postroom.errors import Error
+
+if TYPE_CHECKING:
+    pass
+
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 0.1
+"""The time within which a pause notices that it was ended, in seconds."""
+
+
+class Sleep:
+    """A pause of the calling thread, which an event ends, or a :class:`Waiter`."""
+
+    def __init__(self, stopped: threading.Event, seconds: float) -> None:
+        self._stopped = stopped
+        self._until = time.monotonic() + seconds
+        self._ended = False
+
+    def wait(self) -> None:
+        """Block until the time is over."""
+        while not self._ended and (left := self._until - time.monotonic()) > 0:
+            if self._stopped.wait(min(left, LOOK_SECONDS)):
+                return
+
+    def end_wait(self, error: BaseException) -> None:
+        """End the pause."""
+        del error
+        self._ended = True
+
+    def __await__(self) -> Generator[Sleep, None, None]:
+        yield self
+
+
+def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
+    """Run ``coroutine`` to its end, and block whenever it waits: it yields objects with ``wait``.
+
+    Args:
+        coroutine: the coroutine to run.
+        waiter: by which another thread can end a wait.
+    """
+    inner = cast("CoroutineType[Any, Any, T]", coroutine)
+    interrupt: BaseException | None = None
+    waiting: Any = None
+    while True:
+        try:
+            waiting = inner.send(None) if interrupt is None else inner.throw(interrupt)
+            interrupt = None
+            while True:
+                if waiter is not None:
+                    waiter.waits_for(waiting)
+                waiting.wait()
+                waiting = inner.send(None)
+        except StopIteration as stop:
+            interrupt = None  # its traceback refers to this frame
+            result: T = stop.value
+            return result
+        except BaseException as error:
+            interrupt = None
+            if inner.cr_frame is None:  # it has ended with this
+                raise
+            if type(error) is AttributeError and not hasattr(waiting, "wait"):
+                error = TypeError(
+                    "this thread has no event loop, and what is awaited here needs one: use "
+                    "postroom.aio, or a plain function; nothing was changed"
+                )
+            interrupt = error
+
 
 C = TypeVar("C", bound=Callable[..., Any])
 P = ParamSpec("P")
 S = TypeVar("S")
-T = TypeVar("T")
 
 
 def blocking(
@@ -218,6 +294,7 @@ async def _close(items: AsyncIterator[Any]) -> None:
 
 __all__ = [
     "Iteration",
+    "Sleep",
     "blocking",
     "closable",
     "closable_own",
@@ -225,4 +302,5 @@ __all__ = [
     "iterating",
     "iterating_own",
     "owning",
+    "run_blocking",
 ]

@@ -12,8 +12,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from postroom.client.run_blocking import WaitEnded, Waiter
-from postroom.client.sender import BlockingSender, Sender, taken_back_by
+from postroom.client.sender import BlockingSender, Sender, WaitEnded, Waiter, taken_back_by
 from postroom.errors import Error
 from postroom.ranges.requests import Value
 

@@ -33,7 +33,7 @@ from postroom.messaging.bulk_requests import (
     ScanRecords,
 )
 from postroom.messaging.queues.queries import ListQueueMessages, QueuePage
-from postroom.ranges.bulk_requests import RangePartition, ReadPartitions
+from postroom.ranges.partitions import RangePartition, ReadPartitions
 from postroom.ranges.requests import CommittedChanges, Protect, ScanChanges, Unprotect
 
 PART_BYTES: Final = 64 * 1024 * 1024

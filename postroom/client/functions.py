@@ -28,7 +28,7 @@ from inspect import (
 from types import FunctionType, MethodType
 from typing import Any, ClassVar, Final, NoReturn
 
-from postroom.client.run_blocking import run_blocking
+from postroom.client.blocking import run_blocking
 
 AT_REST: Final = frozenset({
     type(None), bool, int, float, str, bytes, list, tuple, dict, set, frozenset,

@@ -10,12 +10,12 @@ from __future__ import annotations
 import itertools
 import random  # noqa: TID251 - passed in, as an instance
 import struct
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn, Protocol, TypeVar
 
-from postroom.client.run_blocking import Waiter
 from postroom.errors import Error, Unavailable
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, RejectMessages
@@ -190,6 +190,39 @@ def post(sender: Sender, request: Any) -> None:
     """
     with suppress(Error):
         sender.send(request)
+
+
+class WaitEnded(Exception):
+    """An error in a thread whose wait another thread has ended."""
+
+
+class Waiter:
+    """A handle by which another thread ends a wait of a running coroutine."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: Any = None
+        self._error: BaseException | None = None
+
+    def end(self, error: BaseException) -> None:
+        """Raise ``error`` where the coroutine waits, or will wait next; from any thread."""
+        with self._lock:
+            self._error, waiting = error, self._waiting
+        end_wait = getattr(waiting, "end_wait", None)
+        if end_wait is not None:
+            end_wait(error)
+
+    def waits_for(self, waiting: Any) -> None:
+        """Note that the coroutine is about to wait.
+
+        Raises:
+            the error that was to be raised, unless the last wait has raised it.
+        """
+        with self._lock:
+            self._waiting = waiting
+            error, self._error = self._error, None
+        if error is not None and error.__traceback__ is None:
+            raise error
 
 
 class BlockingSender(Sender, Protocol):

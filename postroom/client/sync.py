@@ -22,13 +22,15 @@ from postroom.client.blocking import blocking, closable, iterate
 from postroom.client.bridge import BridgedSender
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
-from postroom.client.queues.sync_sending import QueuesOfDatabase
+from postroom.client.queues.sync_queue import QueuesOfDatabase
 from postroom.client.sender import BlockingSender
-from postroom.client.sync_administration import Administration
-from postroom.client.sync_bulk import BulkOfDatabase
-from postroom.client.sync_images import ImagesOfDatabase
-from postroom.client.sync_snapshot import Snapshot
-from postroom.client.sync_staging import StagingOfDatabase
+from postroom.client.sync_parts import (
+    Administration,
+    BulkOfDatabase,
+    ImagesOfDatabase,
+    Snapshot,
+    StagingOfDatabase,
+)
 from postroom.client.sync_transaction import Transaction
 from postroom.client.transaction import UNKNOWN
 from postroom.kv.clock import Timestamp

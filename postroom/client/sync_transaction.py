@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from postroom.client import transaction as asynchronous
 from postroom.client.blocking import blocking, iterating
-from postroom.client.queues.sync_sending import QueueWrites
+from postroom.client.queues.sync_queue import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.transaction import UNKNOWN
 from postroom.client.trying import InboxWrites, Trying

@@ -12,7 +12,7 @@ A transaction consists of parts, each with one subject::
                  │             filled by Writes (:mod:`postroom.client.writing`)
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`);
-                 │             InboxReads takes and looks (:mod:`postroom.client.inbox_reads`)
+                 │             InboxReads takes and looks (:mod:`postroom.client.reaping`)
                  ├─ Trying     messages that it gives back (:mod:`postroom.client.trying`)
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
@@ -36,13 +36,12 @@ from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing, resolve
 from postroom.client.commits import after_failure, anchor_of, parsed_retry_id
 from postroom.client.functions import Plain, explain_await
-from postroom.client.inbox_reads import InboxReads
 from postroom.client.lifetime import Event, Lifetime, State
 from postroom.client.lost import Lost
 from postroom.client.overlay import Overlay
 from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
-from postroom.client.reaping import Reaping
+from postroom.client.reaping import InboxReads, Reaping
 from postroom.client.sender import Sender
 from postroom.client.trying import InboxWrites, Trying
 from postroom.counted import counted

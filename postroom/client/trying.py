@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from postroom.client import arguments
-from postroom.client.queues import arguments as checks
 from postroom.client.reaping import Reaping
 from postroom.client.values import Message
 from postroom.messaging.requests import MESSAGE_ID_BYTES, BuryMessages, PostponeMessages
@@ -68,7 +67,7 @@ class Trying:
         max_attempts: int | None,
     ) -> None:
         """Gather messages to be postponed; see :meth:`.InboxWrites.postpone`."""
-        seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
+        seconds, why = arguments.seconds(delay, "delay"), arguments.reason(reason)
         most = None if max_attempts is None else arguments.count(max_attempts, "max_attempts")
         for key, id_, attempts in _named(messages):
             of_reap = self._reaping.taken(key).get(id_, 0)
@@ -77,7 +76,7 @@ class Trying:
 
     def bury(self, messages: Messages, reason: str | None) -> None:
         """Gather messages to be buried; see :meth:`.InboxWrites.bury`."""
-        why = checks.reason(reason)
+        why = arguments.reason(reason)
         for key, id_, attempts in _named(messages):
             self._say(_Buried(key, why), id_, attempts)
 

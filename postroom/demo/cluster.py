@@ -31,8 +31,7 @@ from postroom.demo.third_act import (
 )
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
 from postroom.errors import Error
-from postroom.server.local_cluster import LocalCluster, LocalNode
-from postroom.server.local_folder import LocalFolder, lock
+from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode, lock
 
 FLIGHTS: Final = 50_000
 """The default number of departures: three nodes and the job share one machine."""

@@ -17,7 +17,7 @@ begins with nothing.
 Claims are not known here: a stretch is used from ``begin`` on, and only if nothing behind that is
 claimed.
 
-Inboxes that are held up (:mod:`.holds`) are left out.
+Inboxes that are held up (:mod:`.index`) are left out.
 """
 
 from __future__ import annotations

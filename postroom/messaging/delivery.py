@@ -15,10 +15,10 @@ import msgspec
 
 from postroom import limits
 from postroom.kv import keys
+from postroom.messaging.claims import QUIET
 from postroom.messaging.inbox import Arrivals, Inboxes
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Deliverable, DeliverDue, Delivered, Moved
-from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 

@@ -28,10 +28,10 @@ from postroom import limits
 from postroom.errors import Error
 from postroom.kv import keys
 from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
+from postroom.messaging.claims import QUIET
 from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Executable, ExecuteDue, Moved
-from postroom.messaging.tokens import QUIET
 from postroom.ranges.accounting import add_metrics, add_posted
 from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation

@@ -54,9 +54,9 @@ from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
+from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import Schedule
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.queues.summing_up import ENDED_LIST_LENGTH
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Counters,
@@ -67,7 +67,7 @@ from postroom.messaging.requests import (
     InboxIndexEntry,
 )
 from postroom.messaging.staging_requests import Winner
-from postroom.ranges.applied import APPLIED_RECORD, decode_applied
+from postroom.ranges.state import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
 QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"

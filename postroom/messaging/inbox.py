@@ -12,7 +12,7 @@ writes one record of what it took, beside the inbox.
 
 A message that was tried in vain is taken out in the same way, and comes back to its place later
 (:mod:`postroom.messaging.attempts`). It may hold up the inbox until then: the messages behind it
-are in the inbox, and given to nobody (:mod:`postroom.messaging.holds`).
+are in the inbox, and given to nobody (:mod:`postroom.messaging.index`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ import msgspec
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
-from postroom.messaging import holds
-from postroom.messaging.claims import Claims, Found
-from postroom.messaging.free_messages import LAST_ID, NIL, first_free
+from postroom.messaging import index
+from postroom.messaging.claims import LAST_ID, NIL, Arrival, Claims, Found, first_free
 from postroom.messaging.inbox_order import InboxOrder
 from postroom.messaging.index import InboxLists, read_mail, write_mail
 from postroom.messaging.pages import fill
@@ -44,7 +43,6 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
 )
-from postroom.messaging.tokens import Arrival
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
@@ -331,7 +329,7 @@ class Inboxes:
         """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
         mail = read_mail(ctx, key) or InboxIndexEntry(0, b"")
         for id_, waits_at in waiting:
-            holds.hold(ctx, key, id_, waits_at)
+            index.hold(ctx, key, id_, waits_at)
         first = min(id_ for id_, _ in waiting)
         held = min(first, mail.held) if mail.held else first
         write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
@@ -340,7 +338,7 @@ class Inboxes:
         """Let a message no longer hold up its inbox: it does not wait any more, nor come back."""
         mail = read_mail(ctx, key)
         if mail is not None and mail.held:
-            held = holds.first_left(ctx, key, mail.held, [id_])
+            held = index.first_left(ctx, key, mail.held, [id_])
             write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
             ctx.after.append(lambda: self._wake([Arrival(key)]))
 
@@ -421,7 +419,7 @@ def _with_back(
 
     The message that holds it up may be among them.
     """
-    held = holds.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
+    held = index.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
     if before.messages:
         oldest = min(oldest, before.oldest)
     return InboxIndexEntry(before.messages + len(arrived), oldest, held)

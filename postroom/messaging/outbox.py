@@ -36,6 +36,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.limits import HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
 from postroom.messaging import due as times
+from postroom.messaging.claims import QUIET
 from postroom.messaging.counters import Conservation
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -44,7 +45,6 @@ from postroom.messaging.requests import (
     EnqueueUpdate,
     Executable,
 )
-from postroom.messaging.tokens import QUIET
 from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.registry import Registry

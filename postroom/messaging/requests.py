@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 import msgspec
 
 from postroom.limits import EVALUATED_AT_ONCE_MAX, PEEKED_MESSAGES_MAX, REASON_CHARACTERS_MAX
+from postroom.ranges.checks import Headers, has_large_headers
 from postroom.ranges.contract import (
     UNTIL_IT_HAPPENS,
     Concern,
@@ -27,7 +28,6 @@ from postroom.ranges.contract import (
     Touched,
     Write,
 )
-from postroom.ranges.headers import Headers, has_large_headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,

@@ -26,6 +26,7 @@ from typing import Any, Final
 import msgspec
 
 from postroom.kv import keys
+from postroom.messaging.claims import QUIET
 from postroom.messaging.outbox import Outbox, Outboxes
 from postroom.messaging.requests import (
     CancelScheduled,
@@ -35,7 +36,6 @@ from postroom.messaging.requests import (
     ScheduledEntry,
     SchedulePage,
 )
-from postroom.messaging.tokens import QUIET
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import DeleteRange

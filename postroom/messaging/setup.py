@@ -16,8 +16,7 @@ from functools import partial
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
-from postroom.messaging.attempt_notes import AttemptNotes
-from postroom.messaging.attempts import Attempts
+from postroom.messaging.attempts import AttemptNotes, Attempts
 from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
 from postroom.messaging.dead_letters import DeadLetters
@@ -31,8 +30,8 @@ from postroom.messaging.ingest.records import StagedRecords
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.ingest.sweeping import Sweeping
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.summing_up import sum_up
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.scanning import RecordScans

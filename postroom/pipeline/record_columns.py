@@ -17,7 +17,7 @@ from postroom.messaging import due as times
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.requests import Deliverable, Executable
 from postroom.pipeline.columns import Getter, headers_text
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import DeleteRange
 
 Expand = Callable[[int, list[Any]], list[Any]]

@@ -21,8 +21,8 @@ from postroom.messaging import requests as messages
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import WireError
-from postroom.ranges import bulk_requests as bulk_keys
 from postroom.ranges import nodes, positions
+from postroom.ranges import partitions as bulk_keys
 from postroom.ranges import requests as keys
 from postroom.ranges.contract import Request, Role, Write
 from postroom.ranges.requests import CommitTransaction

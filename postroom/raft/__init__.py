@@ -6,8 +6,7 @@
     liveness.py           the nodes that are heard
     group.py              one member of one group: propose, apply, the order of a turn
     incoming_messages.py  messages that have arrived, each dealt with by its rules
-    log_application.py    from the log to the state: append, apply, drop
-    proposals.py          proposals, each of which ends exactly once
+    proposals.py          from the log to the state: append, apply, drop; each ends exactly once
     election.py           the choice of a leader
     transfer.py           leadership handed over on purpose
     replication.py        the way of entries, their commit, and quiet groups
@@ -15,17 +14,15 @@
     changes.py            changes on their way into the log
     snapshot_sender.py    a snapshot for a member that is far behind: the leader's side
     snapshot_receiver.py  the follower's side: spooled, then put in place in steps
-    spool.py              the place in which a snapshot waits until all of it is there
     journal.py            log, term and vote on the node's engine
     stored_log.py         the log's layout on the engine, and its reading
     messages.py           the messages of members, and their encoding
-    frame_shape.py        the number of a frame's items, before it is decoded
-    intake.py             the frames that one turn takes in
+    intake.py             the frames that one turn takes in, and the number of their items
     outgoing_messages.py  the frames that one turn sends
     reach.py              terms and indices that no member can have reached
     syncobj_core.py       pysyncobj: the only file that knows its private names
 
-    options.py  outcome.py                          times and sizes; how proposals end
+    options.py                                      times and sizes
     state_machine.py  transport.py  snapshot.py     ports
     memory_transport.py                             a network in memory, for simulation
 

@@ -17,8 +17,7 @@ from postroom.raft.journal import (
     membership_payload,
 )
 from postroom.raft.membership import Change, FinishReplacement, Members, changed
-from postroom.raft.outcome import ProposalOutcome
-from postroom.raft.proposals import Done, Proposals
+from postroom.raft.proposals import Done, ProposalOutcome, Proposals
 from postroom.raft.replication import LeaderReplication
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import LeadershipTransfer

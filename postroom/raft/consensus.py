@@ -42,7 +42,7 @@ from postroom.raft.messages import (
 )
 from postroom.raft.options import RaftOptions
 from postroom.raft.outgoing_messages import OutgoingMessages
-from postroom.raft.spool import Spool
+from postroom.raft.snapshot_receiver import Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import Core
 from postroom.raft.transport import NoPeers, Transport

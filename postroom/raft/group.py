@@ -30,15 +30,12 @@ from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
 from postroom.raft.incoming_messages import IncomingMessages
 from postroom.raft.liveness import Liveness
-from postroom.raft.log_application import LogApplication
 from postroom.raft.membership import Change
 from postroom.raft.messages import Append, Appended, Message, PreVote
-from postroom.raft.outcome import ProposalOutcome
-from postroom.raft.proposals import Command, Done, Proposals
+from postroom.raft.proposals import Command, Done, LogApplication, ProposalOutcome, Proposals
 from postroom.raft.reach import beyond_reach
 from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
-from postroom.raft.snapshot_receiver import SnapshotReceiver
-from postroom.raft.spool import Spool
+from postroom.raft.snapshot_receiver import SnapshotReceiver, Spool
 from postroom.raft.state_machine import NodeId, StateMachine
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import LeadershipTransfer

@@ -22,7 +22,7 @@ milliseconds, is for comparing; no decision here depends on it.
 
 A frame that is malformed, too large or of another version is dropped whole; decoding has no other
 effect, and runs no code that the bytes name. The number of a frame's items is known before it is
-decoded (:mod:`.frame_shape`), and a turn decodes only so many frames (:mod:`.intake`).
+decoded (:mod:`.intake`), and a turn decodes only so many frames (:mod:`.intake`).
 """
 
 from __future__ import annotations

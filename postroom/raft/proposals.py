@@ -1,4 +1,4 @@
-"""The proposals of this member that have not ended. Every proposal ends, exactly once.
+"""The way of proposals through the log to the state; every proposal ends, exactly once.
 
 ::
 
@@ -17,18 +17,45 @@ place is the proof. Terms never fall along a log, and every later leader has the
 
 Invariant: pending proposals stand in the order in which they were appended. Their terms never
 fall, and within a term their indices rise.
+
+Entries are appended, applied, and dropped::
+
+    proposals queued ─ append ─▶ log ─ commit (:mod:`.replication`) ─▶ apply ─▶ state ─ truncate
+
+A group of one does all of that in one step (``decide_alone``).
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Iterator
+from typing import Final, TypeAlias
 
 import msgspec
 
-from postroom.raft.outcome import ProposalOutcome
+from postroom.kv.engine import WriteSet
+from postroom.limits import COMMAND_BYTES_MAX
+from postroom.raft.journal import COMMAND, NOOP
+from postroom.raft.replication import FollowerReplication, LeaderReplication
+from postroom.raft.state_machine import StateMachine
+from postroom.raft.syncobj_core import LEADER, Core
+from postroom.raft.transfer import LeadershipTransfer
+
+
+class ProposalOutcome(enum.Enum):
+    """The way in which a proposal ended. Every proposal ends, exactly once."""
+
+    APPLIED = "applied"
+    """The proposal is committed and applied here, durably."""
+
+    SUPERSEDED = "superseded"
+    """The proposal certainly never takes effect, on any replica."""
+
+    UNKNOWN = "unknown"
+    """The proposal may or may not take effect, now or later."""
+
 
 logger = logging.getLogger(__name__)
 
@@ -123,3 +150,166 @@ class Proposals:
     def _give_up(self) -> None:
         while self._pending:
             self.ended.append((self._pending.popleft()[3], ProposalOutcome.UNKNOWN))
+
+
+_COMMAND_KIND: Final = COMMAND[0]
+_NOOP_KIND: Final = NOOP[0]
+_VIEWED_BYTES: Final = 64 * 1024
+REPLAYED_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the entries that are applied at a time when the group is opened."""
+
+
+class LogApplication:
+    """The appending and applying of entries, for one member.
+
+    Attributes:
+        goes_on: whether committed entries are left to apply: a large entry takes more than one
+            turn.
+    """
+
+    def __init__(  # the readers and the writers of the log
+        self,
+        core: Core,
+        proposals: Proposals,
+        state_machine: StateMachine,
+        feeding: LeaderReplication,
+        following: FollowerReplication,
+        transfer: LeadershipTransfer,
+    ) -> None:
+        """Create it over the log of ``core``."""
+        self._core = core
+        self._proposals = proposals
+        self._state_machine = state_machine
+        self._feeding = feeding
+        self._following = following
+        self._transfer = transfer
+        self.goes_on = False
+
+    def decide_alone(self, writes: WriteSet) -> None:
+        """Append, commit, apply and truncate in one step, as a group of one."""
+        core, proposals = self._core, self._proposals
+        if len(core.journal):
+            core.commit_index = core.journal.last_index
+            self.apply(writes)
+            core.journal.drop(core.applied_index)
+        if not proposals.queued or self.goes_on:
+            return
+        index, term, apply = core.applied_index, core.term, self._state_machine.apply
+        replays = core.journal.replays
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            index += 1
+            payload = b"" if context is not None and not replays else command
+            if type(payload) is not bytes:
+                payload = encoded(payload)
+            if replays:
+                core.journal.write_only(payload, index, term)
+            apply(index, term, b"" if context is not None else payload, context, writes)
+            del proposals.queued[0]
+            proposals.ended.append((done, ProposalOutcome.APPLIED))
+        core.applied_alone(index)
+        core.journal.pass_over(index, term)
+
+    def note_alone(self, writes: WriteSet) -> None:
+        """Append, commit and apply one proposal, if the log is at rest.
+
+        The log nearly always is: on a node with many groups, each proposal is a turn of its own.
+        If this raises, nothing was staged.
+        """
+        core, proposals = self._core, self._proposals
+        queued = proposals.queued
+        command, context, done = queued[0]
+        index, term = core.applied_index + 1, core.term
+        payload = command if type(command) is bytes else encoded(command)
+        applied = b"" if context is not None else payload
+        self._state_machine.apply(index, term, applied, context, writes)
+        core.journal.note(payload, index, term, writes)
+        queued.popleft()
+        proposals.ended.append((done, ProposalOutcome.APPLIED))
+        core.applied_alone(index)
+
+    def append_queued(self) -> None:
+        """Append the queued proposals as a leader, or refuse them as another member."""
+        core, proposals = self._core, self._proposals
+        if core.role != LEADER:
+            proposals.refuse()
+        while proposals.queued:
+            command, context, done = proposals.queued[0]
+            payload = COMMAND + encoded(command)
+            if len(payload) > COMMAND_BYTES_MAX:
+                raise ValueError(f"a command of {len(payload)} bytes, over {COMMAND_BYTES_MAX}")
+            index = core.journal.last_index + 1
+            core.journal.add(payload, index, core.term)
+            del proposals.queued[0]
+            proposals.appended(index, core.term, context, done)
+
+    def apply(self, writes: WriteSet) -> None:
+        """Apply the committed entries."""
+        core, proposals, state_machine = self._core, self._proposals, self._state_machine
+        if core.installing:
+            return
+        self.goes_on = False
+        for payload, index, term in core.journal.entries(core.applied_index + 1, core.commit_index):
+            if not self._is_prepared(payload, index, term):
+                self.goes_on = True
+                break
+            context = proposals.applied(index, term)
+            if payload[0] == _COMMAND_KIND:
+                state_machine.apply(index, term, _command_of(payload), context, writes)
+            else:
+                state_machine.noop(index, term, writes)
+                if payload[0] > _NOOP_KIND:
+                    core.journal.members_applied(index)
+            core.applied_index = index
+        if not core.is_voter and core.role == LEADER and self._has_applied_members():
+            # A leader that is no longer a member steps down once its removal is committed (section
+            # 6).
+            self._transfer.depart()
+            core.become_follower(core.term, None)
+
+    def _is_prepared(self, payload: bytes, index: int, term: int) -> bool:
+        """Return whether an entry can be applied in this turn, or needs another one."""
+        if payload[0] != _COMMAND_KIND or self._proposals.is_pending(index, term):
+            return True
+        return self._state_machine.prepare(index, term, memoryview(payload)[1:])
+
+    def _has_applied_members(self) -> bool:
+        return self._core.applied_index >= self._core.journal.members_index
+
+    def replay(self) -> Iterator[WriteSet]:
+        """Yield the writes that the state lacks of the committed entries, when the group is opened.
+
+        Each piece is written before the next one is asked for. An only voter has committed all that
+        its log holds; another member's entries are committed as far as its log says.
+        """
+        core = self._core
+        known = core.journal.last_index if core.is_only_voter else core.journal.committed_index
+        while core.applied_index < known and not core.installing:
+            entries = core.journal.batch(core.applied_index + 1, REPLAYED_BYTES)
+            core.commit_index = min(entries[-1][1], known)
+            writes: WriteSet = {}
+            core.journal.begin(writes)
+            self.apply(writes)
+            yield writes
+        if core.is_only_voter:
+            core.journal.drop(core.applied_index)
+
+    def truncate(self) -> None:
+        """Drop entries that no member wants, or of which there are too many."""
+        core, log, options = self._core, self._core.journal, self._core.options
+        entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
+        keeps, factor = core.applied_index, options.log_catching_up_factor
+        if len(log) <= entries_max and log.bytes_kept <= bytes_max:
+            wanted = self._feeding.all_have() if core.role == LEADER else None
+            keeps = self._following.leader_base_index if wanted is None else wanted
+        elif len(log) <= entries_max * factor and log.bytes_kept <= bytes_max * factor:
+            keeps = self._feeding.all_that_answer_have() if core.role == LEADER else keeps
+        log.drop(min(core.applied_index, keeps))
+
+
+def _command_of(payload: bytes) -> bytes | memoryview:
+    """Return the command in a payload, without copying a large one."""
+    return payload[1:] if len(payload) < _VIEWED_BYTES else memoryview(payload)[1:]
+
+
+__all__ = ["LogApplication"]

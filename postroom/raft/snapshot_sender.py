@@ -25,8 +25,7 @@ from pysyncobj.node import Node
 
 from postroom.raft.membership import Members
 from postroom.raft.messages import Chunk, ChunkTaken
-from postroom.raft.snapshot import StateSnapshot
-from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.state_machine import NodeId, StateMachine, StateSnapshot
 from postroom.raft.syncobj_core import Core
 
 

@@ -1,4 +1,4 @@
-"""The state that a group replicates: the port that :mod:`postroom.ranges` implements.
+"""The ports of the state that a group replicates, and of its snapshots.
 
 A state machine never writes by itself. It *stages* effects into the write set of the turn. An
 entry, its effect and the applied index thereby become durable together or not at all, and no entry
@@ -10,15 +10,50 @@ Invariants that an implementation keeps:
 * ``apply`` is deterministic: equal commands in equal order give equal state on every replica.
 * ``apply`` does not fail. If it raises all the same, the replica stops (:mod:`.group`). The writes
   that the group staged in that turn are dropped, as if the node had crashed just before it.
+
+::
+
+    leader                              follower
+    open_snapshot ─▶ chunks ─▶ wire ─▶ is_chunk ─▶ spool, on the engine (.spool)
+                                           │ the last one came: one write makes
+                                           ▼ the log speak of the snapshot
+                                       install_snapshot: the state is replaced,
+                                           ▼ in steps (.snapshot_receiver)
+                                       snapshot_installed
+
+The state machine alone knows the contents of the chunks. Neither side ever has the whole state in
+memory. Chunks are read from a snapshot of the leader's engine as they are sent, and from the
+spool as they are put in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.snapshot import StateSnapshot
+
+
+@dataclass(frozen=True, slots=True)
+class StateSnapshot:
+    """A state on its way out.
+
+    Attributes:
+        index: the last entry that the state includes.
+        chunks: the state, in order, each chunk at most ``messages.CHUNK_BYTES_MAX`` bytes. It is
+            closed, if it has a ``close``, whenever the transfer ends.
+    """
+
+    index: int
+    chunks: Iterator[bytes]
+
+    def close(self) -> None:
+        """Close the source of the chunks. Idempotent."""
+        close = getattr(self.chunks, "close", None)
+        if close is not None:
+            close()
+
 
 NodeId: TypeAlias = int | str
 """The name of a node. Use one of the two types throughout a cluster."""

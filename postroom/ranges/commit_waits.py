@@ -15,8 +15,8 @@ meets a second lock does a commit lock what it writes, key by key, so that it co
 A commit whose transaction has read the key has lost when the key changes. It is told at once,
 wherever it stands: its next attempt asks for the lock, and stands in line for that only.
 
-Evaluating answers nobody (:mod:`.turn`). A commit that must wait is therefore put in line when its
-proposal has ended. By then the lock may be free again.
+Evaluating answers nobody (:mod:`.replica`). A commit that must wait is therefore put in line when
+its proposal has ended. By then the lock may be free again.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import LOCK_WAIT_SECONDS_MAX
 from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Host
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommitTransaction
+from postroom.ranges.waiting import Deadlines
 
 _FEW: Final = 256
 

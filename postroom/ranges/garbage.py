@@ -25,7 +25,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.position_records import PositionRecords
+from postroom.ranges.positions import PositionRecords
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Collected, CollectGarbage

@@ -29,10 +29,9 @@ from typing import TYPE_CHECKING, Final
 from postroom.kv.cache import Cache
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.ranges.deadlines import Deadlines
 from postroom.ranges.ports import Host, MemoryKeeper
 from postroom.ranges.requests import CLIENT_ID_BYTES
-from postroom.ranges.waiting import Waiting
+from postroom.ranges.waiting import Deadlines, Waiting
 
 if TYPE_CHECKING:
     from postroom.ranges.commit_waits import CommitWaits

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
 from postroom.kv.engine import EngineSnapshot, Reader
 from postroom.limits import ENGINE_SNAPSHOTS_MAX, ENGINE_SNAPSHOTS_PER_HOST_MAX
-from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.waiting import Deadlines
 
 
 class _Whole(NamedTuple):

@@ -1,4 +1,4 @@
-"""One node's replica of a range: the assembly of its stages, and its lease.
+"""One node's replica of a range: the assembly of its stages, its lease, and its turns.
 
 ::
 
@@ -12,15 +12,28 @@
             └── those that waited go on ◀── answer (:mod:`.answers`)
 
 Data passes the five stages once, in one direction. Each stage is an object that knows none of the
-others but through the data that it is given; :mod:`.turn` and this module hand the data on. The
-replica asks for the lease and gives it back (:mod:`.lease_acquisition`).
+others but through the data that it is given; this module hands the data on. The replica asks for
+the lease and gives it back (:mod:`.lease`).
 
 Everything is synchronous and called by the node, one call at a time: ``submit`` and ``cancel`` for
-requests, a turn (:mod:`.turn`), the ``state`` by the group. At most one proposal is under way.
+requests, a turn (``take_turn``), the ``state`` by the group. At most one proposal is under way.
 Commands that arrive meanwhile go together into the next one. This is the whole concurrency control
 inside a range: no latches, no threads. A call that must wait for something stands in line for it
 (:mod:`.waiting`). Transactions hold locks and claims in memory until they end, their time is over,
 or their client has gone (:mod:`.memory`).
+
+A turn takes several replicas of a node through each stage together::
+
+    begin    ─▶ begin    ─▶ ...   reads, the lease; may answer calls
+    evaluate ─▶ evaluate          requests, into a batch            ┐
+    complete ─▶ complete          the companion, records that sum up │ no call is answered
+    propose  ─▶ propose           the command                       ┘
+    conclude ─▶ ...               proposals that write nothing are answered
+
+A node has one range yet; ``benchmarks/groups.py`` puts many together. The ranges of a node do not
+depend on each other, so each could take its turn after the other. But this is faster: a processor
+goes a part of a proposal's long way sixty times in a row in less time than all of it sixty times.
+With one transaction in each of 64 proposals, that takes a sixth less.
 
 Invariants:
 
@@ -29,11 +42,14 @@ Invariants:
 * It serves only while it leads and the lease is its own (:mod:`.lease`), with fresh memory.
 * A command evaluated under one lease has no effect under another one.
 * A lease is asked for only when every entry of earlier leaders is applied: the last one is known.
+* Between ``begin`` and ``conclude`` of a turn no call is answered. A caller that is answered may
+  ask at once. It would read a range whose requests are evaluated, at a later timestamp than theirs,
+  before it is known what they write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from postroom import limits
 from postroom.errors import Error
@@ -42,7 +58,7 @@ from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.raft.group import RaftGroup
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
@@ -50,25 +66,23 @@ from postroom.ranges.answers import Answering
 from postroom.ranges.batch import Batch, BatchEvaluator, commits
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
-from postroom.ranges.deadlines import earlier
 from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedSignal
 from postroom.ranges.freeing import Freeing
 from postroom.ranges.garbage import GarbageLists
-from postroom.ranges.lease import LeaseHolder
-from postroom.ranges.lease_acquisition import LeaseAcquisition
+from postroom.ranges.lease import LeaseAcquisition, LeaseHolder
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
 from postroom.ranges.ports import Companion, Host, MemoryKeeper
-from postroom.ranges.position_records import PositionRecords
+from postroom.ranges.positions import PositionRecords
 from postroom.ranges.proposer import Proposer
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
-from postroom.ranges.waiting import Line
+from postroom.ranges.waiting import Line, earlier
 
 
 class Replica:
@@ -96,7 +110,7 @@ class Replica:
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
         on_room: called with each turn, when there is room for reads again.
-        evaluate, complete: the stages of a turn, see :mod:`.turn`.
+        evaluate, complete: the stages of a turn, see ``take_turn``.
         try_get, is_used_up, charge: see :class:`.LocalReads`.
         wake, release_*, holds_for, clients_that_hold: see :class:`.LeaseMemory`.
     """
@@ -310,7 +324,7 @@ class Replica:
         is_idle = self._proposal is not None or not self._has_work()
         return None if is_idle else self._acquisition.deadline()
 
-    # --- a turn (:mod:`.turn`)
+    # --- a turn (``take_turn``)
 
     def begin_turn(self) -> bool:
         """Do the reads that wait, and what concerns the lease; return whether there is more.
@@ -523,7 +537,7 @@ class Replica:
     # --- the end of serving
 
     def hand_over(self, done: Callable[[], None]) -> None:
-        """Stop serving, so that a successor can begin at once; see :mod:`.lease_acquisition`."""
+        """Stop serving, so that a successor can begin at once; see :mod:`.lease`."""
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:
@@ -561,3 +575,16 @@ class Replica:
         self.memory.end()
         for call in waited:
             call.complete(None, error)
+
+
+def take_turn(replicas: Iterable[Replica]) -> None:
+    """Make one proposal of what waits at each of ``replicas``, unless one is under way."""
+    begun = [replica for replica in replicas if replica.begin_turn()]
+    evaluated: list[tuple[Replica, Batch]] = []
+    for replica in begun:
+        batch = replica.evaluate(replica.reads.last_commit)
+        evaluated.append((replica, batch))
+    for replica, batch in evaluated:
+        replica.complete(batch)
+    for replica in [replica for replica, batch in evaluated if replica.propose(batch)]:
+        replica.conclude()

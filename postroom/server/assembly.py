@@ -13,21 +13,19 @@ from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.service import Advancer
+from postroom.messaging.queues.agenda import Advancer
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.ranges.garbage import Collector
-from postroom.ranges.node_records import NodeRecords
-from postroom.ranges.nodes import nodes_key
+from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
-from postroom.server.damage import Damage
+from postroom.server.disk_guard import Damage
 from postroom.server.membership import MembershipHost, MembershipService
 from postroom.server.node_options import NodeOptions
-from postroom.server.resting import Rest
-from postroom.server.services import Services
+from postroom.server.services import Rest, Services
 from postroom.server.tasks import Pending, Signal, Tasks
 
 RANGE_ID: Final = 1

@@ -22,8 +22,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get, Value
-from postroom.server.deferred_signals import DeferredSignals
-from postroom.server.driver_answers import CLOSED, FORKED, Answer
+from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 WRITTEN_AT_ONCE_KEYS: Final = 4096

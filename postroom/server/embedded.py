@@ -36,7 +36,7 @@ from postroom.ranges.positions import ReadPositions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
 from postroom.server.describe import storage_status
-from postroom.server.local_folder import check_no_local_cluster
+from postroom.server.local_cluster import check_no_local_cluster
 from postroom.server.node import Node
 from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage

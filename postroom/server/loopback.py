@@ -27,7 +27,7 @@ from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.local_folder import HOST, check_no_local_cluster
+from postroom.server.local_cluster import HOST, check_no_local_cluster
 from postroom.server.node import Node
 from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage

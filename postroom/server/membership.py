@@ -28,7 +28,7 @@ from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import MEMBERS_MAX, VOTERS_MAX
 from postroom.raft.group import RaftGroup
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
 

@@ -35,7 +35,7 @@ from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.membership import Change
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.state_machine import NodeId
 from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
@@ -43,15 +43,19 @@ from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.replica import Replica
 from postroom.server.assembly import RANGE_ID, assemble
-from postroom.server.damage import Damage
 from postroom.server.describe import describe
-from postroom.server.disk_guard import DiskGuard
+from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.handing_over import HandingOver
 from postroom.server.node_options import NodeOptions
+from postroom.server.opening import (
+    StoreRecord,
+    bring_up_to_date,
+    interrupted,
+    open_store,
+    stopped_by,
+)
 from postroom.server.peer_clocks import PeerClocks
-from postroom.server.replay import bring_up_to_date
 from postroom.server.replicas import Replicas
-from postroom.server.store import StoreRecord, interrupted, open_store, stopped_by
 from postroom.server.tasks import Pending, Tasks
 from postroom.server.turn_writer import TurnWriter
 

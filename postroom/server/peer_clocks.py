@@ -3,7 +3,7 @@
 Nothing is lost by a wrong clock (:mod:`postroom.ranges.lease`), but users see its effects. A
 leader whose clock is an hour ahead stamps commits an hour ahead, and delivers scheduled messages
 early. Every frame therefore carries its sender's wall clock, unadjusted, and the others use it to
-judge whether a clock is to be trusted (:mod:`postroom.kv.wall_clock`):
+judge whether a clock is to be trusted (:mod:`postroom.kv.clock`):
 
 * A clock is wrong if two nodes at least contradict it and agree among themselves: they tell
   the time. If it is the leader's clock, the leader also hands over.
@@ -70,7 +70,7 @@ class PeerClocks:
         return _contradicted(self._wall() - now * 1000, self._offsets(now - RECENT_SECONDS))
 
     def judge(self, before: float, own: float, since: float | None) -> float:
-        """Return the offset to go by (:class:`postroom.kv.wall_clock.WallClockJudge`)."""
+        """Return the offset to go by (:class:`postroom.kv.clock.WallClockJudge`)."""
         recent = self._monotonic() - RECENT_SECONDS
         offsets = self._offsets(recent)
         if since is None:

@@ -18,9 +18,8 @@ from functools import partial
 from postroom.errors import Error
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
-from postroom.ranges.replica import Replica
+from postroom.ranges.replica import Replica, take_turn
 from postroom.ranges.requests import Value
-from postroom.ranges.turn import take_turn
 
 
 class Replicas:

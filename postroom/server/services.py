@@ -1,4 +1,4 @@
-"""The services of a range, which run on its leaseholder: they start and stop with the lease.
+"""The services of a range, which run on its leaseholder, and the rest in which there are none.
 
 * the *dispatcher* delivers messages that are due, the *executor* carries out updates;
 * *attempts* counts the attempts at messages of inboxes whose consumers have vanished;
@@ -15,6 +15,15 @@ A service that fails begins again after a pause, which doubles while it fails ag
     running ── fails ──▶ pausing ── 0.1 s, 0.2 s ... 30 s ──▶ running ── for a minute ──▶ sound
 
 The node's status tells the state of each service, how often it has failed, and why.
+
+But the work of the services must not wait for the first write: messages that a transaction
+scheduled fall due by themselves. A store therefore rests only while nothing is due, and is woken
+when something is::
+
+    opened ── nothing due ─▶ rests ─┬─ a first write, lock or reap ──▶ services begin
+       └───── something due ────────┴─ an entry of an outbox is due ──▶
+
+(:mod:`postroom.ranges.lease` says why reading without a lease of its own is safe.)
 """
 
 from __future__ import annotations
@@ -24,9 +33,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 from postroom.counted import counted
+from postroom.kv.clock import LOGICAL_BITS, HybridLogicalClock
 from postroom.limits import SERVICE_ERROR_CHARACTERS_MAX
 from postroom.ranges.nodes import ServiceStatus
-from postroom.server.tasks import Tasks
+from postroom.ranges.replica import Replica
+from postroom.server.tasks import Pending, Tasks
 
 Service: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """The function that begins a service from the start."""
@@ -133,3 +144,45 @@ class Services:
             self._tasks.cancel(coroutine)
         for service in self._services:
             service.stopped()
+
+
+class Rest:
+    """The rest of one store; see the module.
+
+    Args:
+        first_due: returns when the first entry of an outbox is due; 0: there is none.
+        clock: the node's.
+        tasks: the node's, which wake it.
+        look_seconds: how often the wall clock is looked at: it may have been set.
+    """
+
+    def __init__(
+        self,
+        first_due: Callable[[], int],
+        clock: HybridLogicalClock,
+        tasks: Tasks,
+        look_seconds: float,
+    ) -> None:
+        self._first_due = first_due
+        self._clock = clock
+        self._tasks = tasks
+        self._look_seconds = look_seconds
+        self._due = 0
+
+    def is_possible(self) -> bool:
+        """Return whether nothing is due that the services would have to do."""
+        due = self._due = self._first_due()
+        return not due or due > self._clock.reading()
+
+    def watch_over(self, replica: Replica) -> None:
+        """Wake ``replica``, which rests, when something is due."""
+        due = self._due if replica.rests else 0  # nothing has changed since it came to rest
+        if not due:
+            return
+        milliseconds = (due - self._clock.reading() >> LOGICAL_BITS) + 1
+        if milliseconds <= 0:
+            replica.wake_up()
+            return
+        later = Pending()
+        later.callback = lambda: self.watch_over(replica)
+        self._tasks.at(min(milliseconds / 1000, self._look_seconds), later)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.waiting import Deadlines
 
 _log = logging.getLogger(__name__)
 

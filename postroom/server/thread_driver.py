@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
-from postroom.client.run_blocking import Sleep, run_blocking
+from postroom.client.blocking import Sleep, run_blocking
 from postroom.client.sender import TransactionIds, post, raise_error, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv import forks
@@ -29,8 +29,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
-from postroom.server.deferred_signals import DeferredSignals
-from postroom.server.driver_answers import CLOSED, FORKED, Answer
+from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")

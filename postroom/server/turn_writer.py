@@ -18,7 +18,7 @@ from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine, EngineFailed, WriteSet
 from postroom.kv.storage import Storage
-from postroom.server.store import stopped_by
+from postroom.server.opening import stopped_by
 
 _CEILING_KEY: Final = keys.store_key("clock ceiling")
 

@@ -19,8 +19,8 @@ from postroom.client.remote.native import offering_native
 from postroom.protocol import frames, streams
 from postroom.protocol.streams import PREAMBLE, Opening, framed
 from postroom.server.cluster import connections, native_server
+from postroom.server.cluster.intake import Unfinished
 from postroom.server.cluster.security import Security
-from postroom.server.cluster.unfinished import Unfinished
 from tests.attacks.node_process import NodeProcess, bear_a_storm, node_process
 from tests.remote.client_names import secret_of
 from tests.server.cluster.certificates import Authority

@@ -23,7 +23,7 @@ from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock
 from postroom.ranges.nodes import Admitted, NodeDescriptor, RebindNode, short
 from postroom.server.cluster import formation, joining, key_binding
-from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.access import Tokens
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Certificates, Security

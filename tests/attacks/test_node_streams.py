@@ -25,7 +25,7 @@ from postroom.server.cluster.dialing import Dialer, NoAnswer
 from postroom.server.cluster.introductions import Introduction, encode, proof_of
 from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.security import Security
-from postroom.server.store import read_store
+from postroom.server.opening import read_store
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import CLUSTER, Talker, run, store, until
 

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.raft.frame_shape import FrameShape
-from postroom.raft.intake import FrameIntake
+from postroom.raft.intake import FrameIntake, FrameShape
 from postroom.raft.journal import COMMAND, NOOP
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
@@ -31,7 +30,7 @@ from postroom.raft.messages import (
     frames_of,
 )
 from postroom.raft.options import RaftOptions
-from postroom.server.cluster.unread_frames import UnreadFrames
+from postroom.server.cluster.peers import UnreadFrames
 from postroom.server.node import RANGE_ID
 from postroom.server.node_options import NodeOptions
 from tests.attacks.hostile import memory_below

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from postroom.cli import serve
-from postroom.server.local_folder import LocalFolder
+from postroom.server.local_cluster import LocalFolder
 from tests.cli.commands import (
     NOBODY,
     answers,

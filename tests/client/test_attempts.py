@@ -13,8 +13,8 @@ import pytest
 import postroom
 import postroom.aio
 from postroom import limits
-from postroom.messaging import attempt_notes, attempts, dead_letters, outbox
-from postroom.messaging.attempt_notes import AttemptNotes
+from postroom.messaging import attempts, dead_letters, outbox
+from postroom.messaging.attempts import AttemptNotes
 from postroom.messaging.requests import (
     NoteAttempts,
 )
@@ -32,7 +32,7 @@ def test_many_are_tried_in_vain_over_several_turns(
     count, share, db = 3000, 200, store.db
     send(db, *[b"%d" % number for number in range(count)])
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", share)
-    monkeypatch.setattr(attempt_notes, "_NOTED_TOGETHER", 100)
+    monkeypatch.setattr(attempts, "_NOTED_TOGETHER", 100)
     done, most = [0], 0
     prepare, encode = store.node.prepare, attempts._encode
 

@@ -11,7 +11,7 @@ import pytest
 import postroom
 from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
-from postroom.client.sync_images import Restore
+from postroom.client.sync_parts import Restore
 from postroom.errors import (
     ConditionFailed,
     Invalid,

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.client.blocking import _next
-from postroom.client.run_blocking import run_blocking
+from postroom.client.blocking import _next, run_blocking
 from postroom.server.node import Node
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.test_interrupts import _InterruptedAfter, end_upkeep, without_upkeep

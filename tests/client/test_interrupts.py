@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.client.blocking import iterate
-from postroom.client.run_blocking import run_blocking
+from postroom.client.blocking import iterate, run_blocking
 from postroom.errors import CommitUnknown, Unavailable
 
 PATIENCE_SECONDS = 60

@@ -176,7 +176,7 @@ def _fields(request: Any) -> list[Any]:
 
 
 def test_the_number_of_positions_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroom.ranges.position_records.POSITIONS_MAX", 3)
+    monkeypatch.setattr("postroom.ranges.positions.POSITIONS_MAX", 3)
     at = store.db.now()
     for number in range(3):
         store.db.keep_position(f"reader {number}", at, seconds=HOUR * (1 + number))

@@ -17,7 +17,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.server import asyncio_driver
-from postroom.server.deferred_signals import DeferredSignals
+from postroom.server.drivers import DeferredSignals
 
 PATIENCE_SECONDS = 20.0
 POINTS = 16

@@ -12,8 +12,8 @@ import pytest
 from postroom.client.remote.router import Router
 from postroom.errors import TransactionConflict, TransactionExpired
 from postroom.kv.engine import WriteSet
+from postroom.messaging.claims import Arrival
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
-from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction, GetForUpdate, ReleaseLocks
 from postroom.ranges.transactions import expired

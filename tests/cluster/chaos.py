@@ -28,13 +28,12 @@ from postroom.client.values import Status
 from postroom.errors import Error
 from postroom.kv import keys
 from postroom.kv.clock import SystemClock
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import SortedMap
 from postroom.kv.storage import Storage
 from postroom.raft.transport import NoPeers
 from postroom.server.node import Node
 from postroom.server.node_options import NodeOptions
-from postroom.server.opening import open_storage
-from postroom.server.store import read_store
+from postroom.server.opening import open_storage, read_store
 from tests.cluster.disks import small_disks_work
 from tests.cluster.fault_injector import FaultInjector
 from tests.cluster.harness import NodeProcess, cluster

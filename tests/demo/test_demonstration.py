@@ -32,7 +32,7 @@ from postroom.demo.turn_rounds import (
     turn_key,
 )
 from postroom.errors import Error, Invalid, StoreLocked
-from postroom.server.local_folder import LocalFolder
+from postroom.server.local_cluster import LocalFolder
 
 Tamper = Callable[[postroom.aio.Database], Awaitable[object]]
 

@@ -16,7 +16,7 @@ from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Gateway, ListenerTLS, Settings
 from postroom.gateway.postroom_pb2_grpc import PostroomStub
-from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.access import Tokens
 from tests.gateway.gateways import COMMIT, failure, on_loop, operations, started
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from postroom.errors import StoreLocked
 from postroom.kv.engine import Engine, Reader, WriteSet, join
-from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.sorted_map import CHUNK_KEYS
+from postroom.kv.memory import CHUNK_KEYS, MemoryDisk, MemoryEngine
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 END = b"\xff" * 8

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from postroom.errors import StoreLocked
 from postroom.kv import memory
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.kv.sorted_map import CHUNK_KEYS, SortedMap
+from postroom.kv.memory import CHUNK_KEYS, MemoryDisk, MemoryEngine, SortedMap, WriteFault
 
 
 def numbered(engine: MemoryEngine, syncs: list[bool]) -> None:

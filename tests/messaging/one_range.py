@@ -23,10 +23,9 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.setup import Messaging
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
-from postroom.ranges.replica import Replica
-from postroom.ranges.turn import take_turn
+from postroom.ranges.replica import Replica, take_turn
 
 RANGE_ID: Final = 1
 EPOCH_MILLISECONDS: Final = 1_700_000_000_000

@@ -23,7 +23,7 @@ from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.requests import Delivered, Moved, Peeked, ReapedMessages
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.requests import (
     UNBOUNDED,
     Committed,

@@ -16,8 +16,8 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.prefetching import with_prefetch
-from postroom.ranges.bulk_requests import ReadPartitions
 from postroom.ranges.feed import size_of
+from postroom.ranges.partitions import ReadPartitions
 from postroom.ranges.requests import CommittedChange, Protect, ScanChanges
 from tests.client.stores import Store
 from tests.pipeline.readers import batches, only, source

@@ -31,8 +31,7 @@ from postroom.ranges.contract import (
     Write,
     may_be_long,
 )
-from postroom.ranges.node_records import NodeRecords
-from postroom.ranges.nodes import DescribeNode
+from postroom.ranges.nodes import DescribeNode, NodeRecords
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
     Accounting,

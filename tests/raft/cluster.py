@@ -19,8 +19,8 @@ from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
 from postroom.raft.memory_transport import MemoryNetwork, NetworkFaults
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
-from postroom.raft.snapshot import StateSnapshot
+from postroom.raft.proposals import ProposalOutcome
+from postroom.raft.state_machine import StateSnapshot
 
 GROUP_ID = 7
 APPLIED = b"\x03applied"

@@ -20,7 +20,7 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.replication import _PeerState
 from tests.raft.cluster import GROUP_ID, HistoryMachine
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.membership import AddLearner, Promote, Remove
 from postroom.raft.messages import Append, Appended, PreVoted, Vote, Voted
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 

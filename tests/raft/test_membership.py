@@ -19,7 +19,7 @@ from postroom.raft.membership import (
 )
 from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

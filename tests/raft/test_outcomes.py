@@ -7,7 +7,7 @@ import pytest
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine, WriteFault
 from postroom.raft.messages import Appended, PreVote, PreVoted, Voted
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, HistoryMachine
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 

@@ -10,7 +10,7 @@ from postroom.raft.membership import AddLearner
 from postroom.raft.memory_transport import NetworkFaults
 from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

@@ -15,7 +15,7 @@ import pytest
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.memory_transport import NetworkFaults
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 
 ACTIONS = 60

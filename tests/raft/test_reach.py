@@ -21,7 +21,7 @@ from postroom.raft.messages import (
     Voted,
     encode_frame,
 )
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.reach import beyond_reach
 from tests.raft.cluster import GROUP_ID
 from tests.raft.scripted import ScriptedPeers

@@ -18,7 +18,7 @@ from postroom.raft.journal import (
 from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
 from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

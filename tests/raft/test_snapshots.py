@@ -22,7 +22,7 @@ from postroom.raft.messages import (
     Voted,
 )
 from postroom.raft.options import RaftOptions
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroom.raft.membership import Remove
 from postroom.raft.messages import Append, Appended, PreVote, TimeoutNow, Vote, Voted
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

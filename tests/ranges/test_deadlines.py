@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random  # noqa: TID251 (seeded)
 
-from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.waiting import Deadlines
 
 
 def test_deadlines_come_due_in_order_and_once() -> None:

@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 
-from postroom.ranges import lease, lease_acquisition
-from postroom.ranges.lease import LeaseEvent, LeaseState, RangeLease
-from postroom.ranges.lease_acquisition import HandoverEvent, HandoverState, LeaseAcquisition
+from postroom.ranges import lease
+from postroom.ranges.lease import (
+    HandoverEvent,
+    HandoverState,
+    LeaseAcquisition,
+    LeaseEvent,
+    LeaseState,
+    RangeLease,
+)
 from tests.ranges.test_lease_holder import Side
 
 TABLES = [
     (lease.TRANSITIONS, LeaseState, LeaseEvent),
-    (lease_acquisition.TRANSITIONS, HandoverState, HandoverEvent),
+    (lease.HANDOVER_TRANSITIONS, HandoverState, HandoverEvent),
 ]
 
 

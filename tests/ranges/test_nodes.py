@@ -11,12 +11,12 @@ from postroom.errors import AccessDenied, Invalid
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.node_records import NodeRecords
 from postroom.ranges.nodes import (
     AdmitNode,
     Admitted,
     BindKey,
     NodeDescriptor,
+    NodeRecords,
     Nodes,
     RebindNode,
     RetireNode,

@@ -11,9 +11,9 @@ from postroom.errors import ConditionFailed
 from postroom.kv import keys
 from postroom.kv.clock import from_milliseconds
 from postroom.messaging.requests import EnqueueMessage
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
+from postroom.ranges.replica import take_turn
 from postroom.ranges.requests import CommitTransaction, ConditionalPut, Get, Increment, Put
-from postroom.ranges.turn import take_turn
 from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)

@@ -7,7 +7,7 @@ from pathlib import Path
 import trustme
 
 import postroom
-from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.access import Tokens
 from postroom.server.cluster.security import Certificates, Security
 
 

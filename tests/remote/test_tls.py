@@ -10,7 +10,7 @@ import postroom
 import postroom.aio
 from postroom.client.remote.connect import parsed
 from postroom.errors import AccessDenied, Invalid
-from postroom.server.cluster.access_files import Tokens
+from postroom.server.cluster.access import Tokens
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server, why_not
 

@@ -16,10 +16,10 @@ from postroom.ranges.calls import Call
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put
 from postroom.server.cluster import formation
-from postroom.server.disk_reserve import STEADY_SECONDS, DiskReserve, Space
+from postroom.server.disk_guard import STEADY_SECONDS, DiskReserve, Space
 from postroom.server.node import Node
 from postroom.server.node_options import NodeOptions
-from postroom.server.store import read_store
+from postroom.server.opening import read_store
 
 
 def test_each_change_is_told_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,8 +14,8 @@ from postroom.kv import marker
 from postroom.kv.marker import FORMAT_VERSION, MARKER_KEY
 from postroom.kv.memory import MemoryEngine
 from postroom.kv.opening import open_engine
-from postroom.server import store
-from postroom.server.store import STORE_KEY, StoreRecord, open_store, read_store
+from postroom.server import opening
+from postroom.server.opening import STORE_KEY, StoreRecord, open_store, read_store
 
 CLUSTER = b"c" * 16
 
@@ -39,7 +39,7 @@ def test_a_store_of_an_older_format_that_is_read_gets_the_newest_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine = engine_with(msgspec.msgpack.encode(StoreRecord(FORMAT_VERSION, CLUSTER, 1)))
-    for module in (marker, store):
+    for module in (marker, opening):
         monkeypatch.setattr(module, "FORMAT_VERSION", FORMAT_VERSION + 1)
     assert open_store(engine, Random(1), 1) == StoreRecord(FORMAT_VERSION + 1, CLUSTER, 1)
     monkeypatch.undo()

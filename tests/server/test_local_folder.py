@@ -16,9 +16,8 @@ import pytest
 
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
 from postroom.kv.opening import open_engine
-from postroom.server.local_cluster import LocalCluster, LocalNode
-from postroom.server.local_folder import HOST, LocalFolder, lock
-from postroom.server.store import open_store
+from postroom.server.local_cluster import HOST, LocalCluster, LocalFolder, LocalNode, lock
+from postroom.server.opening import open_store
 from tests.cluster.harness import eventually
 
 

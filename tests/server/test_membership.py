@@ -20,7 +20,7 @@ from postroom.raft.membership import (
     Replace,
     changed,
 )
-from postroom.raft.outcome import ProposalOutcome
+from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.replication import PeerProgress
 from postroom.ranges.nodes import ForgetNode, NodeDescriptor, Nodes
 from postroom.server.membership import MembershipService, has_joined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.kv.wall_clock import TrustedWall
+from postroom.kv.clock import TrustedWall
 from postroom.server.peer_clocks import GONE_SECONDS, PeerClocks
 
 BEGINNING = 1_700_000_000_000

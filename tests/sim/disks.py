@@ -19,12 +19,11 @@ from postroom.kv.log.format import LOG_ID_BYTES
 from postroom.kv.log.memory import MemoryDevice, MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, read_log
 from postroom.kv.marker import MARKER_KEY, decode_marker
-from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import MemoryDisk, MemoryEngine, SortedMap
 from postroom.kv.state_writer import Work
 from postroom.kv.storage import Storage
 from postroom.server.node import Node
-from postroom.server.store import stopped_by
+from postroom.server.opening import stopped_by
 
 SEGMENT_BYTES: Final = 64 * 1024
 """Room for a dozen turns, so that segments are left and used again all the time."""

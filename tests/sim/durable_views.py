@@ -19,8 +19,7 @@ from postroom.kv.log.format import BLOCK_BYTES, LogRecord, decode_header
 from postroom.kv.log.memory import MemoryFile
 from postroom.kv.log.reader import NEW_SUFFIX, Segment
 from postroom.kv.marker import MARKER_KEY, decode_marker
-from postroom.kv.memory import MemoryDisk
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import MemoryDisk, SortedMap
 
 
 class _DurableFile:

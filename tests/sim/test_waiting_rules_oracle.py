@@ -20,11 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.kv import keys
-from postroom.kv.sorted_map import SortedMap
-from postroom.messaging.claims import Claims
+from postroom.kv.memory import SortedMap
+from postroom.messaging.claims import Arrival, Claims
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import InboxIndexEntry, ReapQueue
-from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable
 from postroom.ranges.memory import Holders

@@ -20,12 +20,11 @@ from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader
 from postroom.kv.gathering import Gathering, OverlaidReader
-from postroom.messaging.claims import Claims
+from postroom.messaging.claims import Arrival, Claims
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.requests import ClaimQueue
 from postroom.messaging.requests import DeliverDue, ExecuteDue, InboxIndexEntry, ReapQueue
-from postroom.messaging.tokens import Arrival
 from postroom.ranges.calls import Call
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders

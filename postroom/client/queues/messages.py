@@ -25,7 +25,7 @@ from postroom.messaging.queues.requests import (
     StoredQueueMessage,
     ToldQueue,
 )
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 
 _UNREAD: Any = object()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_one
-from postroom.client.queues import arguments as checks
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
 from postroom.client.sender import Sender
@@ -93,7 +93,7 @@ class QueuesOfDatabase:
         """
         given = {each: value for each, value in locals().items() if each not in {"self", "name"}}
         queue = self.queue(name)
-        request = CreateQueue(queue.name, QueueSettings(**checks.settings(given)))
+        request = CreateQueue(queue.name, QueueSettings(**arguments.settings(given)))
         await commit_one(self._sender, request.anchor(), request)
         return queue
 

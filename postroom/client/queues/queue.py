@@ -13,12 +13,11 @@ from typing import Any, Final, Literal
 import msgspec
 
 from postroom.client import arguments
+from postroom.client.arguments import Id, Messages
 from postroom.client.codec import Packing
 from postroom.client.commits import commit_one
 from postroom.client.iteration import Stream
 from postroom.client.pages import LIST_BYTES_PER_PAGE
-from postroom.client.queues import arguments as checks
-from postroom.client.queues.arguments import Id, Messages
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.consuming import Consumer, received
 from postroom.client.queues.messages import (
@@ -82,7 +81,7 @@ class Queue:
         self._sender = sender
         self._codec = codec
         self._batch = 0
-        self.name = checks.queue_name(name)
+        self.name = arguments.queue_name(name)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -104,7 +103,7 @@ class Queue:
             TypeError, Invalid: a setting is not valid. The error names it; nothing was changed.
         """
         self._batch = 0
-        await self._do(UpdateQueue(self.name, checks.settings(settings)))
+        await self._do(UpdateQueue(self.name, arguments.settings(settings)))
 
     async def pause(self) -> None:
         """Fire nothing until :meth:`resume`. Messages that are held can be settled."""
@@ -174,7 +173,7 @@ class Queue:
         credit: int = CREDIT_DEFAULT,
     ) -> Consumer:
         """Return the consumer that :meth:`receive` iterates over, for layers on top."""
-        selection = checks.selection(start, end, kinds, where)
+        selection = arguments.selection(start, end, kinds, where)
         most = arguments.count(credit, "credit")
         return Consumer(self._sender, self._codec, self.name, selection, most, self)
 
@@ -205,7 +204,7 @@ class Queue:
         Raises:
             Invalid: there is no such queue.
         """
-        selection = checks.selection(start, end, kinds, where)
+        selection = arguments.selection(start, end, kinds, where)
         most, patience = arguments.count(max_results, "max_results"), arguments.wait(wait)
         consumer = self._sender.next_id()
         request = ClaimQueue(self.name, consumer, most, selection, wait=patience > 0)
@@ -267,7 +266,7 @@ class Queue:
         Raises:
             LeaseLost: see :meth:`acknowledge`.
         """
-        seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
+        seconds, why = arguments.seconds(delay, "delay"), arguments.reason(reason)
         return await self._settle(
             messages, kind, lambda name, each: RejectMessages(name, each, seconds, bool(dead), why)
         )
@@ -299,7 +298,7 @@ class Queue:
         Raises:
             LeaseLost: its attempt has passed. Nothing was changed.
         """
-        length = checks.seconds(seconds, "seconds")
+        length = arguments.seconds(seconds, "seconds")
         if length is None:
             raise TypeError("seconds is a number of seconds, not NoneType")
         held_until = self._sender.monotonic() + min(length, LEASE_SECONDS_MAX)
@@ -327,7 +326,7 @@ class Queue:
         due = 0
         if deliver_at is not None:
             due = arguments.due(deliver_at, "deliver_at")
-        number = checks.epoch(epoch)
+        number = arguments.epoch(epoch)
         return await self._settle(
             ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )
@@ -363,7 +362,7 @@ class Queue:
             if isinstance(each, AnyMessage):
                 each.check_settled_by(None)
         found = done = 0
-        for attempts in checks.attempts(named, kind):
+        for attempts in arguments.attempts(named, kind):
             found += await self._do(make(self.name, attempts)) or 0
             for each in named[done : done + len(attempts)] if settles else ():
                 if isinstance(each, AnyMessage):
@@ -383,8 +382,8 @@ class Queue:
             id: text or bytes.
             kind: the kind of the message; ``None``: any (if there are several, the first of them).
         """
-        of_kind = None if kind is None else checks.kind(kind)
-        request = ReadQueueMessage(self.name, checks.message_id(id), of_kind)
+        of_kind = None if kind is None else arguments.kind(kind)
+        request = ReadQueueMessage(self.name, arguments.message_id(id), of_kind)
         found: list[StoredQueueMessage] = await self._sender.send(request)
         return self._message(found[0]) if found else None
 
@@ -447,7 +446,7 @@ class Queue:
         Raises:
             Invalid: there is no such queue.
         """
-        last = checks.moment(until, "until")
+        last = arguments.moment(until, "until")
         if created_at is None:
             created_at = int((await self.info()).created_at)
         request, trimmed, more = TrimArchive(self.name, int(created_at), last), 0, 1
@@ -483,7 +482,7 @@ class Queue:
             raise ValueError(f"state is one of {', '.join(STATES)} or None, not {state!r}")
         if limit is not None:
             arguments.count(limit, "limit", 0)
-        first, last = checks.moment(start, "start"), checks.moment(end, "end")
+        first, last = arguments.moment(start, "start"), arguments.moment(end, "end")
         moment = arguments.timestamp(at)
         request = ListQueueMessages(
             self.name, state or "", b"", first, last, MESSAGES_PER_PAGE, LIST_BYTES_PER_PAGE, moment
@@ -542,13 +541,13 @@ class Queue:
             Invalid: there is no such queue or time zone, or ``cron`` is not valid; or the store's
                 side lacks the extra ``[cron]``. Nothing was changed.
         """
-        key = checks.schedule_name(name)
-        checks.texts(cron=cron, timezone=timezone)
+        key = arguments.schedule_name(name)
+        arguments.texts(cron=cron, timezone=timezone)
         extra, extra_bytes = arguments.headers(headers, key.encode())
         packed = arguments.message(payload, self._codec, key.encode(), extra_bytes)
         await self._do(SetSchedule(
-            self.name, key, cron, timezone, checks.kind(kind), packed, extra,
-            checks.priority(priority), checks.group(group),
+            self.name, key, cron, timezone, arguments.kind(kind), packed, extra,
+            arguments.priority(priority), arguments.group(group),
         ))  # fmt: skip
 
     async def schedules(self) -> list[QueueSchedule]:
@@ -562,7 +561,7 @@ class Queue:
         Args:
             name: the name of the schedule.
         """
-        await self._do(SetSchedule(self.name, checks.schedule_name(name), None))
+        await self._do(SetSchedule(self.name, arguments.schedule_name(name), None))
 
 
 __all__ = ["CREDIT_DEFAULT", "STATES", "Queue", "State"]

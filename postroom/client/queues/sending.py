@@ -16,11 +16,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from postroom.client import arguments
+from postroom.client.arguments import Id, Messages
 from postroom.client.buffer import NO_LIST, Buffer
 from postroom.client.codec import Packing
 from postroom.client.lifetime import Lifetime
-from postroom.client.queues import arguments as checks
-from postroom.client.queues.arguments import Id, Messages
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.messages import AnyMessage, EnqueueHandle, QueueMessage, shown_id
 from postroom.client.sender import Sender
@@ -102,7 +101,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
 
     def when_done(self, queue: str, group: str, what: Enqueue) -> None:
         """Gather a message that is enqueued when a group is done."""
-        name, of_group = checks.queue_name(queue), checks.group(group)
+        name, of_group = arguments.queue_name(queue), arguments.group(group)
         self._requests.append(WhenDone(name, of_group, self._request(
             what.queue, what.payload, what.id, what.kind, what.key, what.priority,
             what.deliver_at, what.group, what.headers,
@@ -121,8 +120,8 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         headers: Mapping[str, Any] | None,
     ) -> EnqueueInQueue:
         self._lifetime.check_open()
-        name, of_kind = checks.queue_name(queue), checks.kind(kind)
-        id_ = self._sender.next_id().hex().encode() if id is None else checks.message_id(id)
+        name, of_kind = arguments.queue_name(queue), arguments.kind(kind)
+        id_ = self._sender.next_id().hex().encode() if id is None else arguments.message_id(id)
         stored_at = id_ if key is None else arguments.key(key)
         extra, extra_bytes = arguments.headers(headers, stored_at)
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
@@ -130,7 +129,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         self._buffer.grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
         return EnqueueInQueue(
             name, stored_at, of_kind, id_, packed, extra,
-            checks.priority(priority), due, checks.group(group), id is None,
+            arguments.priority(priority), due, arguments.group(group), id is None,
         )  # fmt: skip
 
     def due(self, given: arguments.Due | None) -> int:
@@ -160,12 +159,12 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             settles: whether it ends the attempts.
         """
         self._lifetime.check_open()
-        name = checks.queue_name(queue)
+        name = arguments.queue_name(queue)
         named: list[Any] = _listed(given)
         for each in named if settles else ():
             if isinstance(each, AnyMessage):
                 each.check_settled_by(self._id)
-        for attempts in checks.attempts(named, kind):
+        for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
             self._buffer.grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
             self._requests.append(make(name, attempts))
@@ -227,7 +226,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             is_idle: whether the transaction has nothing yet that could become too old.
         """
         self._lifetime.check_alive()
-        name = checks.queue_name(queue)
+        name = arguments.queue_name(queue)
         left = self._lifetime.timeout if is_idle else self._lifetime.remaining()
         request = ClaimQueue(
             name, self._id, most, selection, wait=patience > 0, seconds=left,
@@ -266,7 +265,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         last = [
             Acknowledge(queue, attempts)
             for queue, claimed in self._claimed.items()
-            for attempts in checks.attempts(claimed.values())
+            for attempts in arguments.attempts(claimed.values())
         ]
         return self._requests + last
 
@@ -410,7 +409,7 @@ class QueueSends:
             reason: why; kept as ``last_error``, up to 1000 characters.
             kind: the kind of the ids; ``None``: any.
         """
-        seconds, why = checks.seconds(delay, "delay"), checks.reason(reason)
+        seconds, why = arguments.seconds(delay, "delay"), arguments.reason(reason)
         self.queues.settle(
             queue,
             messages,
@@ -439,7 +438,7 @@ class QueueSends:
             kind: the kind of the ids; ``None``: any.
         """
         due = self.queues.due(deliver_at)
-        number = checks.epoch(epoch)
+        number = arguments.epoch(epoch)
         self.queues.settle(
             queue, ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False
         )
@@ -501,7 +500,7 @@ class QueueWrites(QueueSends):
             The messages; none if none became ready in time.
         """
         most = arguments.count(max_results, "max_results")
-        selection = checks.selection(start, end, kinds, where)
+        selection = arguments.selection(start, end, kinds, where)
         return await self.queues.claim(
             queue, most, arguments.wait(wait), selection, is_idle=self.is_idle
         )

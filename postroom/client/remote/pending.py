@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from postroom.client.remote.calls import RemoteCall
 from postroom.client.remote.link import Link
-from postroom.ranges.deadlines import Deadlines
+from postroom.ranges.waiting import Deadlines
 
 
 class PendingCalls:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from postroom.client.queues import arguments as checks
+from postroom.client import arguments
 
 
 class Reject(Exception):
@@ -66,7 +66,7 @@ def outcome_of(error: BaseException) -> Outcome:
         return Outcome(told(error))
     reason = text_of(error.reason) or "rejected by its function"
     try:
-        return Outcome(reason, checks.seconds(error.delay, "delay"))
+        return Outcome(reason, arguments.seconds(error.delay, "delay"))
     except Exception as other:
         return Outcome(f"{reason} ({told(other)})")
 
@@ -75,13 +75,13 @@ def told(error: BaseException) -> str:
     """Return the type of an error and its text; converting it cannot fail."""
     name = type(error).__name__
     text = " ".join(map(text_of, (error, *getattr(error, "__notes__", ()))))
-    return checks.shortened(f"{name}: {text}" if text else name)
+    return arguments.shortened(f"{name}: {text}" if text else name)
 
 
 def text_of(what: Any) -> str:
     """Return ``str(what)``, cut to what may be kept; if that fails, a text about the failure."""
     try:
-        return checks.reason(what)
+        return arguments.reason(what)
     except BaseException as error:  # its type is all that can be told
         return f"it cannot be told ({type(error).__name__})"
 

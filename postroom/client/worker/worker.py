@@ -14,7 +14,6 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
-from postroom.client.queues import arguments as checks
 from postroom.client.worker.calling import Caller, Function
 from postroom.client.worker.failures import FailureLog, Failures
 from postroom.client.worker.inboxes import InboxLoop, InboxTask
@@ -150,7 +149,7 @@ class Tasks(Generic[DatabaseT]):
                 nothing: it is a generator function, or a class.
             ValueError: the worker has a task for this queue and kind already.
         """
-        name, of_kind = checks.queue_name(queue), checks.kind(kind)
+        name, of_kind = arguments.queue_name(queue), arguments.kind(kind)
         options = Options(concurrency, max_attempts, timeout, on_failure, on_dead).checked()
         if (name, of_kind) in self._tasks:
             raise ValueError(f"this worker has a task for queue {name!r}, kind {of_kind!r} already")

@@ -11,10 +11,10 @@
     dropped queues ───────────────────────────────▶ emptied, a step at a time (:mod:`.dropping`)
     waiting claims ◀──────────────────────────────── ready
 
-The service (:mod:`.service`) sends the request when one of these is due, or when a claim can be
+The service (:mod:`.agenda`) sends the request when one of these is due, or when a claim can be
 served. Each step takes a bounded number of messages of each queue, and returns whether there is
 more. A queue in which a step fails is set aside for a while, and the others go on. If one of its
-records cannot be read, it is set aside for good (:mod:`.damage`).
+records cannot be read, it is set aside for good (:mod:`.trouble`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Final
 from postroom.kv import keys
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, periodic, records
-from postroom.messaging.queues.damage import damaged, decoded
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
 from postroom.messaging.queues.records import AttemptName, Ended
 from postroom.messaging.queues.settling import Queues, Settling
+from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import UNBOUNDED
 

@@ -7,7 +7,7 @@
       └─ sent again, as its answer was lost ─▶ what it holds
     its transaction has not committed ─▶ what it got goes back, uncounted
     its client has gone, or its transaction's time is over ─▶ its attempts have failed
-    its consumer has no credit ─▶ told once one of its attempts is over (:mod:`.credit`)
+    its consumer has no credit ─▶ told once one of its attempts is over (:mod:`.leases`)
 
 The manager notes which attempts go back; the next ``AdvanceQueues`` gives them back.
 """
@@ -19,11 +19,10 @@ from collections.abc import Callable, Mapping
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE
-from postroom.messaging.queues.attempts import is_named_by
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import leased_message
+from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.queues.surroundings import Surroundings
 from postroom.ranges.evaluation import MustWait, View

@@ -22,8 +22,8 @@ import msgspec
 from postroom.messaging.queues.leases import LeaseTable
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
-from postroom.ranges import headers
-from postroom.ranges.headers import Headers
+from postroom.ranges import checks
+from postroom.ranges.checks import Headers
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 WISHES_KEPT: Final = 1000
@@ -54,7 +54,7 @@ class Wish:
         self._where = selection.where
         self._headers = read_headers
         self.kinds = None if selection.kinds is None else frozenset(selection.kinds)
-        self.looks_closer = bool(headers.names(self._where) or self._start or self._end is not None)
+        self.looks_closer = bool(checks.names(self._where) or self._start or self._end is not None)
         self.cursor: bytes | None = b""
         self._missed: bytes | None = None
         self._missed_at = 0
@@ -95,9 +95,9 @@ class Wish:
             return True
         if entry.key < self._start or (self._end is not None and entry.key >= self._end):
             return False
-        found, where = headers.names(self._headers(entry)), headers.names(self._where)
+        found, where = checks.names(self._headers(entry)), checks.names(self._where)
         return all(
-            name in found and headers.content_of(found[name]) == headers.content_of(where[name])
+            name in found and checks.content_of(found[name]) == checks.content_of(where[name])
             for name in where
         )
 
@@ -114,7 +114,7 @@ def takes_all(selection: ClaimSelection) -> bool:
         selection.start
         or selection.end is not None
         or selection.kinds is not None
-        or headers.names(selection.where)
+        or checks.names(selection.where)
     )
 
 

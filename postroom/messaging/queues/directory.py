@@ -4,7 +4,7 @@ The definitions are in memory, as applied. A manager is made when its queue is u
 to do. Managers at rest are forgotten when there are many. A proposal that changes a definition
 reads the stored definitions from then on. Thus a queue can be made and used in one transaction.
 
-A damaged queue (:mod:`.damage`) has a name here and no manager; requests for it are told why. It
+A damaged queue (:mod:`.trouble`) has a name here and no manager; requests for it are told why. It
 can be dropped.
 """
 
@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Final
 
 from postroom.errors import Invalid
-from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.definitions import (
     NOBODY_KNOWS,
     Changed,
@@ -23,7 +22,6 @@ from postroom.messaging.queues.definitions import (
     no_such_queue,
 )
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.queue_host import QueueHost
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -32,6 +30,8 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
     UpdateQueue,
 )
+from postroom.messaging.queues.surroundings import QueueHost
+from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 

@@ -28,13 +28,13 @@ from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX,
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, holdings, records
 from postroom.messaging.queues.consumers import Waiter
-from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.enqueueing import Rewritten
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import Entry, Holding, without_payload
+from postroom.messaging.queues.trouble import UNDECODABLE, damaged, decoded
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000

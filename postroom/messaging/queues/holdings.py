@@ -1,4 +1,8 @@
-"""The records that are written when leases are given and when they end.
+"""The records that a proposal writes for queues: its holdings, their marks, counters and lists.
+
+An evaluator leaves *notes* of what it does (:mod:`.manager`). At the end of a proposal they become,
+for each queue, one record of counters, the lists of ended messages, and the marks of its holdings.
+When the proposal is applied, they take effect in memory.
 
 ::
 
@@ -11,15 +15,15 @@
 A lease may end while others of its holding go on. The request that ends it notes that among its
 writes with a *flag*. The flag disappears if the request fails, and later requests see it. Once the
 proposal holds all its requests, its flags become one mark for each holding, or the end of the
-holding (``sum_up``). No flag is ever stored. A request that ends all that is left of a holding at
-once, as consumers do that settle batches, deletes the holding without flags.
+holding. No flag is ever stored. A request that ends all that is left of a holding at once, as
+consumers do that settle batches, deletes the holding without flags.
 
 A holding of which little is left is written again without the entries that are over. Thus the size
 in the store and in memory is at most a few times that of the leased messages. This is true even if
 one message of each claim is leased for days.
 
 The proposal remembers its flags and extensions, not the queue. The manager therefore has to undo
-only what was fired (:mod:`.speculation`).
+only what was fired (:mod:`.manager`).
 """
 
 from __future__ import annotations
@@ -29,12 +33,15 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
-from postroom.messaging.queues import records
+from postroom.messaging.queues import counters, records
+from postroom.messaging.queues.counters import Change, Counted
 from postroom.messaging.queues.leases import Hold, Lease
-from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Holding, Locator, encode
+from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.records import Ended, Holding, Locator, encode
+from postroom.messaging.queues.trouble import damaged
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 Marked: TypeAlias = tuple[Hold, bytes]
@@ -132,7 +139,7 @@ def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
     ctx.bytes += len(of_holds) * 2 * WRITE_BYTES
 
 
-def sum_up(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[Hold]]:
+def _mark(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[Hold]]:
     """Turn the flags of a proposal that holds all its requests into marks, or ends of holdings.
 
     Returns:
@@ -181,3 +188,86 @@ def _without(ctx: Evaluation, manager: Manager, hold: Hold, over: set[int], name
 
 def _flag(lease: Lease) -> bytes:
     return lease.hold.key + keys.u32(lease.number)
+
+
+ENDED_LIST_LENGTH: Final = 1000
+"""The number of ended messages in one list, which is purged as a whole."""
+
+
+def sum_up(ctx: Evaluation) -> None:
+    """Stage the counters, lists and marks of what a proposal does."""
+    notes: list[Note] = ctx.notes
+    if not notes:
+        return
+    changes: dict[Manager, dict[Change, int]] = {}
+    ended: dict[tuple[Manager, bool], list[Ended]] = {}
+    for manager, change, act, _, thing in notes:
+        of_queue = changes.get(manager)
+        if of_queue is None:
+            changes[manager] = of_queue = {}
+            manager.begin(ctx)
+        of_queue[change] = of_queue.get(change, 0) + 1
+        if act is Manager.ended or act is Manager.archived:
+            ended.setdefault((manager, act is Manager.archived), []).extend(thing)
+    counted, marked = [], []
+    thinned: list[tuple[Manager, Hold]] = []
+    for manager, of_queue in changes.items():
+        after = _add(manager, of_queue)
+        ctx.staged[manager.layout.counters] = records.encode(after)
+        more_marked, more_thinned = _mark(ctx, manager)
+        marked += more_marked
+        thinned += [(manager, hold) for hold in more_thinned]
+        counted.append((manager, after))
+    for (manager, is_archived), listed in ended.items():
+        prefix = manager.layout.archived if is_archived else manager.layout.done
+        for number in range(0, len(listed), ENDED_LIST_LENGTH):
+            key = prefix + ctx.stamp + (keys.u32(number) if number else b"")
+            ctx.staged[key] = records.encode(listed[number : number + ENDED_LIST_LENGTH])
+    # Before the effects of the rider: a claim that is answered finds memory as it is stored.
+    ctx.after.insert(0, lambda: _apply(notes, counted, marked, thinned))
+    ctx.scratch[_Finished] = True
+
+
+def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
+    """Return the counters of a queue after changes.
+
+    Raises:
+        Unavailable: they cannot be true. The queue is set aside; the next proposal can do the rest
+            without it.
+    """
+    try:
+        return counters.add(manager.name, manager.counted, changes)
+    except StoreCorrupted as error:
+        manager.around.set_aside(damaged(manager.name, "its record of counters", error))
+        raise Unavailable(
+            f"the queue {manager.name!r} was found to be damaged, and is set aside; nothing was "
+            "changed: try again"
+        ) from error
+
+
+class _Finished:
+    """A mark in an evaluation's scratch: its notes are taken care of."""
+
+
+def apply_bare(ctx: Evaluation) -> None:
+    """Apply the notes of a proposal that writes nothing: what seemed due was not."""
+    if _Finished not in ctx.scratch:
+        ctx.scratch[_Finished] = True
+        managers = dict.fromkeys(note[0] for note in ctx.notes)
+        _apply(ctx.notes, [(manager, manager.counted) for manager in managers], [], [])
+
+
+def _apply(
+    notes: list[Note],
+    counted: list[tuple[Manager, Counted]],
+    marked: list[Marked],
+    thinned: list[tuple[Manager, Hold]],
+) -> None:
+    for hold, mark in marked:
+        hold.marks.append(mark)
+    for manager, _, act, one, other in notes:
+        act(manager, one, other)
+    for manager, hold in thinned:
+        manager.leases.add(hold)
+    for manager, after in counted:
+        manager.applied(after)

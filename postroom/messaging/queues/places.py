@@ -1,4 +1,4 @@
-"""The search for a message of a queue by its name: where it is, and its state.
+"""The search for a message of a queue by its name, and the check of an attempt at it.
 
 ::
 
@@ -6,25 +6,30 @@
 
 The key of a message's entry follows from its body, or from its state if it has failed before. Thus
 nothing has to be written to find it again. The leaseholder has the leases in memory.
+
+An attempt is named by its message, its epoch and the moment at which it began. The epoch alone is
+not enough: a replayed message, and another one that gets the same id, begin with the same epoch. An
+attempt whose lease has passed, or whose message has ended, can change nothing. ``LeaseLost`` says
+which of these it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
-from postroom.errors import StoreCorrupted, shorten
+from postroom.errors import LeaseLost, StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.damage import damaged, decoded
-from postroom.messaging.queues.holdings import extended, is_over
-from postroom.messaging.queues.leases import Lease
+from postroom.messaging.queues.holdings import changes, extended, is_over
+from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, State
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
+from postroom.messaging.queues.trouble import damaged, decoded
+from postroom.ranges.checks import NO_HEADERS, Headers
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.headers import NO_HEADERS, Headers
 
 
 class Place(NamedTuple):
@@ -95,7 +100,9 @@ def find_unheld(
     if state is not None and state.status == records.DEAD:
         key = layout.dead_key(state.at, state.seq)
         entry = Entry(*locator, state.seq, state.due, 0, epoch=state.epoch)
-        return _placed(reader, manager, counters.DEAD, key, entry, state) or _lost(manager, locator)
+        return _placed(reader, manager, counters.DEAD, key, entry, state) or _missing(
+            manager, locator
+        )
     if state is not None and state.status != records.LIVE:
         return None
     due, epoch = (body.first, 0) if state is None else (state.due, state.epoch)
@@ -105,7 +112,7 @@ def find_unheld(
     return (
         _placed(reader, manager, counters.READY, ready, entry, state)
         or _placed(reader, manager, counters.SCHEDULED, scheduled, entry, state)
-        or _lost(manager, locator)
+        or _missing(manager, locator)
     )
 
 
@@ -178,7 +185,7 @@ def _placed(
     return Place(where, key, entry, None, state)
 
 
-def _lost(manager: Manager, locator: Locator) -> NoReturn:
+def _missing(manager: Manager, locator: Locator) -> NoReturn:
     raise damaged(
         manager.name,
         f"what is stored of the message {shorten(locator[2])}",
@@ -223,3 +230,96 @@ def named(ctx: Evaluation, manager: Manager, attempt: Attempt) -> list[Locator]:
     ctx.steps += 4
     is_of_one = attempt.kind or attempt.of_kind
     return list(locators(ctx, manager, attempt.id, attempt.kind if is_of_one else None))
+
+
+_ID_CHARACTERS_SHOWN: Final = 48
+"""The number of characters of an id that errors show."""
+
+
+def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
+    """Return the lease of an attempt.
+
+    Raises:
+        LeaseLost: it has none any more.
+    """
+    locator = (attempt.key, attempt.kind, attempt.id)
+    lease = lease_of(ctx, manager, locator)
+    if lease is None or not is_named_by(attempt, lease):
+        raise _lease_lost(ctx, manager, attempt, lease)
+    return lease
+
+
+def is_named_by(attempt: Attempt, lease: Lease) -> bool:
+    """Return whether ``attempt`` names the attempt that holds this lease."""
+    return lease.entry.epoch == attempt.epoch and attempt.fired_at in {0, lease.fired_at}
+
+
+def held_together(
+    ctx: Evaluation, manager: Manager, attempts: list[Attempt]
+) -> dict[Locator, Lease] | None:
+    """Return the leases of attempts, or `None` if some are named by id, or twice.
+
+    Raises:
+        LeaseLost: one of them has none any more.
+    """
+    leases: dict[Locator, Lease] = {}
+    applied, sure = manager.leases, changes(ctx, manager) is None
+    known: Hold | None = None
+    fired_at = 0
+    for attempt in attempts:
+        if attempt.epoch < 0 or attempt.by_id:
+            return None
+        locator = (attempt.key, attempt.kind, attempt.id)
+        lease = applied.get(locator) if sure else None
+        is_sure = lease is not None and lease.hold is known and fired_at == attempt.fired_at
+        if lease is None or not is_sure or lease.entry.epoch != attempt.epoch:
+            lease = held(ctx, manager, attempt)
+            known, fired_at = lease.hold, attempt.fired_at
+        leases[locator] = lease
+    return leases if len(leases) == len(attempts) else None
+
+
+def is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
+    """Return whether no attempt was named, or this one holds the message, found by its id.
+
+    Raises:
+        LeaseLost: the attempt that was named does not hold it.
+    """
+    if attempt.epoch < 0:
+        return True
+    if place.lease is None or not is_named_by(attempt, place.lease):
+        raise LeaseLost(
+            f"{_named(attempt, manager)} does not hold it any more; nothing was changed"
+        )
+    return True
+
+
+def _lease_lost(
+    ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | None
+) -> LeaseLost:
+    state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
+    if lease is not None:
+        epoch = lease.entry.epoch
+        why = f"{'a later one' if epoch == attempt.epoch else f'attempt {epoch + 1}'} holds it now"
+    elif state is not None and state.status in {records.DONE, records.ARCHIVED}:
+        why = "it is done already"
+    elif state is not None and state.status != records.LIVE:
+        why = "it was given up"
+    else:
+        why = (state.error if state is not None else "") or "it was given back"
+    return LeaseLost(
+        f"{_named(attempt, manager)} does not hold it any more: {why}; nothing was changed: "
+        "whoever holds a message does the work, so leave it at that"
+    )
+
+
+def _named(attempt: Attempt, manager: Manager) -> str:
+    """Return an attempt as the log of workers names it: counted from 1 on, ids that are text."""
+    which = f"attempt {attempt.epoch + 1}" if attempt.epoch >= 0 else "an attempt"
+    text = attempt.id.decode(errors="replace")
+    id_ = (
+        repr(text)
+        if text.isprintable() and len(text) <= _ID_CHARACTERS_SHOWN
+        else shorten(attempt.id)
+    )
+    return f"{which} at the message {id_} of the queue {manager.name!r}"

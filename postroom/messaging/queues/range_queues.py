@@ -8,7 +8,7 @@
 
 An evaluator writes, and leaves notes of what it has done (:mod:`.manager`). The *rider* joins every
 proposal for which there is something to fire. Thus a message that a consumer waits for is fired in
-the very write that enqueues it. ``sum_up`` adds up the notes (:mod:`.summing_up`). When the
+the very write that enqueues it. ``sum_up`` adds up the notes (:mod:`.holdings`). When the
 proposal is applied, the notes take effect in memory, and the claims that were given something are
 answered (:mod:`.claiming`).
 """
@@ -24,22 +24,19 @@ from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance
-from postroom.messaging.queues.agenda import Agenda, earliest
+from postroom.messaging.queues.agenda import ADVANCED_AT_ONCE, Agenda, earliest
 from postroom.messaging.queues.claiming import Claiming
-from postroom.messaging.queues.damage import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dropping import empty
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
+from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.overview import Overview
+from postroom.messaging.queues.overview import Overview, survey
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
-from postroom.messaging.queues.service import ADVANCED_AT_ONCE
-from postroom.messaging.queues.summing_up import apply_bare
 from postroom.messaging.queues.surroundings import Surroundings
-from postroom.messaging.queues.survey import survey
-from postroom.messaging.queues.trouble import Troubles
+from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles, damaged
 from postroom.messaging.queues.writes import Writes
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation

@@ -20,7 +20,6 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic, records
-from postroom.messaging.queues.damage import UNDECODABLE, damaged, decoded
 from postroom.messaging.queues.enqueueing import is_gone
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import find_unheld, locators, read_body, read_state
@@ -39,6 +38,7 @@ from postroom.messaging.queues.requests import (
     SetSchedule,
     StoredQueueMessage,
 )
+from postroom.messaging.queues.trouble import UNDECODABLE, damaged, decoded
 from postroom.ranges.evaluation import View
 from postroom.ranges.registry import Registry
 

@@ -29,9 +29,8 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
-from postroom.messaging.queues.lanes import Group, Sizes
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.turns import Turns, Wants
+from postroom.messaging.queues.turns import Group, Sizes, Turns, Wants
 
 Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, which orders the entries of a group."""

@@ -44,7 +44,7 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.messaging import due as times
-from postroom.ranges.headers import Headers, has_headers
+from postroom.ranges.checks import Headers, has_headers
 
 AGEING_SECONDS: Final = 60
 """The number of seconds for which a message overtakes those of the next level of priority."""

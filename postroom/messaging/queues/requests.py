@@ -32,6 +32,7 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.messaging.requests import Moved
+from postroom.ranges.checks import Headers, has_large_headers
 from postroom.ranges.contract import (
     Concern,
     ConcernsRange,
@@ -44,7 +45,6 @@ from postroom.ranges.contract import (
     Role,
     Write,
 )
-from postroom.ranges.headers import Headers, has_large_headers
 from postroom.ranges.requests import (
     UNBOUNDED,
     Bound,
@@ -389,7 +389,7 @@ class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
     """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
     The answer says how many it has deleted, and whether there are more that may go
-    (:mod:`.trimming`).
+    (:mod:`.writes`).
 
     Attributes:
         created_at: when the queue that is meant was made; a later queue of this name is not meant.

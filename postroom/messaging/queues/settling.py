@@ -33,13 +33,19 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.messaging import due as times
-from postroom.messaging.backoff import due_after, jittered_backoff
+from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
-from postroom.messaging.queues.attempts import held, held_together, is_attempt
-from postroom.messaging.queues.damage import QueueDamaged
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.places import Place, find, named, read_body
+from postroom.messaging.queues.places import (
+    Place,
+    find,
+    held,
+    held_together,
+    is_attempt,
+    named,
+    read_body,
+)
 from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
 from postroom.messaging.queues.requests import (
     Acknowledge,
@@ -50,8 +56,9 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     RejectMessages,
 )
+from postroom.messaging.queues.trouble import QueueDamaged
+from postroom.ranges.checks import unpacked
 from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.headers import unpacked
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first rejection, if the queue has no ``min_backoff``."""

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 
 from postroom.client.chunks import cut
 from postroom.client.sync import Database
-from postroom.client.sync_images import Restore
+from postroom.client.sync_parts import Restore
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.limits import RESTORED_CHUNK_ROWS_MAX, RESTORED_PARTS_MAX

@@ -32,7 +32,6 @@ import pyarrow.compute as pc
 
 from postroom.client import arguments
 from postroom.client.codec import Packing, resolve
-from postroom.client.queues import arguments as checks
 from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.queues.requests import EnqueueInQueue
@@ -262,16 +261,16 @@ class RowMaker:
         return EnqueueMessage(key, payload, headers, _due(row))
 
     def _enqueue(self, row: Row) -> EnqueueInQueue:
-        queue = checks.queue_name(row.get("queue") or self._options.queue)
+        queue = arguments.queue_name(row.get("queue") or self._options.queue)
         given = row.get("id")
-        id_ = self._make_up_id() if given is None else checks.message_id(given)
+        id_ = self._make_up_id() if given is None else arguments.message_id(given)
         key = id_ if row.get("key") is None else _key(row)
         headers, size = _headers(row, key)
         payload = arguments.message(self._payload(row), self._codec, key, size)
         kind, priority = row.get("kind") or "", row.get("priority") or 0
         return EnqueueInQueue(
-            queue, key, checks.kind(kind), id_, payload, headers, checks.priority(priority),
-            _due(row), checks.group(row.get("group")), given is None,
+            queue, key, arguments.kind(kind), id_, payload, headers, arguments.priority(priority),
+            _due(row), arguments.group(row.get("group")), given is None,
         )  # fmt: skip
 
 

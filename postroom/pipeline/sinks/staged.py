@@ -37,7 +37,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from postroom.client.sync_staging import StagingCalls
+from postroom.client.sync_parts import StagingCalls
 from postroom.counted import counted
 from postroom.errors import Invalid
 from postroom.messaging.staging_requests import StagedQuery, StageRows

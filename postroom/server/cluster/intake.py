@@ -1,4 +1,4 @@
-"""The frames of one client that have not had their turn, and requests of the first of them.
+"""The received frames of clients: those that are not whole, are being decoded, or wait for a turn.
 
 ::
 
@@ -7,6 +7,15 @@
 
 Each :meth:`FrameIntake.go_on` does a small part, and returns its share of the turn. Only the
 requests of one run are decoded ahead of their turn, and only one large request.
+
+A client whose frame is beyond the limit is told to come back. The decoded requests count elsewhere
+(:mod:`.admission`).
+
+A frame may have 32 MiB and a node a thousand clients. Each of them could send a frame without
+its last byte, and wait: that memory would never be freed. For this reason all of them together
+have a budget. Beyond it, the stream whose frame was begun first is ended: an honest frame comes
+within seconds, also over a slow network, and is never the oldest for long.
+The client connects again and repeats its unanswered requests.
 """
 
 from __future__ import annotations
@@ -16,12 +25,97 @@ from collections.abc import Generator, Sequence
 from typing import Any, Final, Protocol
 
 from postroom import limits
+from postroom.errors import Unavailable
+from postroom.limits import FRAMES_DECODED_BYTES_MAX, UNFINISHED_BYTES_MAX
 from postroom.protocol.decoding_budget import DecodingBudget
 from postroom.protocol.failures import Failure
 from postroom.protocol.frames import Ask
 from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
 from postroom.protocol.permitted import Numbered, Permitted
-from postroom.server.cluster.large_frames import LargeFrames
+
+
+class Receiving(Protocol):
+    """A stream that receives frames."""
+
+    def end_unfinished(self) -> None:
+        """End the stream: its frame takes too long, and others need the room."""
+
+
+class Unfinished:
+    """The unfinished frames of one node; see the module.
+
+    Args:
+        bytes_max: the limit of all streams together.
+
+    Attributes:
+        bytes: the bytes of all streams.
+    """
+
+    def __init__(self, bytes_max: int = UNFINISHED_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+        self._held: dict[Receiving, int] = {}  # in the order in which their frames began
+
+    def holds(self, stream: Receiving, received: int, *, began: bool) -> None:
+        """Count ``received`` bytes of an unfinished frame of ``stream``; 0: there is none.
+
+        Args:
+            stream: the stream of the frame.
+            received: bytes of that frame.
+            began: whether it is another frame than when this was last called.
+        """
+        before = self._held.pop(stream, 0) if began or not received else self._held.get(stream, 0)
+        self.bytes += received - before
+        if not received:
+            return
+        self._held[stream] = received
+        while self.bytes > self._bytes_max:
+            oldest = next(iter(self._held))
+            self.forget(oldest)
+            oldest.end_unfinished()
+
+    def forget(self, stream: Receiving) -> None:
+        """Stop counting a stream, which is over."""
+        self.bytes -= self._held.pop(stream, 0)
+
+
+class LargeFrames:
+    """The large frames of one node; see the module.
+
+    Args:
+        bytes_max: the limit of all frames together.
+
+    Attributes:
+        bytes: the bytes of all frames.
+    """
+
+    def __init__(self, bytes_max: int = FRAMES_DECODED_BYTES_MAX) -> None:
+        self.bytes = 0
+        self._bytes_max = bytes_max
+
+    def __bool__(self) -> bool:
+        return self.bytes > 0
+
+    def add(self, frame: bytes) -> int:
+        """Count one more frame, and return its bytes.
+
+        Raises:
+            Unavailable: there are too many of them.
+        """
+        size = len(frame)
+        if self.bytes and self.bytes + size > self._bytes_max:
+            raise Unavailable(
+                f"this node is decoding {self.bytes} bytes of large requests and takes no more; "
+                "nothing was changed: try again after a moment",
+                retry_after=1.0,
+            )
+        self.bytes += size
+        return size
+
+    def remove(self, size: int) -> None:
+        """Stop counting a frame that has been decoded, or whose stream has ended."""
+        self.bytes -= size
+
 
 SIGN_OF_LIFE_SECONDS: Final = 0.25
 """The time after which a waiting client gets a sign: it asks after half a second."""

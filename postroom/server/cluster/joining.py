@@ -27,7 +27,7 @@ from postroom.server.cluster.formation import (
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.questions import Questions
 from postroom.server.cluster.security import Security
-from postroom.server.store import StoreRecord, check_empty, read_store, stopped_by
+from postroom.server.opening import StoreRecord, check_empty, read_store, stopped_by
 
 ASK_SECONDS: Final = 0.2
 ASK_AGAIN_SECONDS: Final = 2.0

@@ -50,6 +50,7 @@ from postroom.server.cluster.connections import (
     connections_max,
     raise_descriptor_limit,
 )
+from postroom.server.cluster.intake import Unfinished
 from postroom.server.cluster.introductions import CallerRefused
 from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.node_keys import key_of
@@ -58,7 +59,6 @@ from postroom.server.cluster.peers import PeerArrival
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.cluster.unfinished import Unfinished
 
 LINGER_SECONDS: Final = 1.0
 """The time for which a refused caller is still read, and pending bytes may still be sent."""

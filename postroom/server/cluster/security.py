@@ -17,6 +17,8 @@ a node there, which also takes an administrator's word (:meth:`Security.vouches`
 ``insecure`` switches all of this off, by name only.
 
 :mod:`.native_server` reads the proofs, and asks here whether they are enough.
+
+Certificates are read when the node starts, and the dates read then count.
 """
 
 from __future__ import annotations
@@ -25,25 +27,68 @@ import ipaddress
 import logging
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from postroom.client.remote import tls_files
 from postroom.client.remote.certificate_dates import expires_at, first_of_pem
 from postroom.client.remote.native import offering_native
+from postroom.counted import counted
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce
-from postroom.server.cluster.access import Access, Role, Roles
-from postroom.server.cluster.access_files import Tokens, WatchedFile
-from postroom.server.cluster.expiry import Expiry
+from postroom.server.cluster.access import Access, Role, Roles, Tokens, WatchedFile
 from postroom.server.cluster.node_keys import fingerprint_of_pem
 
+WARNING_TIME: Final = timedelta(days=14)
+AGAIN_BEFORE: Final = timedelta(days=1)
+AGAIN_AFTER: Final = timedelta(hours=1)
+
 _log = logging.getLogger(__name__)
+
+
+class Expiry:
+    """The dates of one node's certificates; see the module.
+
+    Args:
+        dates: when each certificate expires, by its name.
+    """
+
+    def __init__(self, dates: Mapping[str, datetime]) -> None:
+        self._dates = dates
+        self._said_at: dict[str, datetime] = {}
+
+    def look(self, wall_seconds: float) -> str:
+        """Return the present fault of the certificates, or an empty text. Log it now and then."""
+        now = datetime.fromtimestamp(wall_seconds, UTC)
+        return "; ".join(filter(None, [self._look_at(name, now) for name in self._dates]))
+
+    def _look_at(self, name: str, now: datetime) -> str:
+        expiry = self._dates[name]
+        left = expiry - now
+        if left > WARNING_TIME:
+            return ""
+        is_over = left <= timedelta()
+        until = f"on {expiry:%Y-%m-%d at %H:%M} UTC"
+        said = f"{name} expired {until}" if is_over else f"{name} expires {until}"
+        before = self._said_at.get(name)
+        again = AGAIN_AFTER if is_over else AGAIN_BEFORE
+        if before is None or not timedelta() <= now - before < again or before < expiry <= now:
+            self._said_at[name] = now
+            if is_over:
+                _log.error(
+                    "%s: nodes and clients refuse new connections; renew it, and start the node "
+                    "again", said,
+                )  # fmt: skip
+            else:
+                days = counted(left.days, "day")
+                _log.warning("%s, in %s: renew it, and start the node again", said, days)
+        return said
 
 
 @dataclass(frozen=True, slots=True)

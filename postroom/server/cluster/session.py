@@ -65,12 +65,10 @@ from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.admission import Admission
-from postroom.server.cluster.answer_queue import AnswerQueue
-from postroom.server.cluster.answers import answer_bytes, failure_bytes
+from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
 from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
-from postroom.server.cluster.intake import FrameIntake
-from postroom.server.cluster.large_frames import LargeFrames
+from postroom.server.cluster.intake import FrameIntake, LargeFrames
 from postroom.server.cluster.session_failures import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,

@@ -15,7 +15,7 @@ from postroom.ranges.admission import Rounds
 from postroom.server.cluster.access import WRITER, Access
 from postroom.server.cluster.admission import Admission, Limits
 from postroom.server.cluster.client_timeouts import ClientTimeouts
-from postroom.server.cluster.large_frames import LargeFrames
+from postroom.server.cluster.intake import LargeFrames
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.session_node import SessionNode
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroom.client.codec import resolve
-from postroom.client.queues.intake import Intake
+from postroom.client.queues.consuming import Intake
 from postroom.client.queues.messages import QueueMessage
 from tests.client.queues.fakes import stored
 

@@ -10,8 +10,8 @@ import pytest
 import postroom
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
+from postroom.client.arguments import ATTEMPTS_PER_REQUEST
 from postroom.client.codec import resolve
-from postroom.client.queues.arguments import ATTEMPTS_PER_REQUEST
 from postroom.client.queues.messages import QueueMessage
 from postroom.messaging import due
 from postroom.messaging.queues.requests import (

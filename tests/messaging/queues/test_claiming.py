@@ -9,7 +9,7 @@ from postroom.messaging.queues import firing
 from postroom.messaging.queues.consumers import Waiter
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.requests import ClaimSelection
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Queues
 
 

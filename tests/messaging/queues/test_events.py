@@ -11,7 +11,7 @@ from postroom.kv.clock import Timestamp
 from postroom.messaging.queues.queries import ReadSchedules
 from postroom.messaging.queues.requests import SetSchedule
 from postroom.messaging.queues.settling import DEAD_HEADER
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from postroom.messaging.queues import directory, manager
 from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.agenda import ADVANCE
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import CreateQueue, QueueSettings, SetSchedule
-from postroom.messaging.queues.service import ADVANCE
 from tests.messaging.queues.harness import Q, Queues
 
 HERE = str(Path(manager.__file__).parent)
@@ -192,7 +192,7 @@ def test_a_queue_at_rest_takes_less_than_three_kilobytes(monkeypatch: pytest.Mon
         held.pass_time(5)
         gc.collect()
         found = tracemalloc.take_snapshot().filter_traces(
-            [tracemalloc.Filter(True, HERE + "/*"), tracemalloc.Filter(True, "*/deadlines.py")]
+            [tracemalloc.Filter(True, HERE + "/*"), tracemalloc.Filter(True, "*/ranges/waiting.py")]
         )
         size = sum(each.size for each in found.statistics("filename"))
     finally:

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from postroom.messaging.queues import manager
-from postroom.messaging.queues.lanes import Group, Sizes
 from postroom.messaging.queues.leases import Hold, Lease, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.turns import Turns
+from postroom.messaging.queues.turns import Group, Sizes, Turns
 from tests.messaging.queues.harness import Queues
 
 HERE = str(Path(manager.__file__).parent / "*")

@@ -7,7 +7,7 @@ import pytest
 
 from postroom.messaging.queues import firing, records
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Queues
 
 SMALL, LARGE = bytes(PAYLOAD_KEPT_BYTES), bytes(PAYLOAD_KEPT_BYTES + 1)

@@ -8,7 +8,7 @@ from postroom.errors import ConditionFailed, Invalid
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.records import AGEING_SECONDS
 from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues
 
 

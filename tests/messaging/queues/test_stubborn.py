@@ -17,7 +17,7 @@ from postroom.messaging.queues.requests import (
     UpdateQueue,
     WhenDone,
 )
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues
 
 DEEP: dict[str, object] = {"a": 1}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.client.sync_images import Restore
+from postroom.client.sync_parts import Restore
 from postroom.errors import Error
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import Folder

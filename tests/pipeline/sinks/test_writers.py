@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 import postroom
 from postroom import limits
-from postroom.client.sync_staging import StagingCalls
+from postroom.client.sync_parts import StagingCalls
 from postroom.errors import Invalid, Unavailable
 from postroom.pipeline import connections
 from postroom.pipeline.options import StoreAddress

@@ -26,7 +26,7 @@ from postroom.server.cluster.formation import (
     decide,
 )
 from postroom.server.node import RANGE_ID
-from postroom.server.store import read_store
+from postroom.server.opening import read_store
 
 FIRST = ("a:1", "b:1", "c:1")
 LATER = ("d:1", "e:1")

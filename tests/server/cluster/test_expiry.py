@@ -12,8 +12,7 @@ import trustme
 import postroom
 from postroom.client.remote.certificate_dates import expires_at, first_of_pem, has_expired
 from postroom.errors import AccessDenied, Invalid
-from postroom.server.cluster.expiry import Expiry
-from postroom.server.cluster.security import Certificates, Security
+from postroom.server.cluster.security import Certificates, Expiry, Security
 from tests.remote.servers import Server
 from tests.server.cluster.certificates import Authority
 

@@ -23,7 +23,7 @@ from postroom.server.cluster.formation import (
     WaitDecision,
     decide,
 )
-from postroom.server.store import StoreRecord, check_empty, read_store
+from postroom.server.opening import StoreRecord, check_empty, read_store
 from tests.server.cluster.beginnings import Beginning
 from tests.sim.disks import open_storage
 

@@ -18,7 +18,7 @@ from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.nodes_service import JoinRequest
 from postroom.server.cluster.security import Security
-from postroom.server.store import StoreRecord
+from postroom.server.opening import StoreRecord
 
 HERE, ELSEWHERE, OTHER = "here:1", "elsewhere:1", "other:1"
 CLUSTER, STORE = b"c" * 16, b"s" * 16

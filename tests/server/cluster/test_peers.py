@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroom.protocol import streams
-from postroom.server.cluster import peer_links, unread_frames
+from postroom.server.cluster import peer_links, peers
 from postroom.server.cluster.dialing import NoAnswer
 from postroom.server.cluster.peer_links import PeerLink
 from tests.server.cluster.streams import (
@@ -142,7 +142,7 @@ def test_a_peer_that_left_is_not_followed() -> None:
 
 def test_frames_that_wait_for_a_peer_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 1_000_000)
-    monkeypatch.setattr(unread_frames, "PEER_UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(peers, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2) as (one, two):
@@ -168,7 +168,7 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(peer_links, "PEER_QUEUE_BYTES_MAX", 4_000_000)
-    monkeypatch.setattr(unread_frames, "PEER_UNREAD_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(peers, "PEER_UNREAD_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
         async with talkers(1, 2, 3) as (one, two, three):

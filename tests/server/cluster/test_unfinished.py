@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroom.server.cluster.unfinished import Unfinished
+from postroom.server.cluster.intake import Unfinished
 
 
 class Stream:

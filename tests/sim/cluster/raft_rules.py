@@ -22,8 +22,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.kv.memory import MemoryDisk
-from postroom.kv.sorted_map import SortedMap
+from postroom.kv.memory import MemoryDisk, SortedMap
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -36,9 +35,9 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.raft.spool import ArrivingSnapshot
+from postroom.raft.snapshot_receiver import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
-from postroom.ranges.applied import APPLIED_RECORD, decode_applied
+from postroom.ranges.state import APPLIED_RECORD, decode_applied
 from postroom.server.node import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews

@@ -41,7 +41,7 @@ from postroom.messaging.queues.requests import (
     StoredQueueMessage,
 )
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.headers import unpacked
+from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import Committed, CommitTransaction, Put
 from tests.sim.sender import SimulatedSender
 from tests.sim.workloads.workload import Client, pairs

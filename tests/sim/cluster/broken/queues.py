@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from postroom.errors import LeaseLost
-from postroom.messaging.queues import attempts
+from postroom.messaging.queues import places
 from postroom.messaging.queues.advance import Advance
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.firing import Firing
@@ -27,7 +27,7 @@ def acknowledges_whoever_asks() -> Patch:
             raise LeaseLost("nobody holds it")
         return lease
 
-    return attempts, "held", held
+    return places, "held", held
 
 
 def leases_run_out_early() -> Patch:

@@ -1,4 +1,4 @@
-"""The deferral of signal handlers until the end of a turn of the store.
+"""The parts of both drivers of a node: their answers, and the deferral of signal handlers.
 
 Python runs handlers in the main thread, between any two of its steps, and their exceptions
 (``KeyboardInterrupt``, a time-out) are raised there. A turn that is left half-way cannot be
@@ -25,6 +25,29 @@ from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import Any, Final
+
+from postroom.kv import forks
+from postroom.ranges.calls import Call
+
+CLOSED: Final = "the database was closed; nothing was changed: open it again"
+FORKED: Final = forks.refusal("opened", "open one")
+"""The refusal of requests that come in the child of a fork."""
+
+
+class Answer(Call):
+    """An answer that is awaited once. Subclasses for drivers say how a waiting sender is woken.
+
+    Each transaction makes a few of them. For speed, a subclass sets all the attributes itself, and
+    has ``complete`` and ``__await__`` as one step each.
+
+    Attributes:
+        done: whether the answer is there. It is set last: another thread may look, without a lock.
+        timeout_seconds: how long to wait for it; ``None``: for ever.
+        woken: wakes the waiting sender; ``None``: no sender waits yet.
+    """
+
+    __slots__ = ("_driver", "_error", "_result", "done", "timeout_seconds", "woken")
+
 
 _signal: Any = import_module("_signal")
 getsignal, set_handler, get_ident = _signal.getsignal, _signal.signal, threading.get_ident
@@ -122,4 +145,4 @@ def _is_of_asyncio(handler: Any) -> bool:
     return handler is not None and handler is _OF_LOOPS
 
 
-__all__ = ["DeferredSignals"]
+__all__ = ["CLOSED", "FORKED", "Answer", "DeferredSignals"]

@@ -1,0 +1,238 @@
+"""The synchronous forms of the parts of a database: see :mod:`postroom.client.sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from postroom.client import administration, chunks, images, snapshot, staging
+from postroom.client import bulk as bulk_calls
+from postroom.client.blocking import blocking, iterating, owning
+from postroom.client.sender import BlockingSender
+from postroom.kv.clock import Timestamp
+
+
+class Administration:
+    """An open store, as its operator sees it."""
+
+    _blocking: BlockingSender
+    _core: administration.Administration
+
+    # --- waiting messages and updates
+
+    inboxes = blocking(administration.Administration.inboxes)
+    dead_letters = blocking(administration.Administration.dead_letters)
+    replay = blocking(administration.Administration.replay)
+    discard = blocking(administration.Administration.discard)
+    scheduled = blocking(administration.Administration.scheduled)
+    cancel = blocking(administration.Administration.cancel)
+    drain = blocking(administration.Administration.drain)
+
+    # --- readers that come back later
+
+    keep_position = blocking(administration.Administration.keep_position)
+    forget_position = blocking(administration.Administration.forget_position)
+
+    # --- the store itself
+
+    status = blocking(administration.Administration.status)
+    close = blocking(administration.Administration.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Bulk:
+    """Whole tables, page by page. All methods need a timestamp that is protected."""
+
+    def __init__(self, sender: BlockingSender) -> None:
+        self._blocking = sender
+        self._core = bulk_calls.Bulk(sender)
+
+    scan = iterating(bulk_calls.Bulk.scan)
+    records = iterating(bulk_calls.Bulk.records)
+    columns = iterating(bulk_calls.Bulk.columns)
+    queue = iterating(bulk_calls.Bulk.queue)
+    recent_changes = blocking(bulk_calls.Bulk.recent_changes)
+
+
+class BulkOfDatabase:
+    """The calls of a database for programs that read all of it."""
+
+    _blocking: BlockingSender
+    _core: bulk_calls.BulkOfDatabase
+
+    @property
+    def bulk(self) -> Bulk:
+        """Return the calls that read whole tables, page by page.
+
+        For layers on top.
+        """
+        return Bulk(self._blocking)
+
+    partitions = blocking(bulk_calls.BulkOfDatabase.partitions)
+
+    @contextmanager
+    def hold(self, at: int | None = None, *, whole: bool = False) -> Iterator[Timestamp]:
+        """Keep a timestamp readable, also for other processes: ``with db.hold() as at``.
+
+        The protection ends with the block, or 5 seconds after the store has last heard of this
+        process.
+
+        Args:
+            at: the timestamp; ``None``: now.
+            whole: whether to include outboxes, dead letters and accounting sums, which have no
+                versions. This holds back the compaction of the store, is possible only for now, and
+                ends when another node becomes the leader.
+
+        Returns:
+            A context manager, which gives the timestamp.
+
+        Raises:
+            SnapshotTooOld: ``at`` is collected already.
+            Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
+        """
+        manager = self._core.hold(at, whole=whole)
+        moment = self._blocking.run(manager.__aenter__())
+        try:
+            yield moment
+        finally:
+            self._blocking.run(manager.__aexit__(None, None, None))
+
+
+class Restore:
+    """One run of a restore."""
+
+    def __init__(self, sender: BlockingSender, core: images.Restore) -> None:
+        self._blocking = sender
+        self._core = core
+
+    send = blocking(images.Restore.send)
+    flush = blocking(images.Restore.flush)
+    end_part = blocking(images.Restore.end_part)
+    end = blocking(images.Restore.end)
+
+
+def _own_restore(sender: BlockingSender, core: images.Restore | None) -> Restore | None:
+    return None if core is None else Restore(sender, core)
+
+
+class ImageCalls:
+    """The restores and counts of one store: ``db.images``."""
+
+    def __init__(self, sender: BlockingSender) -> None:
+        self._blocking = sender
+        self._core = images.ImageCalls(sender)
+
+    begin = owning(images.ImageCalls.begin, _own_restore)
+
+    def of_run(self, run: bytes) -> Restore:
+        """Return an object for the same run, for another task."""
+        return Restore(self._blocking, self._core.of_run(run))
+
+    abandon = blocking(images.ImageCalls.abandon)
+    read = blocking(images.ImageCalls.read)
+    check = blocking(images.ImageCalls.check)
+
+
+class ImagesOfDatabase:
+    """The calls of a database for programs that copy all of it."""
+
+    _blocking: BlockingSender
+
+    @property
+    def images(self) -> ImageCalls:
+        """Return the calls that restore and count images.
+
+        For layers on top.
+        """
+        return ImageCalls(self._blocking)
+
+
+class Snapshot:
+    """Reads at one timestamp, protected from garbage collection while the snapshot is open.
+
+    All its methods may raise ``WrongType``: the codec cannot unpack a stored value. They may raise
+    ``SnapshotTooOld``: the leaseholder's memory was lost for so long that the versions were
+    collected.
+    """
+
+    def __init__(self, sender: BlockingSender, core: snapshot.Snapshot) -> None:
+        self._blocking = sender
+        self._core = core
+
+    @property
+    def timestamp(self) -> Timestamp:
+        """Return the timestamp at which it reads."""
+        return self._core.timestamp
+
+    get = blocking(snapshot.Snapshot.get)
+    get_many = blocking(snapshot.Snapshot.get_many)
+    scan = iterating(snapshot.Snapshot.scan)
+    peek = blocking(snapshot.Snapshot.peek)
+
+
+class ChunkStream:
+    """A stream of requests that are sent one after the other, several under way at a time."""
+
+    def __init__(self, sender: BlockingSender, core: chunks.ChunkStream) -> None:
+        self._blocking = sender
+        self._core = core
+
+    @property
+    def is_late(self) -> bool:
+        """Return whether the batch that a chunk was staged for is published already."""
+        return self._core.is_late
+
+    send = blocking(chunks.ChunkStream.send)
+    flush = blocking(chunks.ChunkStream.flush)
+
+
+class StagingCalls:
+    """The staging and bulk loads of one store: ``db.staging``."""
+
+    def __init__(self, sender: BlockingSender) -> None:
+        self._blocking = sender
+        self._core = staging.StagingCalls(sender)
+
+    def stream(self) -> ChunkStream:
+        """Return a stream for many chunks."""
+        return ChunkStream(self._blocking, self._core.stream())
+
+    publish = blocking(staging.StagingCalls.publish)
+    finish = blocking(staging.StagingCalls.finish)
+    abort = blocking(staging.StagingCalls.abort)
+    sweep = blocking(staging.StagingCalls.sweep)
+    sweep_some = blocking(staging.StagingCalls.sweep_some)
+    forget = blocking(staging.StagingCalls.forget)
+    read = blocking(staging.StagingCalls.read)
+    begin_load = blocking(staging.StagingCalls.begin_load)
+    end_load = blocking(staging.StagingCalls.end_load)
+
+
+class StagingOfDatabase:
+    """The calls of a database for programs that write in many processes."""
+
+    _blocking: BlockingSender
+
+    @property
+    def staging(self) -> StagingCalls:
+        """Return the calls for staged batches and bulk loads.
+
+        For layers on top.
+        """
+        return StagingCalls(self._blocking)
+
+
+__all__ = ["Bulk", "BulkOfDatabase"]
