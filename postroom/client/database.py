@@ -27,7 +27,7 @@ from postroom.client.pages import (
     unpacked_messages,
     unpacked_values,
 )
-from postroom.client.queues.of_database import QueuesOfDatabase
+from postroom.client.queues.queue_calls import QueueCalls
 from postroom.client.retries import repeat
 from postroom.client.search.of_database import SearchOfDatabase
 from postroom.client.sender import Sender, post
@@ -63,7 +63,7 @@ T = TypeVar("T")
 
 
 class Database(
-    QueuesOfDatabase,
+    QueueCalls,
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,

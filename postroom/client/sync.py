@@ -22,7 +22,7 @@ from postroom.client.blocking import blocking, closable, iterate
 from postroom.client.bridge import BridgedSender
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
-from postroom.client.queues.sync_queue import QueuesOfDatabase
+from postroom.client.queues.sync_queue import QueueCalls
 from postroom.client.search.sync_index import SearchOfDatabase
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_parts import (
@@ -47,7 +47,7 @@ async def _awaited(moment: Awaitable[T]) -> T:
 
 class Database(
     Administration,
-    QueuesOfDatabase,
+    QueueCalls,
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,

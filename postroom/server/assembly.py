@@ -13,7 +13,7 @@ from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.agenda import Advancer
-from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.ranges.garbage import Collector
@@ -78,7 +78,7 @@ def assemble_range(range_id: int, node: Node, host: Host, stored: Engine) -> Ran
     protections, registry = replica.protections, replica.registry
     deliveries, executions = Signal(tasks), Signal(tasks)
     advances, notes = Signal(tasks), Signal(tasks)
-    around = Surroundings(
+    around = QueueEnvironment(
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,

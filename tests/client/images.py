@@ -77,7 +77,7 @@ def seen(db: Database, queues: list[str]) -> dict[str, Any]:
     for name in queues:
         queue = db.queue(name)
         for state in ("scheduled", "ready", "leased", "done", "archived", "dead"):
-            found[f"{name} {state}"] = [_of_queue(each) for each in queue.messages(state, 1000)]
+            found[f"{name} {state}"] = [_queue_fields(each) for each in queue.messages(state, 1000)]
         found[f"{name} schedules"] = queue.schedules()
         stats = queue.stats()
         names = ("enqueued", "fired", "retried", "acknowledged", "rejected", "expired", "dead")
@@ -92,7 +92,7 @@ def _message(each: postroom.Message) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _of_queue(each: Any) -> tuple[Any, ...]:
+def _queue_fields(each: Any) -> tuple[Any, ...]:
     return (
         each.id, each.kind, each.key, each.payload, each.headers, each.priority, each.group,
         each.created_at, each.first_scheduled, each.scheduled, each.epoch, each.leased_until,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from postroom.client import arguments
 from postroom.client.search import changes
 from postroom.client.search import definition as definitions
-from postroom.client.search.changes import Change, Past
+from postroom.client.search.changes import DocumentChange, Past
 from postroom.client.search.checking import past_of, read_document
 from postroom.client.search.definition import Definition
 from postroom.client.search.layout import Layout, Record, definition_key, unpack_record
@@ -222,7 +222,7 @@ class SearchIndex:
             return await Matching(self._raw, definition, moment).hits(query, most)
 
 
-def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Change) -> None:
+def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: DocumentChange) -> None:
     """Add a change to a transaction: records at once, everything else deferred.
 
     Raises:

@@ -45,7 +45,7 @@ def audit(
             with db.hold(whole=True) as at:
                 try:
                     return _audit(spark, store, db, int(at), progress)
-                except Exception as error:  # of whatever type: whether it was this, the store tells
+                except Exception as error:  # any type: the store tells whether it was this
                     if _is_held(db, int(at)):
                         raise _explained(error) from error
     raise JobFailed(
