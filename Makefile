@@ -54,6 +54,7 @@ check: $(VENV)/.dev site  ## Check format, lint, types and layers, and build the
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet tests/test_language.py
 
 .PHONY: site
 site: $(VENV)/.dev  ## Build the pages and the reference into the folder site (open site/index.html)

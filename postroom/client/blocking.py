@@ -17,7 +17,7 @@ any two instructions of this thread. It may come while the coroutine is suspende
 for it yet. It must be raised in the coroutine all the same. Otherwise the things that the coroutine
 holds are not given back, and a generator that it awaits is "already running" when it is closed.
 
-Another thread may end the wait, too (:class:`Waiter`).
+Another thread may end the wait, too (:class:`WaitHandle`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from contextlib import suppress
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
-from postroom.client.sender import BlockingSender, WaitEnded, Waiter
+from postroom.client.sender import BlockingSender, WaitEnded, WaitHandle
 from postroom.errors import Error
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ LOOK_SECONDS: Final = 0.1
 
 
 class Sleep:
-    """A pause of the calling thread, which an event ends, or a :class:`Waiter`."""
+    """A pause of the calling thread, which an event ends, or a :class:`WaitHandle`."""
 
     def __init__(self, stopped: threading.Event, seconds: float) -> None:
         self._stopped = stopped
@@ -67,7 +67,7 @@ class Sleep:
         yield self
 
 
-def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
+def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = None) -> T:
     """Run ``coroutine`` to its end, and block whenever it waits: it yields objects with ``wait``.
 
     Args:
@@ -211,7 +211,7 @@ class Iteration(Iterator[S]):
         self._sender = sender
         self._items = items
         self._own: Callable[[BlockingSender, Any], S] = own
-        self._waiter = Waiter()
+        self._waiter = WaitHandle()
         self._lock = threading.Lock()  # held by the thread that waits, or ends it
         self._closed = False
         self._ended = False

@@ -12,7 +12,7 @@ from concurrent.futures import CancelledError, Executor, Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from postroom.client.sender import BlockingSender, Sender, WaitEnded, Waiter, taken_back_by
+from postroom.client.sender import BlockingSender, Sender, WaitEnded, WaitHandle, taken_back_by
 from postroom.errors import Error
 from postroom.ranges.requests import Value
 
@@ -47,7 +47,7 @@ class BridgedSender:
         async def answer() -> Any:
             return await ask()
 
-        waiter = Waiter()
+        waiter = WaitHandle()
         waiting = self._threads.submit(lambda: self._blocking.run(answer(), waiter))
         future = asyncio.wrap_future(waiting)
 
@@ -108,7 +108,7 @@ class LoopSender:
         del key
         return None
 
-    def run(self, coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = None) -> T:
         """Run ``coroutine`` to its end, on the loop."""
         running = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         if waiter is None:

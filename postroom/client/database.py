@@ -27,7 +27,7 @@ from postroom.client.pages import (
     unpacked_messages,
     unpacked_values,
 )
-from postroom.client.queues.of_database import QueuesOfDatabase
+from postroom.client.queues.queue_calls import QueueCalls
 from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
@@ -57,13 +57,13 @@ from postroom.ranges.requests import (
 LEFT_SECONDS_MIN: Final = 0.001
 """The least time-out of a request of a watch, in seconds."""
 
-D = TypeVar("D", bound="Database")
+D = TypeVar("D", bound="CoreDatabase")
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Database(
-    QueuesOfDatabase,
+class CoreDatabase(
+    QueueCalls,
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,

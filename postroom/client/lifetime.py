@@ -33,7 +33,7 @@ from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.transactions import expired
 
 
-class State(IntEnum):
+class TransactionState(IntEnum):
     """A state of a transaction between its beginning and its end."""
 
     OPEN = auto()
@@ -61,41 +61,41 @@ class Event(IntEnum):
 
 
 TRANSITIONS: Final = MappingProxyType({
-    State.OPEN: {
-        Event.SEND: State.COMMITTING,
-        Event.MADE: State.COMMITTED,
-        Event.REFUSED: State.NOT_COMMITTED,
-        Event.GIVE_UP: State.ROLLED_BACK,
+    TransactionState.OPEN: {
+        Event.SEND: TransactionState.COMMITTING,
+        Event.MADE: TransactionState.COMMITTED,
+        Event.REFUSED: TransactionState.NOT_COMMITTED,
+        Event.GIVE_UP: TransactionState.ROLLED_BACK,
     },
-    State.COMMITTING: {
-        Event.MADE: State.COMMITTED,
-        Event.REFUSED: State.NOT_COMMITTED,
-        Event.LOST: State.UNKNOWN,
+    TransactionState.COMMITTING: {
+        Event.MADE: TransactionState.COMMITTED,
+        Event.REFUSED: TransactionState.NOT_COMMITTED,
+        Event.LOST: TransactionState.UNKNOWN,
     },
-    State.UNKNOWN: {
-        Event.SEND: State.ASKING,
-        Event.MADE: State.COMMITTED,
-        Event.GIVE_UP: State.ROLLED_BACK,
+    TransactionState.UNKNOWN: {
+        Event.SEND: TransactionState.ASKING,
+        Event.MADE: TransactionState.COMMITTED,
+        Event.GIVE_UP: TransactionState.ROLLED_BACK,
     },
-    State.ASKING: {
-        Event.MADE: State.COMMITTED,
-        Event.REFUSED: State.NOT_COMMITTED,
-        Event.LOST: State.UNKNOWN,
+    TransactionState.ASKING: {
+        Event.MADE: TransactionState.COMMITTED,
+        Event.REFUSED: TransactionState.NOT_COMMITTED,
+        Event.LOST: TransactionState.UNKNOWN,
     },
-    State.COMMITTED: {},
-    State.NOT_COMMITTED: {},
-    State.ROLLED_BACK: {},
+    TransactionState.COMMITTED: {},
+    TransactionState.NOT_COMMITTED: {},
+    TransactionState.ROLLED_BACK: {},
 })  # fmt: skip
 """The next state for each state and event; an event that is missing cannot happen."""
 
 _SAID: Final = {
-    State.OPEN: "",
-    State.UNKNOWN: "sent to be committed",
-    State.COMMITTING: "being committed",
-    State.ASKING: "being committed",
-    State.COMMITTED: "committed",
-    State.NOT_COMMITTED: "not committed",
-    State.ROLLED_BACK: "rolled back",
+    TransactionState.OPEN: "",
+    TransactionState.UNKNOWN: "sent to be committed",
+    TransactionState.COMMITTING: "being committed",
+    TransactionState.ASKING: "being committed",
+    TransactionState.COMMITTED: "committed",
+    TransactionState.NOT_COMMITTED: "not committed",
+    TransactionState.ROLLED_BACK: "rolled back",
 }
 
 
@@ -122,7 +122,7 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
     expires: float
     holds: bool = False
     age: int = 0
-    state: State = State.OPEN
+    state: TransactionState = TransactionState.OPEN
     closed: str = ""
     ended_by: str = ""
 
@@ -141,12 +141,12 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
     @property
     def is_unknown(self) -> bool:
         """Return whether a commit was sent whose outcome is not known."""
-        return self.state is State.UNKNOWN or self.state is State.ASKING
+        return self.state is TransactionState.UNKNOWN or self.state is TransactionState.ASKING
 
     @property
     def may_end(self) -> bool:
         """Return whether it can be committed, or rolled back."""
-        return self.state is State.OPEN or self.state is State.UNKNOWN
+        return self.state is TransactionState.OPEN or self.state is TransactionState.UNKNOWN
 
     def check_is_users(self) -> None:
         """Check that its user may end it.
@@ -211,7 +211,7 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
         """
         if self.closed:
             first = ""
-            if self.state is State.UNKNOWN:
+            if self.state is TransactionState.UNKNOWN:
                 first = "commit it again, which tells what became of it, or roll it back, and "
             raise TransactionClosed(
                 f"the transaction was {self.closed} already; nothing was changed by this call: "
@@ -241,4 +241,4 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
             raise expired(self.timeout)
 
 
-__all__ = ["TRANSITIONS", "Event", "Lifetime", "State"]
+__all__ = ["TRANSITIONS", "Event", "Lifetime", "TransactionState"]

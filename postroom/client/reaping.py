@@ -30,7 +30,7 @@ from postroom.client.pages import attempts_of, unpacked_messages
 from postroom.client.reading import Reads
 from postroom.client.sender import Sender
 from postroom.client.values import Message, Reaped
-from postroom.client.writing import Writes
+from postroom.client.writing import WriteBuffer
 from postroom.errors import TransactionConflict, Unavailable, WrongType, shorten
 from postroom.limits import REAPED_BYTES_DEFAULT
 from postroom.messaging.requests import ReapedMessages, ReapMessages, ReapQueue
@@ -204,7 +204,7 @@ class Reaping:
         )
 
 
-class InboxReads(Writes):
+class InboxReads(WriteBuffer):
     """The calls of a transaction, in its asyncio form, that read inboxes."""
 
     __slots__ = ("_id", "_reads", "_reaping")

@@ -196,7 +196,7 @@ class WaitEnded(Exception):
     """An error in a thread whose wait another thread has ended."""
 
 
-class Waiter:
+class WaitHandle:
     """A handle by which another thread ends a wait of a running coroutine."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class Waiter:
 class BlockingSender(Sender, Protocol):
     """A sender whose awaitables can be waited for by a thread."""
 
-    def run(self, coroutine: Coroutine[Any, Any, T], waiter: Waiter | None = None) -> T:
+    def run(self, coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = None) -> T:
         """Run ``coroutine`` to its end, and block whenever it waits.
 
         Args:

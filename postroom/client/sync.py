@@ -22,7 +22,7 @@ from postroom.client.blocking import blocking, closable, iterate
 from postroom.client.bridge import BridgedSender
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
-from postroom.client.queues.sync_queue import QueuesOfDatabase
+from postroom.client.queues.sync_queue import QueueCalls
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_parts import (
     Administration,
@@ -44,9 +44,9 @@ async def _awaited(moment: Awaitable[T]) -> T:
     return await moment
 
 
-class Database(
+class CoreDatabase(
     Administration,
-    QueuesOfDatabase,
+    QueueCalls,
     BulkOfDatabase,
     StagingOfDatabase,
     ImagesOfDatabase,
@@ -56,9 +56,9 @@ class Database(
     :mod:`postroom.databases` adds the calls of the layers: then it is what applications get.
     """
 
-    _core: asynchronous.Database
+    _core: asynchronous.CoreDatabase
 
-    def __init__(self, sender: BlockingSender, core: asynchronous.Database) -> None:
+    def __init__(self, sender: BlockingSender, core: asynchronous.CoreDatabase) -> None:
         self._blocking = sender
         self._core = core
 
@@ -68,7 +68,7 @@ class Database(
         return self._blocking
 
     @property
-    def core(self) -> asynchronous.Database:
+    def core(self) -> asynchronous.CoreDatabase:
         """Return the asyncio form of this database, whose coroutines :meth:`wait` runs.
 
         For layers on top.
@@ -85,7 +85,7 @@ class Database(
         """
         return self._blocking.run(work)
 
-    def on_loop(self, threads: Executor) -> asynchronous.Database:
+    def on_loop(self, threads: Executor) -> asynchronous.CoreDatabase:
         """Return the same store for coroutines on the running event loop: workers use it.
 
         For layers on top.
@@ -112,7 +112,7 @@ class Database(
         found = self._core.known(key) if at is None else UNKNOWN
         return self._blocking.run(self._core.get(key, at=at)) if found is UNKNOWN else found
 
-    get_many = blocking(asynchronous.Database.get_many)
+    get_many = blocking(asynchronous.CoreDatabase.get_many)
 
     def scan(
         self,
@@ -160,16 +160,16 @@ class Database(
         finally:
             self._blocking.run(manager.__aexit__(None, None, None))
 
-    watch = closable(asynchronous.Database.watch)
-    accounting = blocking(asynchronous.Database.accounting)
+    watch = closable(asynchronous.CoreDatabase.watch)
+    accounting = blocking(asynchronous.CoreDatabase.accounting)
 
     # --- writing: transactions of one request
 
-    put = blocking(asynchronous.Database.put)
-    delete = blocking(asynchronous.Database.delete)
-    delete_range = blocking(asynchronous.Database.delete_range)
-    increment = blocking(asynchronous.Database.increment)
-    conditional_put = blocking(asynchronous.Database.conditional_put)
+    put = blocking(asynchronous.CoreDatabase.put)
+    delete = blocking(asynchronous.CoreDatabase.delete)
+    delete_range = blocking(asynchronous.CoreDatabase.delete_range)
+    increment = blocking(asynchronous.CoreDatabase.increment)
+    conditional_put = blocking(asynchronous.CoreDatabase.conditional_put)
 
     # --- transactions
 
@@ -231,7 +231,7 @@ class Database(
 
     # --- messages
 
-    peek = blocking(asynchronous.Database.peek)
+    peek = blocking(asynchronous.CoreDatabase.peek)
 
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an error: messages are reaped only in a transaction.
@@ -253,4 +253,4 @@ class Database(
         return moment if isinstance(moment, Timestamp) else self._blocking.run(_awaited(moment))
 
 
-__all__ = ["Database", "Snapshot", "Transaction"]
+__all__ = ["CoreDatabase", "Snapshot", "Transaction"]

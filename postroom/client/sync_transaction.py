@@ -7,15 +7,15 @@ from typing import Any, Self
 
 from postroom.client import transaction as asynchronous
 from postroom.client.blocking import blocking, iterating
+from postroom.client.postponing import InboxWrites, Postponing
 from postroom.client.queues.sync_queue import QueueWrites
 from postroom.client.sender import BlockingSender
 from postroom.client.transaction import UNKNOWN
-from postroom.client.trying import InboxWrites, Trying
-from postroom.client.writing import Writes
+from postroom.client.writing import WriteBuffer
 from postroom.kv.clock import Timestamp
 
 
-class Transaction(Writes, QueueWrites, InboxWrites):
+class Transaction(WriteBuffer, QueueWrites, InboxWrites):
     """Reads, writes and messages that take effect together, or not at all.
 
     Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
@@ -73,12 +73,12 @@ class Transaction(Writes, QueueWrites, InboxWrites):
         return self._core.commit_timestamp
 
     @property
-    def trying(self) -> Trying:
+    def postponing(self) -> Postponing:
         """Return the part that postpones and buries messages after failed attempts.
 
         For layers on top.
         """
-        return self._core.trying
+        return self._core.postponing
 
     @property
     def closed(self) -> bool:

@@ -13,11 +13,11 @@ A transaction consists of parts, each with one subject::
                  ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`);
                  │             InboxReads takes and looks (:mod:`postroom.client.reaping`)
-                 ├─ Trying     messages that it gives back (:mod:`postroom.client.trying`)
+                 ├─ Postponing messages that it gives back (:mod:`postroom.client.postponing`)
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
-Overlay, Reaping, Trying and Sends are made when they are needed: most transactions do without. This
-module checks arguments and sends the parts as one commit.
+Overlay, Reaping, Postponing and Sends are made when they are needed: most transactions do without.
+This module checks arguments and sends the parts as one commit.
 
 The code that every transaction runs takes few steps, since these are a good part of its cost.
 ``get`` sends nothing if the sender has the value, and a commit is one coroutine on its way to the
@@ -36,14 +36,14 @@ from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing, resolve
 from postroom.client.commits import after_failure, anchor_of, parsed_retry_id
 from postroom.client.functions import Plain, explain_await
-from postroom.client.lifetime import Event, Lifetime, State
+from postroom.client.lifetime import Event, Lifetime, TransactionState
 from postroom.client.lost import Lost
 from postroom.client.overlay import Overlay
+from postroom.client.postponing import InboxWrites, Postponing
 from postroom.client.queues.sending import QueueWrites, Sends
 from postroom.client.reading import Reads
 from postroom.client.reaping import InboxReads, Reaping
 from postroom.client.sender import Sender
-from postroom.client.trying import InboxWrites, Trying
 from postroom.counted import counted
 from postroom.errors import (
     Error,
@@ -81,8 +81,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     __slots__ = (
         "_commit_timestamp",
         "_over",
+        "_postponing",
         "_queues",
-        "_trying",
     )
 
     def __init__(
@@ -99,7 +99,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         self._over: Overlay | None = None
         self._reaping: Reaping | None = None
         self._queues: Sends | None = None
-        self._trying: Trying | None = None
+        self._postponing: Postponing | None = None
         self._commit_timestamp = 0
 
     @classmethod
@@ -173,7 +173,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         return self._queues
 
     @property
-    def trying(self) -> Trying:
+    def postponing(self) -> Postponing:
         """Return the part that postpones and buries messages after failed attempts.
 
         For layers on top.
@@ -182,9 +182,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             TransactionClosed: the transaction has ended.
         """
         self._lifetime.check_open()
-        if self._trying is None:
-            self._trying = Trying(self._reaps, self._buffer.grow)
-        return self._trying
+        if self._postponing is None:
+            self._postponing = Postponing(self._reaps, self._buffer.grow)
+        return self._postponing
 
     @property
     def codec(self) -> Packing:
@@ -537,10 +537,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         requests = self._buffer.requests()
         if self._reaping is not None:
             requests += self._reaping.requests(
-                None if self._trying is None else self._trying.includes
+                None if self._postponing is None else self._postponing.includes
             )
-        if self._trying is not None:
-            requests += self._trying.requests()
+        if self._postponing is not None:
+            requests += self._postponing.requests()
         requests += self._buffer.sends
         if self._queues is not None:
             requests += self._queues.requests()
@@ -568,7 +568,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         if self._lifetime.may_end:
             # Nothing may replace the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
-        elif self._lifetime.state is State.ROLLED_BACK:
+        elif self._lifetime.state is TransactionState.ROLLED_BACK:
             self._lifetime.release()
 
 

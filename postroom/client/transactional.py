@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from postroom.client import sync
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.functions import (
     at_rest,
     check,
@@ -33,11 +33,11 @@ R = TypeVar("R")
 @overload
 def transactional(
     function: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[Transaction | Database, P], Coroutine[Any, Any, R]]: ...
+) -> Callable[Concatenate[Transaction | CoreDatabase, P], Coroutine[Any, Any, R]]: ...
 @overload
 def transactional(
     function: Callable[Concatenate[sync.Transaction, P], R],
-) -> Callable[Concatenate[sync.Transaction | sync.Database, P], R]: ...
+) -> Callable[Concatenate[sync.Transaction | sync.CoreDatabase, P], R]: ...
 def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``function(tx, ...)`` accept a ``Database`` for ``tx``.
 
@@ -69,9 +69,9 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
 
         @functools.wraps(function)
         async def join_or_run_async(first: Any, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(first, Database):
+            if isinstance(first, CoreDatabase):
                 return await first.run(function, *args, **kwargs)
-            if isinstance(first, sync.Database | sync.Transaction):
+            if isinstance(first, sync.CoreDatabase | sync.Transaction):
                 raise TypeError(
                     f"{name_of(function)} is a coroutine function: give it a database or a "
                     "transaction of postroom.aio; nothing was changed"
@@ -82,7 +82,7 @@ def transactional(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def join_or_run(first: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(first, sync.Database | Database):
+        if isinstance(first, sync.CoreDatabase | CoreDatabase):
             return first.run(function, *args, **kwargs)
         result = function(first, *args, **kwargs)
         if not isinstance(first, Transaction):

@@ -19,7 +19,7 @@ from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.ranges.requests import UpdateRequest
 
 
-class Writes:
+class WriteBuffer:
     """The writes and messages of a transaction."""
 
     __slots__ = ("_buffer", "_codec", "_lifetime", "_sender")
@@ -29,7 +29,7 @@ class Writes:
     _lifetime: Lifetime
     _buffer: Buffer
 
-    def share(self, other: Writes) -> None:
+    def share(self, other: WriteBuffer) -> None:
         """Let ``other`` gather for the same transaction.
 
         For layers on top.
@@ -143,4 +143,4 @@ class Writes:
         return arguments.due(given, name)
 
 
-__all__ = ["Writes"]
+__all__ = ["WriteBuffer"]

@@ -13,7 +13,7 @@ from postroom.layers.search.calls import SearchCalls
 P = ParamSpec("P")
 
 
-class Database(SearchCalls, client.Database):
+class Database(SearchCalls, client.CoreDatabase):
     """A store, embedded or reached over the network.
 
     ``open`` and ``connect`` make it. It belongs to one event loop. It is an asynchronous context
@@ -22,7 +22,7 @@ class Database(SearchCalls, client.Database):
 
 
 def layered(
-    make: Callable[P, Awaitable[client.Database]],
+    make: Callable[P, Awaitable[client.CoreDatabase]],
 ) -> Callable[P, Awaitable[Database]]:
     """Return the form of ``make`` whose database has the calls of the layers."""
 

@@ -14,7 +14,7 @@ from postroom.layers.search.sync_index import SearchCalls
 P = ParamSpec("P")
 
 
-class Database(SearchCalls, client.Database):
+class Database(SearchCalls, client.CoreDatabase):
     """A store, embedded or reached over the network.
 
     ``open`` and ``connect`` make it. It may be used from many threads at once, and gains from it:
@@ -42,7 +42,7 @@ class Database(SearchCalls, client.Database):
         return self._core
 
 
-def layered(make: Callable[P, client.Database]) -> Callable[P, Database]:
+def layered(make: Callable[P, client.CoreDatabase]) -> Callable[P, Database]:
     """Return the form of ``make`` whose database has the calls of the layers."""
 
     @functools.wraps(make)

@@ -33,7 +33,7 @@ LOOK_SECONDS: Final = 30.0
 _log = logging.getLogger(__name__)
 
 
-class Connection:
+class StoreConnection:
     """A connection with one token.
 
     Attributes:
@@ -50,7 +50,7 @@ class Connection:
         self.idle_since = time.monotonic()
 
 
-class Connections:
+class StoreConnections:
     """See the module.
 
     Args:
@@ -61,7 +61,7 @@ class Connections:
     def __init__(self, connect: Connect, limits: Limits) -> None:
         self._connect = connect
         self._limits = limits
-        self._by_token: dict[str | None, Connection] = {}
+        self._by_token: dict[str | None, StoreConnection] = {}
         self._connecting = 0
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class Connections:
         finally:
             self.release(connection)
 
-    async def acquire(self, token: str | None) -> tuple[aio.Database, Connection]:
+    async def acquire(self, token: str | None) -> tuple[aio.Database, StoreConnection]:
         """Return the database of a token, and its connection, which must be released.
 
         Raises:
@@ -101,13 +101,13 @@ class Connections:
             raise
         return db, connection
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: StoreConnection) -> None:
         """Note that a call does not use a connection any more."""
         connection.users -= 1
         if not connection.users:
             connection.idle_since = time.monotonic()
 
-    async def _made(self, token: str | None) -> Connection:
+    async def _made(self, token: str | None) -> StoreConnection:
         if self._connecting >= self._limits.connecting_max:
             raise Exhausted(
                 "too many clients with new tokens come at a time; nothing happened: try again",
@@ -121,7 +121,7 @@ class Connections:
         self._connecting += 1
         opening = asyncio.ensure_future(self._opened(token))
         opening.add_done_callback(self._connected)
-        connection = self._by_token[token] = Connection(opening)
+        connection = self._by_token[token] = StoreConnection(opening)
         return connection
 
     async def _opened(self, token: str | None) -> aio.Database:
@@ -175,4 +175,4 @@ class Connections:
             await self._close(token)
 
 
-__all__ = ["Connect", "Connection", "Connections"]
+__all__ = ["Connect", "StoreConnection", "StoreConnections"]

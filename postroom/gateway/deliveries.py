@@ -27,7 +27,7 @@ from postroom import aio
 from postroom.errors import Error, Invalid, LeaseLost
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
-from postroom.gateway.limits import CREDIT_MAX, SETTLED_AT_A_TIME_MAX, Admitted
+from postroom.gateway.limits import CREDIT_MAX, SETTLED_AT_A_TIME_MAX, AdmittedCall
 
 CREDIT_DEFAULT: Final = 100
 MESSAGE_BYTES: Final = 500
@@ -39,7 +39,7 @@ REASON: Final = "the stream of its consumer has ended"
 _log = logging.getLogger(__name__)
 
 
-class Delivery:
+class StreamDelivery:
     """The messages that one stream holds.
 
     Args:
@@ -48,7 +48,7 @@ class Delivery:
         admitted: counts their memory.
     """
 
-    def __init__(self, deliveries: Deliveries, queue: aio.Queue, admitted: Admitted) -> None:
+    def __init__(self, deliveries: Deliveries, queue: aio.Queue, admitted: AdmittedCall) -> None:
         self._deliveries = deliveries
         self._queue = queue
         self._admitted = admitted
@@ -100,12 +100,12 @@ class Deliveries:
     """
 
     def __init__(self) -> None:
-        self.by_attempt: dict[bytes, tuple[Delivery, aio.QueueMessage]] = {}
+        self.by_attempt: dict[bytes, tuple[StreamDelivery, aio.QueueMessage]] = {}
         self.stops = False
         self._ending: set[asyncio.Task[None]] = set()
 
     async def receive(
-        self, db: aio.Database, request: pb.ReceiveRequest, context: Any, admitted: Admitted
+        self, db: aio.Database, request: pb.ReceiveRequest, context: Any, admitted: AdmittedCall
     ) -> None:
         """Push the messages of a queue until the client ends the stream.
 
@@ -116,7 +116,7 @@ class Deliveries:
         if credit > CREDIT_MAX:
             raise Invalid(f"credit is {CREDIT_MAX} at most, not {credit}")
         queue = db.queue(request.queue)
-        delivery = Delivery(self, queue, admitted)
+        delivery = StreamDelivery(self, queue, admitted)
         received = queue.receive(credit=credit, **values.selection(request.selection))
         try:
             await context.send_initial_metadata(())  # the client knows that the stream stands

@@ -88,7 +88,7 @@ class Usage:
         self.memory_bytes = 0
 
 
-class Admission:
+class GatewayAdmission:
     """Counts what clients use, and refuses what would be too much.
 
     Args:
@@ -103,7 +103,7 @@ class Admission:
         self.total = Usage()
         self._clients: dict[str, Usage] = {}
 
-    def call(self, client: str) -> Admitted:
+    def call(self, client: str) -> AdmittedCall:
         """Admit a call.
 
         Raises:
@@ -115,7 +115,7 @@ class Admission:
         _check(usage.calls, self.total.calls, self._limits.calls_max, "calls under way")
         usage.calls += 1
         self.total.calls += 1
-        return Admitted(self, client, usage)
+        return AdmittedCall(self, client, usage)
 
     def hold(self, client: str, size: int) -> Callable[[Any], None]:
         """Take memory for a response that may wait for its client to read.
@@ -177,12 +177,12 @@ class Admission:
             self._clients.pop(client, None)
 
 
-class Admitted:
+class AdmittedCall:
     """A call that was admitted: it gives back what it has taken when its block ends."""
 
     __slots__ = ("_admission", "_client", "_memory_bytes", "_transactions", "_usage")
 
-    def __init__(self, admission: Admission, client: str, usage: Usage) -> None:
+    def __init__(self, admission: GatewayAdmission, client: str, usage: Usage) -> None:
         self._admission = admission
         self._client = client
         self._usage = usage
@@ -237,4 +237,4 @@ def _check(own: int, total: int, most: int, name: str) -> None:
     )
 
 
-__all__ = ["Admission", "Admitted", "Exhausted", "Limits", "Usage"]
+__all__ = ["AdmittedCall", "Exhausted", "GatewayAdmission", "Limits", "Usage"]

@@ -23,7 +23,7 @@ from postroom.errors import AccessDenied, Error
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import postroom_pb2_grpc
 from postroom.gateway.callers import Callers, Roles
-from postroom.gateway.connections import Connect, Connections
+from postroom.gateway.connections import Connect, StoreConnections
 from postroom.gateway.limits import HEADERS_BYTES_MAX, Limits
 from postroom.gateway.service import Service
 
@@ -102,7 +102,7 @@ class Gateway:
     def __init__(self, settings: Settings, connect: Connect) -> None:
         self._settings = settings
         limits = settings.limits
-        self._connections = Connections(connect, limits)
+        self._connections = StoreConnections(connect, limits)
         callers = Callers(
             settings.roles, is_secure=settings.tls is not None, is_open=settings.is_open
         )

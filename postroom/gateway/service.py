@@ -17,10 +17,16 @@ from postroom.errors import Error
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
 from postroom.gateway.callers import Caller, Callers
-from postroom.gateway.connections import Connections
+from postroom.gateway.connections import StoreConnections
 from postroom.gateway.deliveries import Deliveries
 from postroom.gateway.failures import abort
-from postroom.gateway.limits import PAGE_PAIRS_MAX, SCAN_BYTES_MAX, Admission, Admitted, Limits
+from postroom.gateway.limits import (
+    PAGE_PAIRS_MAX,
+    SCAN_BYTES_MAX,
+    AdmittedCall,
+    GatewayAdmission,
+    Limits,
+)
 from postroom.gateway.postroom_pb2_grpc import PostroomServicer
 from postroom.gateway.transactions import (
     OpenCalls,
@@ -52,11 +58,11 @@ class Service(PostroomServicer):
         limits: the limits of the gateway.
     """
 
-    def __init__(self, callers: Callers, connections: Connections, limits: Limits) -> None:
+    def __init__(self, callers: Callers, connections: StoreConnections, limits: Limits) -> None:
         self._callers = callers
         self._connections = connections
         self._limits = limits
-        self.admission = Admission(limits)
+        self.admission = GatewayAdmission(limits)
         self.deliveries = Deliveries()
         self.open_calls = OpenCalls()
 
@@ -150,7 +156,7 @@ class Service(PostroomServicer):
         """Send the messages of a queue as they become ready."""
         await self._stream(context, self._receive, request, writes=True)
 
-    async def _receive(self, stream: Stream, request: pb.ReceiveRequest) -> None:
+    async def _receive(self, stream: StreamingCall, request: pb.ReceiveRequest) -> None:
         await self.deliveries.receive(stream.db, request, stream.context, stream.admitted)
 
     async def Transaction(self, requests: Any, context: Any) -> None:
@@ -158,7 +164,7 @@ class Service(PostroomServicer):
         del requests  # they are read from the context, which takes fewer steps
         await self._stream(context, self._transaction, None)
 
-    async def _transaction(self, stream: Stream, _: None) -> None:
+    async def _transaction(self, stream: StreamingCall, _: None) -> None:
         call = TransactionCall(
             stream.db,
             stream.caller,
@@ -188,7 +194,7 @@ class Service(PostroomServicer):
             await abort(context, error)
 
     async def _stream(
-        self, context: Any, serve: Callable[[Stream, Any], Awaitable[None]], request: Any,
+        self, context: Any, serve: Callable[[StreamingCall, Any], Awaitable[None]], request: Any,
         *, writes: bool = False,
     ) -> None:  # fmt: skip
         try:
@@ -198,14 +204,14 @@ class Service(PostroomServicer):
             with self.admission.call(caller.client) as admitted:
                 db, connection = await self._connections.acquire(caller.token)
                 try:
-                    await serve(Stream(db, context, caller, admitted), request)
+                    await serve(StreamingCall(db, context, caller, admitted), request)
                 finally:
                     self._connections.release(connection)
         except EXPECTED as error:
             await abort(context, error)
 
 
-class Stream:
+class StreamingCall:
     """The surroundings of a call that streams.
 
     Attributes:
@@ -217,7 +223,9 @@ class Stream:
 
     __slots__ = ("admitted", "caller", "context", "db")
 
-    def __init__(self, db: aio.Database, context: Any, caller: Caller, admitted: Admitted) -> None:
+    def __init__(
+        self, db: aio.Database, context: Any, caller: Caller, admitted: AdmittedCall
+    ) -> None:
         self.db = db
         self.context = context
         self.caller = caller
@@ -287,7 +295,7 @@ def _node(node: postroom.NodeInfo) -> pb.NodeStatus:
     )  # fmt: skip
 
 
-async def _scan(stream: Stream, request: pb.ScanRequest) -> None:
+async def _scan(stream: StreamingCall, request: pb.ScanRequest) -> None:
     found = stream.db.scan(
         request.start, values.optional(request, "end"), limit=values.optional(request, "limit"),
         reverse=request.reverse, at=values.optional(request, "at"),
@@ -312,7 +320,7 @@ async def _scan(stream: Stream, request: pb.ScanRequest) -> None:
         await stream.context.write(pb.ScanResponse(pairs=pairs))
 
 
-async def _watch(stream: Stream, request: pb.WatchRequest) -> None:
+async def _watch(stream: StreamingCall, request: pb.WatchRequest) -> None:
     stream.admitted.take(WATCH_BYTES)
     after = values.optional(request, "after")
     if after is None:

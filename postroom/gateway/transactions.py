@@ -33,7 +33,7 @@ from postroom.gateway.limits import (
     PAIRS_MAX,
     REAPED_BYTES_MAX,
     TRANSACTION_SECONDS_MAX,
-    Admitted,
+    AdmittedCall,
 )
 
 GRACE_SECONDS: Final = 1.0
@@ -121,7 +121,7 @@ class TransactionCall:
         self,
         db: aio.Database,
         caller: Caller,
-        admitted: Admitted,
+        admitted: AdmittedCall,
         response_bytes_max: int,
         open_calls: OpenCalls,
     ) -> None:

@@ -10,7 +10,7 @@ Two ways to walk, over the same stored bytes (:mod:`.versions`):
 * *changes*: all versions after one timestamp and up to another, deletions too: key by key, the
   oldest of each key first. A key may have any number of them, so a page may end within a key.
 
-Also here: :func:`beside`, a walk over what lies beside keys (inboxes, sums, queue messages).
+Also here: :func:`entries_beside`, a walk over the entries beside keys (inboxes, sums, messages).
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def changes(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
     """Return all versions after ``bounds.after``, up to ``bounds.at``, as far as there is room."""
     rows = Rows()
     span = keys.data_span(bounds.start, bounds.end)
-    for raw, end, latest in beside(reader, span, keys.HEAD, keys.HISTORY):
+    for raw, end, latest in entries_beside(reader, span, keys.HEAD, keys.HISTORY):
         rows.steps += 1
         key = keys.unescape(raw[1:end])
         if latest is None:
@@ -282,7 +282,7 @@ def _is_full(rows: Rows, room: PageLimits) -> bool:
 # --- records beside keys -------------------------------------------------------------------------
 
 
-def beside(
+def entries_beside(
     reader: Reader, span: keys.KeySpan, suffix: bytes, beyond: bytes
 ) -> Iterator[SuffixEntry]:
     """Iterate over a span of engine keys (``06``), with the values under some suffixes.

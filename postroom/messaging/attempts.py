@@ -73,7 +73,7 @@ from postroom.messaging.requests import (
     ReapQueue,
     Trial,
 )
-from postroom.messaging.services import Signal
+from postroom.messaging.services import CommitSignal
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.registry import Registry
 
@@ -308,7 +308,7 @@ class AttemptNotes:
         claims: Claims,
         *,
         reading: Callable[[], int],
-        signal: Signal,
+        signal: CommitSignal,
         rouse: Callable[[], None],
         wake: Callable[[list[object]], None],
         is_embedded: bool,

@@ -27,7 +27,7 @@ from postroom.limits import (
     SCAN_POSITION_BYTES_MAX,
     TABLE_NAME_CHARACTERS_MAX,
 )
-from postroom.messaging.queues.counters import Counted
+from postroom.messaging.queues.counters import QueueCounts
 from postroom.messaging.requests import (
     Counters,
     DeadLetterRecord,
@@ -139,7 +139,7 @@ TABLES: Final[dict[str, Columns]] = {
     # The counters of a queue that is ``dropped`` mean nothing: it is being emptied.
     "counters": {
         "queue": TEXT, "number": INTEGER, "dropped": BYTE, "counters": _stored(Counters),
-        "counted": _stored(Counted),
+        "counted": _stored(QueueCounts),
     },
     "inbox_index": {"key": BYTES, "messages": INTEGER, "oldest": BYTES, "held": BYTES},
     # The place of each message, or the number of ``outstanding`` messages of a group. The parts

@@ -42,8 +42,8 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.limits import CLAIMED_BYTES_MAX, LIST_MAX
-from postroom.messaging.ahead import Ahead
 from postroom.messaging.pages import fill_up_to
+from postroom.messaging.read_ahead import ReadAhead
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Delivered, InboxIndexEntry, ReapQueue
 from postroom.ranges.evaluation import View
 
@@ -73,7 +73,7 @@ class Free(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
+class FoundMessages:
     """The messages that one reap has found, in order.
 
     Attributes:
@@ -107,11 +107,11 @@ class _Claimed:
     messages: dict[bytes, bytes] = field(default_factory=dict)
     free_mark: bytes = b""
     last: bytes = b""
-    found: dict[bytes, Found] = field(default_factory=dict)
-    gapless: dict[bytes, Found] = field(default_factory=dict)
-    following: dict[bytes, Found] = field(default_factory=dict)
+    found: dict[bytes, FoundMessages] = field(default_factory=dict)
+    gapless: dict[bytes, FoundMessages] = field(default_factory=dict)
+    following: dict[bytes, FoundMessages] = field(default_factory=dict)
 
-    def finds(self, transaction_id: bytes, found: Found) -> None:
+    def finds(self, transaction_id: bytes, found: FoundMessages) -> None:
         """Keep what a transaction has found."""
         self.found[transaction_id] = found
         if found.is_gapless:
@@ -120,7 +120,7 @@ class _Claimed:
                 self.follows_no_more(found.following)
                 self.following[found.following] = found
 
-    def drop(self, transaction_id: bytes) -> Found | None:
+    def drop(self, transaction_id: bytes) -> FoundMessages | None:
         """Drop what a transaction has found, and return it."""
         found = self.found.pop(transaction_id, None)
         if found is not None and found.is_gapless:
@@ -159,7 +159,7 @@ class Claims:
     """
 
     def __init__(self) -> None:
-        self.ahead = Ahead()
+        self.ahead = ReadAhead()
         self._inboxes: dict[bytes, _Claimed] = {}
         self._holders: dict[bytes, dict[bytes, list[bytes]]] = {}
         self._attempts_max: dict[tuple[bytes, bytes], int] = {}
@@ -219,9 +219,11 @@ class Claims:
         size_bytes = sum([len(stored) for _, stored in messages])
         if self._found_bytes + size_bytes <= CLAIMED_BYTES_MAX:
             self._found_bytes += size_bytes
-            inbox.finds(transaction_id, Found(messages, size_bytes, is_gapless, following))
+            inbox.finds(transaction_id, FoundMessages(messages, size_bytes, is_gapless, following))
 
-    def take_found(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> Found | None:
+    def take_found(
+        self, key: bytes, transaction_id: bytes, ids: list[bytes]
+    ) -> FoundMessages | None:
         """Take what a transaction has found, if that is ``ids`` and all of it is still there."""
         held = self._holders.get(transaction_id)
         if held is None or held.get(key) != ids:
@@ -258,7 +260,7 @@ class Claims:
         if not inbox.messages:
             del self._inboxes[key]
 
-    def _drop(self, inbox: _Claimed, transaction_id: bytes) -> Found | None:
+    def _drop(self, inbox: _Claimed, transaction_id: bytes) -> FoundMessages | None:
         found = inbox.drop(transaction_id)
         if found is not None:
             self._found_bytes -= found.size_bytes

@@ -43,7 +43,7 @@ _encode = msgspec.msgpack.encode
 _entries = msgspec.msgpack.Decoder(Executable)
 
 
-class Part(NamedTuple):
+class UpdatePart(NamedTuple):
     """An update, with the engine key at which it is stored (``b""``: nowhere)."""
 
     stored_at: bytes
@@ -64,7 +64,7 @@ class Step(NamedTuple):
     """The parts that are carried out together, and the request with their sum."""
 
     request: Any
-    parts: list[Part]
+    parts: list[UpdatePart]
 
 
 class Totals(NamedTuple):
@@ -72,7 +72,7 @@ class Totals(NamedTuple):
 
     metrics: dict[bytes, dict[str, int]]
     posted: dict[bytes, dict[str, int]]
-    parts: list[Part]
+    parts: list[UpdatePart]
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class _Sum:
 
     by: int
     packed: bool
-    parts: list[Part]
+    parts: list[UpdatePart]
 
 
 class AddingUp:
@@ -106,7 +106,7 @@ class AddingUp:
         self._bytes = self._metrics = 0
         self.is_full = False
 
-    def add(self, part: Part) -> bool:
+    def add(self, part: UpdatePart) -> bool:
         """Add an update; return `False` if it was only added to the increments of its key."""
         request = part.request
         if type(request) is Increment:
@@ -129,7 +129,7 @@ class AddingUp:
         for key in list(self._sums):
             self._flush(key)
 
-    def _account(self, request: Accounting, part: Part) -> None:
+    def _account(self, request: Accounting, part: UpdatePart) -> None:
         self.totals.parts.append(part)
         prefix = b""
         for prefix in prefixes(request.key):
@@ -153,7 +153,7 @@ class AddingUp:
         for metric, delta in deltas.items():
             sums[metric] = sums.get(metric, 0) + delta
 
-    def _other(self, request: Any, part: Part) -> None:
+    def _other(self, request: Any, part: UpdatePart) -> None:
         """Add an update that does not commute with the increments of its key; they come first."""
         self._flush(request.key)
         self.steps.append(Step(request, [part]))
@@ -198,7 +198,7 @@ class Execution:
             if type(request) is Increment and due <= ctx.timestamp:  # there is nothing to add up
                 self._increment(ctx, parcels[0])
                 return None
-        parts: list[Part] = []
+        parts: list[UpdatePart] = []
         self._take_up(ctx, parcels, parts, left)
         self._carry_out_new(ctx, parts)
         return None
@@ -212,7 +212,7 @@ class Execution:
         except Error as error:
             ctx.undo_step()
             due, id_, request, transaction_id, source = parcel
-            self._failed(ctx, [Part(b"", id_, due, request, transaction_id, source)], error)
+            self._failed(ctx, [UpdatePart(b"", id_, due, request, transaction_id, source)], error)
         else:
             ctx.count("executed")
 
@@ -220,7 +220,7 @@ class Execution:
         self, ctx: Evaluation, parcels: list[Parcel], left: int
     ) -> Generator[None, None, None]:
         """Take up the many updates of a transaction, a part of them in each turn."""
-        parts: list[Part] = []
+        parts: list[UpdatePart] = []
         for first in range(0, len(parcels), limits.TURN_STEPS_MAX):
             some = parcels[first : first + limits.TURN_STEPS_MAX]
             left = self._take_up(ctx, some, parts, left)
@@ -228,14 +228,16 @@ class Execution:
         self._carry_out_new(ctx, parts)
         yield
 
-    def _take_up(self, ctx: Evaluation, parcels: list[Parcel], parts: list[Part], left: int) -> int:
+    def _take_up(
+        self, ctx: Evaluation, parcels: list[Parcel], parts: list[UpdatePart], left: int
+    ) -> int:
         """Sort parcels: up to ``left`` of them go to ``parts``, and the others are stored.
 
         Return how many more may be carried out.
         """
         now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            part = Part(b"", id_, due, request, transaction_id, source, b"", b"")
+            part = UpdatePart(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1
                 parts.append(part)
@@ -243,7 +245,7 @@ class Execution:
                 self._outbox.store(ctx, part.due, part.id, part.entry())
         return left
 
-    def _carry_out_new(self, ctx: Evaluation, parts: list[Part]) -> None:
+    def _carry_out_new(self, ctx: Evaluation, parts: list[UpdatePart]) -> None:
         for part in self._carry_out(ctx, parts):
             self._outbox.store(ctx, part.due, part.id, part.entry())
 
@@ -252,7 +254,7 @@ class Execution:
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
         parts = [
-            Part(key, outbox.id_of(key), 0, *msgspec.structs.astuple(_entries.decode(stored)))
+            UpdatePart(key, outbox.id_of(key), 0, *msgspec.structs.astuple(_entries.decode(stored)))
             for key, stored in due
         ]
         left = self._carry_out(ctx, parts)
@@ -263,7 +265,7 @@ class Execution:
             return Moved(len(due) - len(left), more=True, next_due=ctx.timestamp)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
-    def _carry_out(self, ctx: Evaluation, parts: list[Part]) -> list[Part]:
+    def _carry_out(self, ctx: Evaluation, parts: list[UpdatePart]) -> list[UpdatePart]:
         """Carry out as many parts as a pass has room for; return those that are left, in order."""
         adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
         # Execute some even if other requests fill the turns. An entry that is stored keeps later
@@ -288,7 +290,7 @@ class Execution:
     def _adding_up(self, ctx: Evaluation) -> AddingUp:
         return AddingUp(lambda prefix: len(ctx.get(keys.accounting_key(prefix)) or b""))
 
-    def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[Part]:
+    def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[UpdatePart]:
         """Carry out the gathered steps; return the parts that there is no room left for."""
         adding.finish()
         if adding.totals.parts:
@@ -300,7 +302,7 @@ class Execution:
             self._try_step(ctx, step)
         return []
 
-    def _delete_some(self, ctx: Evaluation, part: Part) -> Part | None:
+    def _delete_some(self, ctx: Evaluation, part: UpdatePart) -> UpdatePart | None:
         """Carry out a step of a ``DeleteRange``; return what is left of it, or `None`."""
         request = part.request
         assert type(request) is DeleteRange
@@ -344,7 +346,7 @@ class Execution:
         else:
             self._done(ctx, totals.parts)
 
-    def _failed(self, ctx: Evaluation, parts: list[Part], error: Error) -> None:
+    def _failed(self, ctx: Evaluation, parts: list[UpdatePart], error: Error) -> None:
         """Bury a single update that has failed; of several, try each by itself."""
         if len(parts) > 1:
             for part in parts:
@@ -354,13 +356,13 @@ class Execution:
         self._dead_letters.bury(ctx, part.id, part.entry(), f"{type(error).__name__}: {error}")
         self._forget(ctx, part)
 
-    def _done(self, ctx: Evaluation, parts: list[Part]) -> None:
+    def _done(self, ctx: Evaluation, parts: list[UpdatePart]) -> None:
         for part in parts:
             if part.stored_at:
                 self._forget(ctx, part)
         ctx.count("executed", len(parts))
 
-    def _forget(self, ctx: Evaluation, part: Part) -> None:
+    def _forget(self, ctx: Evaluation, part: UpdatePart) -> None:
         if part.stored_at:
             ctx.erase(part.stored_at)
             ctx.count(self._outbox.pending, -1)

@@ -55,7 +55,7 @@ from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
-from postroom.messaging.queues.periodic import Schedule
+from postroom.messaging.queues.periodic import PeriodicSchedule
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
@@ -378,7 +378,7 @@ _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
 _counted: Final = msgspec.msgpack.Decoder(Counters)
-_queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.Counted)
+_queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
@@ -388,7 +388,7 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.ARCHIVED: _ended.decode,
     keys.DEAD: records.entries.decode,
     keys.GROUPS: msgspec.msgpack.Decoder(Outstanding).decode,
-    keys.TICKS: msgspec.msgpack.Decoder(Schedule).decode,
+    keys.TICKS: msgspec.msgpack.Decoder(PeriodicSchedule).decode,
 }
 _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.STAGED_QUERY: staged.queries.decode,
@@ -405,7 +405,7 @@ _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.ACCOUNTING: _accounting,
     keys.POSTED: _accounting,
     keys.QUEUE_BODY: _queue_message(records.Body),
-    keys.QUEUE_STATE: _queue_message(records.State),
+    keys.QUEUE_STATE: _queue_message(records.MessageState),
     keys.QUEUE_POINTER: _pointer,
 }
 _CHECKS_OF_RANGE: Final[dict[bytes, Check]] = {

@@ -141,7 +141,7 @@ class _Counting:
         self.wrong: list[str] = []
         self._counters = Counters()
         self._of_range: Counter[bytes] = Counter()
-        self._queues: dict[int, queue_counters.Counted] = {}
+        self._queues: dict[int, queue_counters.QueueCounts] = {}
         self._inboxes_told = self._inboxes_found = 0
         self._inbox = b""
         self._messages = 0
@@ -199,7 +199,7 @@ class _Counting:
         for number, counted in self._queues.items():
             self._end_queue(number, counted)
 
-    def _end_queue(self, number: int, counted: queue_counters.Counted) -> None:
+    def _end_queue(self, number: int, counted: queue_counters.QueueCounts) -> None:
         parts = (
             ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
             ("dead", keys.DEAD),

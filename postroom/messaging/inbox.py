@@ -28,7 +28,7 @@ from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
 from postroom.messaging import index
-from postroom.messaging.claims import LAST_ID, NIL, Arrival, Claims, Found, first_free
+from postroom.messaging.claims import LAST_ID, NIL, Arrival, Claims, FoundMessages, first_free
 from postroom.messaging.inbox_order import InboxOrder
 from postroom.messaging.index import InboxLists, read_mail, write_mail
 from postroom.messaging.pages import fill
@@ -198,7 +198,9 @@ class Inboxes:
         self._reap_found(ctx, key, mail, found)
         return None
 
-    def _reap_found(self, ctx: Evaluation, key: bytes, mail: InboxIndexEntry, found: Found) -> None:
+    def _reap_found(
+        self, ctx: Evaluation, key: bytes, mail: InboxIndexEntry, found: FoundMessages
+    ) -> None:
         """Reap messages that were found for this transaction, and that are still there.
 
         Nothing is read but the first message that will be left.

@@ -135,7 +135,7 @@ class InboxLists:
     def _walk(self, view: View, request: ListInboxes) -> _Search:
         """Go through the order, as far as it is known; then through the index."""
         lower, upper = keys.mail_span(request.start, request.end)
-        found: dict[bytes, _Waiting] = {}
+        found: dict[bytes, _WaitingInbox] = {}
         listed_bytes, page = 0, [b""]
         while page and len(found) < request.inboxes_max:
             page = self._order.following(page[-1], _PAGE, ready=request.ready)
@@ -146,7 +146,7 @@ class InboxLists:
                     continue
                 if found.pop(raw, None) is None:  # otherwise it has moved since an earlier turn
                     listed_bytes += len(raw)
-                found[raw] = _Waiting(raw, _mail.decode(view.get(raw) or b""))
+                found[raw] = _WaitingInbox(raw, _mail.decode(view.get(raw) or b""))
                 _check_answer(len(found), listed_bytes)
                 if len(found) >= request.inboxes_max:
                     break
@@ -160,7 +160,7 @@ class InboxLists:
 
 def _look_through(view: View, request: ListInboxes) -> _Search:
     """Go through the index of the span, and keep the inboxes that have waited longest."""
-    first: list[_Waiting] = []
+    first: list[_WaitingInbox] = []
     listed_bytes = 0
     start: bytes | None = request.start
     inboxes_max = min(request.inboxes_max, INBOXES_LISTED_MAX + 1)
@@ -169,7 +169,7 @@ def _look_through(view: View, request: ListInboxes) -> _Search:
         start = None
         for number, (raw, stored) in enumerate(view.iterate(lower, upper), 1):
             view.steps += 1
-            waiting = _Waiting(raw, _mail.decode(stored))
+            waiting = _WaitingInbox(raw, _mail.decode(stored))
             if not waiting.counts(ready=request.ready):
                 pass
             elif len(first) < inboxes_max:
@@ -211,7 +211,7 @@ def _list_by_key(view: View, request: ListInboxes) -> Generator[None, None, list
         start = None
         for raw, stored in view.iterate(lower, upper):
             view.steps += 1
-            waiting = _Waiting(raw, _mail.decode(stored))
+            waiting = _WaitingInbox(raw, _mail.decode(stored))
             if waiting.counts(ready=request.ready):
                 found.append(waiting.told())
                 if len(found) >= min(request.inboxes_max, INBOXES_BY_KEY_MAX):
@@ -224,7 +224,7 @@ def _list_by_key(view: View, request: ListInboxes) -> Generator[None, None, list
     return found
 
 
-class _Waiting:
+class _WaitingInbox:
     """An inbox in a heap whose root is the one that has waited least."""
 
     __slots__ = ("_held_up", "_mail", "raw")
@@ -243,5 +243,5 @@ class _Waiting:
         mail, oldest = self._mail, int.from_bytes(self._mail.oldest[:8], "big")
         return Inbox(keys.user_key(self.raw), mail.messages, oldest, self._held_up)
 
-    def __lt__(self, other: _Waiting) -> bool:
+    def __lt__(self, other: _WaitingInbox) -> bool:
         return (self._mail.oldest, self.raw) > (other._mail.oldest, other.raw)

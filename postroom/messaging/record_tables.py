@@ -45,7 +45,7 @@ from postroom.messaging.index import mail_entries
 from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import groups, records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
-from postroom.messaging.queues.records import Layout
+from postroom.messaging.queues.records import QueueLayout
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
 from postroom.ranges.state import APPLIED_RECORD
@@ -129,12 +129,12 @@ class RecordTable(NamedTuple):
 def _beside_keys(
     scope: ScanScope, span: keys.KeySpan, suffix: bytes, beyond: bytes
 ) -> Iterator[columns.SuffixEntry]:
-    """Iterate over the records beside keys under some suffixes (:func:`.columns.beside`).
+    """Iterate over the records beside keys under some suffixes (:func:`.columns.entries_beside`).
 
     An entry of another suffix comes only if the turn is used up with it.
     """
     view = scope.view
-    for found in columns.beside(scope.reader, span, suffix, beyond):
+    for found in columns.entries_beside(scope.reader, span, suffix, beyond):
         if found[2] is None:
             view.steps += 1
             if not view.is_used_up():
@@ -210,7 +210,7 @@ def _accounting(scope: ScanScope) -> Iterator[Found]:
         yield raw, None if stored is None else (keys.unescape(raw[1:end]), stored)
 
 
-# --- what is claimed ------------------------------------------------------------------------------
+# --- the claims ----------------------------------------------------------------------------------
 
 
 def _counters(scope: ScanScope) -> Iterator[Found]:
@@ -221,7 +221,7 @@ def _counters(scope: ScanScope) -> Iterator[Found]:
         yield place, ("", 0, False, _encode(read_counters(reader, range_id)), b"")
     definitions = Definitions(range_id)
     for raw, each in definitions.iterate(reader, scope.lower):
-        claimed = queue_counters.read(reader.get(Layout(range_id, each.number).counters))
+        claimed = queue_counters.read(reader.get(QueueLayout(range_id, each.number).counters))
         scope.view.steps += 1
         yield raw, (each.name, each.number, each.dropped, b"", _encode(claimed))
 
@@ -232,7 +232,7 @@ def _inbox_index(scope: ScanScope) -> Iterator[Found]:
         yield raw, (keys.user_key(raw), mail.messages, mail.oldest, mail.held)
 
 
-# --- what is counted ------------------------------------------------------------------------------
+# --- the counts ----------------------------------------------------------------------------------
 
 _IN_LISTS: Final = {
     records.DONE: "done",
@@ -266,7 +266,7 @@ def _places(scope: ScanScope) -> Iterator[Found]:
     if definition is None:
         raise no_such_queue(scope.queue)
     number = definition.number
-    layout = Layout(scope.range_id, number)
+    layout = QueueLayout(scope.range_id, number)
     span = scope.rest_of(keys.KeySpan(layout.scheduled, layout.ticks))
     for raw, stored in reader.iterate(*span):
         found = _places_in_queue(reader, raw, len(layout.whole), stored)

@@ -32,7 +32,7 @@ _NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, Memo
 _log = logging.getLogger(__name__)
 
 
-class Signal(Protocol):
+class CommitSignal(Protocol):
     """A signal that commits set and a service waits for."""
 
     def set(self) -> None:
@@ -59,7 +59,7 @@ class Mover:
         self,
         request: DeliverDue | ExecuteDue,
         send: Callable[[Any], Awaitable[Any]],
-        signal: Signal,
+        signal: CommitSignal,
         now: Callable[[], int],
         last_commit: Callable[[], int],
         poll_seconds: float = POLL_SECONDS,
@@ -125,7 +125,7 @@ class Mover:
 
 def dispatcher(
     send: Callable[[Any], Awaitable[Any]],
-    signal: Signal,
+    signal: CommitSignal,
     now: Callable[[], int],
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
@@ -136,7 +136,7 @@ def dispatcher(
 
 def executor(
     send: Callable[[Any], Awaitable[Any]],
-    signal: Signal,
+    signal: CommitSignal,
     now: Callable[[], int],
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,

@@ -30,13 +30,13 @@ from postroom.messaging.ingest.records import StagedRecords
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.ingest.sweeping import Sweeping
 from postroom.messaging.outbox import Outboxes
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.scanning import RecordScans
 from postroom.messaging.schedule import Schedule
-from postroom.messaging.services import Signal
+from postroom.messaging.services import CommitSignal
 from postroom.messaging.staging_requests import ReadStaging
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
@@ -68,10 +68,10 @@ class Messaging:
     def __init__(
         self,
         replica: Replica,
-        deliveries: Signal,
-        executions: Signal,
-        notes: Signal,
-        around: Surroundings,
+        deliveries: CommitSignal,
+        executions: CommitSignal,
+        notes: CommitSignal,
+        around: QueueEnvironment,
     ) -> None:
         range_id, check_age, self._wake = replica.range_id, replica.check_age, replica.wake
         self._range_id = range_id
@@ -94,7 +94,7 @@ class Messaging:
         self.rider, self.hear = self.queues, around.answer_credit
         replica.join(self, self)
 
-    def _register(self, around: Surroundings, check_age: Callable[[View, int], None]) -> None:
+    def _register(self, around: QueueEnvironment, check_age: Callable[[View, int], None]) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
         delivery = Delivery(range_id, outboxes.deliverable, self.inboxes, self._wake)

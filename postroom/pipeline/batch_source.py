@@ -16,13 +16,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from postroom.client.bulk import Partition
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.pipeline import connections
 from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.filters import ReadSelection, Span, narrowed, with_prefix
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.reading import Part, Work, counted_queues, read
+from postroom.pipeline.reading import TableSlice, Work, counted_queues, read
 from postroom.pipeline.tables import VALUES
 
 KEYS_PER_PART: Final = 1000
@@ -33,7 +33,7 @@ _LIVING: Final = frozenset({"scheduled", "ready", "leased"})
 class TablePart(InputPartition):
     """A part, as Spark hands it to a task."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: TableSlice) -> None:
         super().__init__(part)
         self.part = part
 
@@ -97,7 +97,9 @@ class TableReader(DataSourceReader):
         yield from read(connections.database(self._store), partition.part, work)
 
 
-def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: int) -> list[Part]:
+def parts(
+    db: CoreDatabase, options: SourceOptions, selection: ReadSelection, at: int
+) -> list[TableSlice]:
     """Return the parts of a table that have to be read.
 
     Raises:
@@ -106,22 +108,22 @@ def parts(db: Database, options: SourceOptions, selection: ReadSelection, at: in
     if options.table in {"queue", "archive"}:
         return _queue_parts(db, options, selection)
     if options.table in {"outbox", "dead_letters", "counters"}:
-        return [Part()]
+        return [TableSlice()]
     if options.table == "places":
         return [
-            Part(),
-            *(Part(queue=each.queue) for each in counted_queues(db, at) if not each.dropped),
+            TableSlice(),
+            *(TableSlice(queue=each.queue) for each in counted_queues(db, at) if not each.dropped),
         ]
     if selection.keys is not None:
         return _key_parts(db, selection.spans, options)
     return [
-        Part(((each.start, each.end),), each.range_id, each.generation)
+        TableSlice(((each.start, each.end),), each.range_id, each.generation)
         for start, end in selection.spans
         for each in db.partitions(start, end, part_bytes=options.part_bytes)
     ]
 
 
-def _key_parts(db: Database, spans: list[Span], options: SourceOptions) -> list[Part]:
+def _key_parts(db: CoreDatabase, spans: list[Span], options: SourceOptions) -> list[TableSlice]:
     """Return parts of single keys, a number of them for each task, within one range each."""
     if not spans:
         return []
@@ -131,7 +133,7 @@ def _key_parts(db: Database, spans: list[Span], options: SourceOptions) -> list[
         inside = [span for span in spans if _begins_in(span, each)]
         for first in range(0, len(inside), KEYS_PER_PART):
             few = tuple(inside[first : first + KEYS_PER_PART])
-            found.append(Part(few, each.range_id, each.generation))
+            found.append(TableSlice(few, each.range_id, each.generation))
     return found
 
 
@@ -139,7 +141,9 @@ def _begins_in(span: Span, part: Partition) -> bool:
     return part.start <= span[0] and (part.end is None or span[0] < part.end)
 
 
-def _queue_parts(db: Database, options: SourceOptions, selection: ReadSelection) -> list[Part]:
+def _queue_parts(
+    db: CoreDatabase, options: SourceOptions, selection: ReadSelection
+) -> list[TableSlice]:
     names = [options.queue] if options.queue else [each.name for each in db.queues()]
     if selection.queues is not None:
         names = [name for name in names if name in selection.queues]
@@ -150,4 +154,4 @@ def _queue_parts(db: Database, options: SourceOptions, selection: ReadSelection)
         states = [state for state in _ENDED if wanted is None or state in wanted]
         if wanted is None or wanted & _LIVING:
             states.insert(0, "")
-    return [Part(queue=name, state=state) for name in names for state in states]
+    return [TableSlice(queue=name, state=state) for name in names for state in states]

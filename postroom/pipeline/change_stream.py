@@ -36,7 +36,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from postroom.client.bulk import Partition
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import AccessDenied, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
@@ -45,7 +45,7 @@ from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import Span, with_prefix
 from postroom.pipeline.offsets import RangeStep
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.reading import Part, Work, of_changes, read, recent
+from postroom.pipeline.reading import TableSlice, Work, of_changes, read, recent
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import CommittedChange, CommittedChanges
 
@@ -93,7 +93,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_held": {}, "_seen": None}
 
     @property
-    def _db(self) -> Database:
+    def _db(self) -> CoreDatabase:
         return connections.database(self._store)
 
     def _ranges(self) -> list[Partition]:
@@ -228,7 +228,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until if until - position > from_seconds(QUIET_SECONDS) else None
 
     def _changes(self, after: int) -> Iterator[CommittedChange]:
-        """All changes, commit by commit."""
+        """Yield all changes, commit by commit."""
         while True:
             found = self._first_changes(after)
             yield from found.changes
@@ -237,7 +237,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = found.until
 
     def _first_changes(self, after: int) -> CommittedChanges:
-        """As many changes as one answer holds, and up to when they are complete."""
+        """Return as many changes as one answer holds, and until when they are complete."""
         span = with_prefix(self._options.prefix)
         while True:
             try:
@@ -250,8 +250,9 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return found
 
     def _remember(self, after: int, found: CommittedChanges) -> None:
-        """Keeps the first changes of a batch, as many whole commits as a small batch can have: it
-        may have fewer than one answer, by its own limits.
+        """Keep the first changes of a batch: the whole commits that a small batch can have.
+
+        By its own limits, a small batch may have fewer changes than one answer.
         """
         if self._seen is not None:
             return
@@ -332,11 +333,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 return
 
-    def _task(self, step: RangeStep, after: int) -> tuple[Part, Work]:
+    def _task(self, step: RangeStep, after: int) -> tuple[TableSlice, Work]:
         schema = to_arrow_schema(self._schema, timezone="UTC")
         decode = decode_for(self._options.format, schema, "value", self._options.mode)
         return (
-            Part((step.span,), step.range_id, step.generation),
+            TableSlice((step.span,), step.range_id, step.generation),
             Work("changes", step.until, after, step.until, schema, decode),
         )
 

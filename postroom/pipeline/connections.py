@@ -12,15 +12,15 @@ import threading
 from dataclasses import replace
 
 from postroom.client.remote.connect import TLS, connect
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.worker_processes import freeze_imports
 
 _lock = threading.Lock()
-_open: dict[tuple[int, StoreAddress], Database] = {}
+_open: dict[tuple[int, StoreAddress], CoreDatabase] = {}
 
 
-def database(store: StoreAddress) -> Database:
+def database(store: StoreAddress) -> CoreDatabase:
     """Return this process's connection to a store; make one if there is none.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
 from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import RecordFilter, RecordsPage, pack
@@ -36,7 +36,7 @@ _BETWEEN: Final = SINCE | {"data"}
 
 
 @dataclass(frozen=True)
-class Part:
+class TableSlice:
     """The part of a table that one task reads.
 
     Attributes:
@@ -72,7 +72,7 @@ class Work:
     decode: Decode | None
 
 
-def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+def read(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
     """Return the batches of a part, none of them empty.
 
     Raises:
@@ -94,7 +94,7 @@ def read(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
                 yield from _rows(page, ROW_TABLES[work.table], work)
 
 
-def _pages(db: Database, part: Part, work: Work) -> Iterator[RecordsPage]:
+def _pages(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[RecordsPage]:
     """Return the pages of a part."""
     at = min(work.at, work.until) if work.table in SINCE else work.at
     wanted = RecordFilter(work.after if work.table in _BETWEEN else 0, part.queue)
@@ -121,7 +121,7 @@ def _batch(found: list[Any], table: RowTable, work: Work) -> pa.RecordBatch:
     return batch(page, work.schema)
 
 
-def _queue(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
+def _queue(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
     until = 0 if work.until >= (1 << 63) - 1 else work.until + 1
     ended = part.state in {"done", "archived", "dead"}
     start, end = (work.after, until) if ended else (0, 0)
@@ -131,7 +131,7 @@ def _queue(db: Database, part: Part, work: Work) -> Iterator[pa.RecordBatch]:
             yield _batch(found, RowTable(QUEUE_GETTERS), work)
 
 
-def counted_queues(db: Database, at: int) -> list[Any]:
+def counted_queues(db: CoreDatabase, at: int) -> list[Any]:
     """Return the records of the counters of all queues at a timestamp."""
     return [each for page in db.bulk.records("counters", at=at) for each in page if each.number]
 
@@ -139,7 +139,7 @@ def counted_queues(db: Database, at: int) -> list[Any]:
 # --- recent changes -------------------------------------------------------------------------------
 
 
-def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
+def recent(db: CoreDatabase, part: TableSlice, work: Work) -> list[pa.RecordBatch] | None:
     """Return the changes of a part from the leaseholder's memory.
 
     The result is ``None`` if one answer does not hold all of them.
@@ -151,7 +151,9 @@ def recent(db: Database, part: Part, work: Work) -> list[pa.RecordBatch] | None:
     return of_changes(answer.changes, part, work)
 
 
-def of_changes(changes: list[CommittedChange], part: Part, work: Work) -> list[pa.RecordBatch]:
+def of_changes(
+    changes: list[CommittedChange], part: TableSlice, work: Work
+) -> list[pa.RecordBatch]:
     """Return the batches of the changes of a part that were committed up to ``work.until``."""
     found = [each for each in changes if each.timestamp <= work.until]
     if not found:
@@ -174,4 +176,4 @@ def _kind(change: CommittedChange) -> int:
     return INTEGER if change.integer else VALUE
 
 
-__all__ = ["Part", "Work", "counted_queues", "of_changes", "read", "recent"]
+__all__ = ["TableSlice", "Work", "counted_queues", "of_changes", "read", "recent"]

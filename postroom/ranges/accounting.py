@@ -5,9 +5,8 @@
     Accounting(a/b/c, {n: 1})      sums of      a, a/b, a/b/c     n + 1 each
                                    posted to            a/b/c     n + 1
 
-Whoever reads sums reads one record. What was *posted* is noted once more, at the key itself: so the
-sum of a prefix is what was posted to it and to all keys below it, and can be recounted (an audit
-does).
+A reader of sums reads one record. Each *posted* amount is noted once more, at the key itself. The
+sum of a prefix is the total that was posted to it and to all keys below it. An audit recounts it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 def accounting(ctx: Evaluation, request: Accounting) -> None:
-    """``Accounting``.
+    """Evaluate ``Accounting``.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -44,7 +43,7 @@ def accounting(ctx: Evaluation, request: Accounting) -> None:
 
 
 def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
-    """Adds ``deltas`` to the sums of one prefix.
+    """Add ``deltas`` to the sums of one prefix.
 
     Raises:
         Overflow: a sum would leave the range of 64 bits.
@@ -82,5 +81,5 @@ def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
 
 
 def read_metrics(stored: bytes | None) -> dict[str, int]:
-    """The sums in an accounting record."""
+    """Return the sums in an accounting record."""
     return {} if stored is None else _sums.decode(stored)

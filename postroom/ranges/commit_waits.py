@@ -234,7 +234,7 @@ class CommitWaits:
             self._forget_reader(request)
             self._locks.passing.discard(request.transaction_id)
             self._locks.waits_no_more(request)
-            self._release(request.transaction_id)  # what it has locked while it waited
+            self._release(request.transaction_id)  # the locks that it took while it waited
 
     # --- time
 

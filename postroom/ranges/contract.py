@@ -193,7 +193,7 @@ class Maintenance(Command, frozen=True):
     role: ClassVar[Role | None] = None
 
 
-# --- what a request concerns, in the usual cases --------------------------------------------------
+# --- the usual scopes of requests ----------------------------------------------------------------
 
 
 class ConcernsKey:

@@ -126,8 +126,8 @@ def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
     """Return the integer in the bytes stored at ``key``.
 
     Applications without a codec may put 8 bytes themselves: they are integers too, and stay so once
-    incremented. Where a codec packs the values (``packed``), only an integer that ``Increment``
-    has stored counts.
+    incremented. If a codec packs the values (``packed``), only integers that ``Increment`` has
+    stored count.
 
     Raises:
         WrongType: they are none.
@@ -313,7 +313,7 @@ class RangeReads:
     def now(self, view: View, _: Now) -> int:
         """Evaluate ``Now``."""
         if view.before:
-            raise Blocked  # of what is under evaluation, some may have a later timestamp
+            raise Blocked  # a proposal under evaluation may have a later timestamp
         return view.now
 
     def get(self, view: View, request: Get) -> Value:
@@ -328,7 +328,7 @@ class RangeReads:
         """Evaluate ``GetForUpdate``."""
         self._locks.waits_no_more(request)  # now: it may be told to begin anew
         if view.before:
-            raise Blocked  # what is under evaluation may write the key
+            raise Blocked  # a proposal under evaluation may write the key
         head = view.get(keys.head_key(request.key))
         at = request.timestamp or view.now
         since = self._locks.locks_since(request.transaction_id)
@@ -433,7 +433,7 @@ class RangeReads:
                 f"{at}; nothing was protected: leave the timestamp out"
             )
         if view.before or view.in_flight:
-            raise Blocked  # what is under way has an earlier timestamp, and is not stored yet
+            raise Blocked  # proposals under way have earlier timestamps, and are not stored yet
         self._protections.add_whole(at, request.client, request.host)
         return at
 

@@ -47,8 +47,10 @@ IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""
 _IDLE_WAIT_SECONDS: Final = 3600.0
 REFRESH_SECONDS: Final = 30.0
-"""A watch that has seen that much more than its client knows of tells it. Versions are kept for
-longer."""
+"""The lag of a client behind its watch, in seconds, at which the watch tells it where it is.
+
+Versions are kept for longer.
+"""
 _REFRESHED_AT_ONCE: Final = 64
 _REFRESH_PAUSE_SECONDS: Final = 0.05
 _CHANGES_A_STEP: Final = 32
@@ -137,7 +139,7 @@ class ChangeFeed:
         is collected.
         """
         if self.floor is None:
-            return False  # what is under way will wake it
+            return False  # a proposal under way will wake it
         return request.after < max(self.floor, until - from_seconds(REFRESH_SECONDS))
 
     def _from_memory(self, view: View, request: ScanChanges, until: int) -> list[CommittedChange]:
@@ -178,9 +180,8 @@ class ChangeFeed:
                 self._check_collected(request)
         found, until = _oldest(found, until)
         if until != self._applied():
-            return CommittedChanges(
-                found, until
-            )  # who waited now would not hear of what came meanwhile
+            # A watch that waited now would miss the changes that came meanwhile.
+            return CommittedChanges(found, until)
         return self._answer(request, found, until, quiet)
 
     def _check_collected(self, request: ScanChanges) -> None:

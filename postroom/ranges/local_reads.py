@@ -114,7 +114,7 @@ class LocalReads:
             view.now = before
         try:
             if before and getattr(call.request, "timestamp", 0) > before:
-                raise Blocked  # what is under evaluation may be seen from there
+                raise Blocked  # a proposal under evaluation may be seen from there
             answer = evaluator(view, call.request)
             if type(answer) is GeneratorType:
                 self._go_on(call, answer)
@@ -221,7 +221,7 @@ class LocalReads:
                 break
             self._go_on(*self.long.take())
 
-    # --- what is proposed meanwhile
+    # --- proposals that begin meanwhile
 
     def proposal_started(self, writes: Mapping[bytes, bytes | None]) -> None:
         """Hide what ``writes`` touches until the proposal has ended."""

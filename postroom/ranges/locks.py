@@ -228,7 +228,7 @@ class LockTable:
             TransactionTooLarge, Unavailable: there is no room for one more lock.
         """
         if not self._has(token, transaction_id):
-            blocker = self._of_another(token, transaction_id)
+            blocker = self._lock_of_another(token, transaction_id)
             if blocker is not None:
                 return blocker
             if isinstance(token, bytes) and self._stands_behind_others(token, transaction_id):
@@ -251,7 +251,7 @@ class LockTable:
         """
         if self._has(token, transaction_id):
             return None
-        found = self._of_another(token, transaction_id)
+        found = self._lock_of_another(token, transaction_id)
         if found is not None:
             return found
         if isinstance(token, tuple):
@@ -271,7 +271,7 @@ class LockTable:
             return False
         return any(self._spans[span] == transaction_id for span in self._wide.holding(token))
 
-    def _of_another(self, token: Token, transaction_id: bytes) -> Token | None:
+    def _lock_of_another(self, token: Token, transaction_id: bytes) -> Token | None:
         """Return the lock of another transaction on this token, or on a span that touches it."""
         if self.held.get(token, transaction_id) != transaction_id:
             return token

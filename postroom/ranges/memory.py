@@ -192,7 +192,7 @@ class LeaseMemory:
         self.begin()
         self.wake(list(self.waiting.lines))
 
-    # --- what is held in it
+    # --- the locks and waits in it
 
     def wake(self, tokens: Iterable[object]) -> None:
         """Evaluate the first in line for each of ``tokens``, which may be free."""

@@ -238,7 +238,7 @@ def wrong_key(node: NodeDescriptor, fingerprint: bytes) -> str:
     )
 
 
-# --- what a node says of itself -------------------------------------------------------------------
+# --- the facts that a node tells ------------------------------------------------------------------
 
 
 class PeerStatus(msgspec.Struct, frozen=True, array_like=True):

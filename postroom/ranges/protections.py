@@ -6,10 +6,10 @@ protections it is in the leaseholder's memory and gone with the lease; unlike th
 asked for again.
 
 The snapshots are few, and shared out so that the next client finds one. A client has no more of
-them than are free (Choudhury and Hahne's dynamic thresholds, IEEE/ACM Transactions on Networking 6,
-1998): 8 of 16 if it is alone, and the next one 4. A program that calls itself many clients is still
-one host. A snapshot counts for the client that has taken it until its timestamp is protected no
-more.
+them than are free: 8 of 16 if it is alone, and the next one 4. These are the dynamic thresholds of
+Choudhury and Hahne (IEEE/ACM Transactions on Networking 6, 1998). A program that calls itself many
+clients is still one host. A snapshot counts for the client that has taken it until its timestamp is
+protected no more.
 """
 
 from __future__ import annotations

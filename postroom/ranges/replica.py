@@ -294,7 +294,7 @@ class Replica:
         if self._proposal is not None:
             return False
         if self._clients.arrived and self._lease_holder.has_lease:
-            return True  # as a rule, if there is anything
+            return True  # usually, if there is work at all
         if not self._has_work():
             return self._acquisition.hands_over
         return (

@@ -17,9 +17,9 @@ from the start (:mod:`postroom.raft.snapshot_receiver`). Only its records are th
 the old one or the new one: they tell a node that is started meanwhile with whom it shares the
 range.
 
-*The applied record* (index and term of the last entry, the last commit, the sums of the companion)
-is made here, because index and term are known only when an entry is applied. The other two come
-with the command. A command that is void under its lease changes neither.
+*The applied record* holds index and term of the last entry, the last commit, and the sums of the
+companion. It is made here, because index and term are known only when an entry is applied. The
+other two come with the command. A command that is void under its lease changes neither.
 
 Invariant: the applied record is written with the state that it describes::
 

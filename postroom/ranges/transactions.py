@@ -160,7 +160,7 @@ class Committer:
         if request.spans or len(request.reads) + len(request.writes) > _FEW:
             return True
         long_kinds = self._may_be_long
-        if long_kinds.isdisjoint(map(type, request.writes)):  # as a rule
+        if long_kinds.isdisjoint(map(type, request.writes)):  # usually
             return False
         for write in request.writes:  # noqa: SIM110 - a generator takes longer
             if type(write) in long_kinds and write.is_long():

@@ -14,7 +14,7 @@ from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.agenda import Advancer
-from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
@@ -26,7 +26,7 @@ from postroom.server.disk_guard import Damage
 from postroom.server.membership import MembershipHost, MembershipService
 from postroom.server.node_options import NodeOptions
 from postroom.server.services import Rest, Services
-from postroom.server.tasks import Pending, Signal, Tasks
+from postroom.server.tasks import NodeTasks, Pending, Signal
 
 RANGE_ID: Final = 1
 
@@ -37,7 +37,7 @@ class AssembledNode(Host, MembershipHost, Protocol):
     engine: Engine
     options: NodeOptions
     clock: HybridLogicalClock
-    tasks: Tasks
+    tasks: NodeTasks
     consensus: Consensus
     damage: Damage
 
@@ -103,7 +103,7 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
     protections, registry = replica.protections, replica.registry
     deliveries, executions = Signal(tasks), Signal(tasks)
     advances, notes = Signal(tasks), Signal(tasks)
-    around = Surroundings(
+    around = QueueEnvironment(
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,

@@ -158,7 +158,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
-) -> blocking.Database:
+) -> blocking.CoreDatabase:
     """Open the store in the folder ``path``, creating it if it is missing.
 
     A folder that holds anything but a store is refused, and left as it is.
@@ -208,8 +208,8 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = ThreadDriver(node, randomness)
     driver.start()
-    core = asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
-    return blocking.Database(driver, core)
+    core = asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), driver.close)
+    return blocking.CoreDatabase(driver, core)
 
 
 async def open_async(  # noqa: PLR0913 - each argument is an option
@@ -223,7 +223,7 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     engine: EngineName | None = None,
     log_segment_bytes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
-) -> asynchronous.Database:
+) -> asynchronous.CoreDatabase:
     """Open the store in the folder ``path``, for asyncio, creating it if it is missing.
 
     The node runs on the calling event loop.
@@ -259,28 +259,28 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
     node = _open_node(path, options, SystemClock(), randomness, files)
     driver = AsyncioDriver(node, randomness)
     driver.start()
-    return asynchronous.Database(driver, values, _StatusReader(driver, path), driver.close)
+    return asynchronous.CoreDatabase(driver, values, _StatusReader(driver, path), driver.close)
 
 
 def open_in_memory(
     clock: TimeSource, randomness: random.Random, codec: str | Codec | None
-) -> blocking.Database:
+) -> blocking.CoreDatabase:
     """Open a store in memory with a clock other than the system's, for tests of applications."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
     driver = ThreadDriver(node, randomness)
     driver.start()
-    core = asynchronous.Database(driver, values, _StatusReader(driver, MEMORY), driver.close)
-    return blocking.Database(driver, core)
+    core = asynchronous.CoreDatabase(driver, values, _StatusReader(driver, MEMORY), driver.close)
+    return blocking.CoreDatabase(driver, core)
 
 
 async def open_in_memory_async(
     clock: TimeSource, randomness: random.Random, codec: str | Codec | None
-) -> asynchronous.Database:
+) -> asynchronous.CoreDatabase:
     """Open a store in memory, for asyncio: the node runs on the running event loop."""
     values, node = resolve(codec), _node_in_memory(clock, randomness)
     driver = AsyncioDriver(node, randomness)
     driver.start()
-    return asynchronous.Database(driver, values, _StatusReader(driver, MEMORY), driver.close)
+    return asynchronous.CoreDatabase(driver, values, _StatusReader(driver, MEMORY), driver.close)
 
 
 def _node_in_memory(clock: TimeSource, randomness: random.Random) -> Node:

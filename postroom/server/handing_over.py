@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from postroom.raft.group import RaftGroup
 from postroom.raft.state_machine import NodeId
 from postroom.ranges.replica import Replica
-from postroom.server.tasks import Pending, Tasks
+from postroom.server.tasks import NodeTasks, Pending
 
 HAND_OVER_SECONDS: Final = 2.0
 """The time for which a node that is to stop waits for a successor."""
@@ -37,7 +37,7 @@ class HandingOver:
         damage: the damage of the node's disk.
     """
 
-    def __init__(self, replica: Replica, tasks: Tasks, damage: Health) -> None:
+    def __init__(self, replica: Replica, tasks: NodeTasks, damage: Health) -> None:
         self._replica = replica
         self._tasks = tasks
         self._damage = damage

@@ -39,7 +39,7 @@ SILENT_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Signal(Protocol):
+class MembershipSignal(Protocol):
     """A signal, set when the record has changed."""
 
     async def wait(self, timeout_seconds: float) -> None:
@@ -74,7 +74,7 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: RaftGroup, changed: Signal) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: MembershipSignal) -> None:
         self._node = node
         self._group = group
         self._changed = changed

@@ -56,7 +56,7 @@ from postroom.server.opening import (
 )
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replicas import Replicas
-from postroom.server.tasks import Pending, Tasks
+from postroom.server.tasks import NodeTasks, Pending
 from postroom.server.turn_writer import TurnWriter
 
 T = TypeVar("T")
@@ -126,7 +126,7 @@ class Node:
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
             self._store_ceiling,
         )  # fmt: skip
-        self.tasks = Tasks(clock.monotonic, partial(self.wake, urgent=False))
+        self.tasks = NodeTasks(clock.monotonic, partial(self.wake, urgent=False))
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,

@@ -37,7 +37,7 @@ from postroom.kv.clock import LOGICAL_BITS, HybridLogicalClock
 from postroom.limits import SERVICE_ERROR_CHARACTERS_MAX
 from postroom.ranges.nodes import ServiceStatus
 from postroom.ranges.replica import Replica
-from postroom.server.tasks import Pending, Tasks
+from postroom.server.tasks import NodeTasks, Pending
 
 Service: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 """The function that begins a service from the start."""
@@ -57,7 +57,7 @@ class _Supervised:
         status: its present status.
     """
 
-    def __init__(self, name: str, tasks: Tasks, begin: Service) -> None:
+    def __init__(self, name: str, tasks: NodeTasks, begin: Service) -> None:
         self.status = ServiceStatus(name, running=False)
         self._name = name
         self._tasks = tasks
@@ -104,7 +104,7 @@ class Services:
 
     def __init__(
         self,
-        tasks: Tasks,
+        tasks: NodeTasks,
         begin: Mapping[str, Service],
         troubles: Mapping[str, Callable[[], tuple[int, str]]] | None = None,
         notes: Mapping[str, Callable[[], str]] | None = None,
@@ -160,7 +160,7 @@ class Rest:
         self,
         first_due: Callable[[], int],
         clock: HybridLogicalClock,
-        tasks: Tasks,
+        tasks: NodeTasks,
         look_seconds: float,
     ) -> None:
         self._first_due = first_due

@@ -53,7 +53,7 @@ class Pending:
 class Signal:
     """A signal, set by one side and awaited by the other. It forgets how often it was set."""
 
-    def __init__(self, tasks: Tasks) -> None:
+    def __init__(self, tasks: NodeTasks) -> None:
         self._tasks = tasks
         self._set = False
         self._waiting: Pending | None = None
@@ -77,7 +77,7 @@ class Signal:
         self._set = False
 
 
-class Tasks:
+class NodeTasks:
     """The tasks of one node.
 
     Args:

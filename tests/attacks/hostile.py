@@ -20,7 +20,7 @@ from postroom import limits
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure
 from postroom.ranges.requests import CommitTransaction, Get, Put
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import secret_of
@@ -115,7 +115,7 @@ class Target:
 
     def __init__(self, **options: Any) -> None:
         self.store = Store(**options)
-        self.sessions = Sessions(self.store.node, Limits())
+        self.sessions = Sessions(self.store.node, NodeLimits())
         self.longest = 0
         self.turns = 0
         self._counting = False

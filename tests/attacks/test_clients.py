@@ -45,7 +45,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from tests.attacks.hostile import (
     Attacker,
     Target,
@@ -114,7 +114,7 @@ def test_waits_that_are_answered_all_at_once_are_bounded_too(target: Target) -> 
 
 
 def test_all_clients_together_leave_only_so_much_unread(target: Target) -> None:
-    target.sessions.admission.limits = Limits(unread_bytes_all=20 * MIB)
+    target.sessions.admission.limits = NodeLimits(unread_bytes_all=20 * MIB)
     target.store.db.put(b"k", bytes(MIB))
     attackers = [Attacker(target, b"a%d" % number) for number in range(20)]
     for attacker in attackers:
@@ -163,7 +163,7 @@ def test_twelve_hundred_streams_lock_nobody_out(target: Target) -> None:
 def test_streams_that_wait_make_room_for_another_host_but_not_those_that_work(
     target: Target,
 ) -> None:
-    target.sessions.admission.limits = Limits(streams_max=4)
+    target.sessions.admission.limits = NodeLimits(streams_max=4)
     at = target.store.node.clock.reading()
     many = [Attacker(target, b"m%d" % number) for number in range(4)]
     many[0].ask(many[0].commit(Put(b"k", b"v")))

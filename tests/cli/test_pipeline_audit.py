@@ -20,9 +20,9 @@ if find_spec("pyspark") is None:
 from postroom.cli.application import app
 from postroom.cli.pipeline.running import Spark
 from postroom.pipeline import jobs
-from postroom.pipeline.jobs.audit import AuditResult, Difference, Finding
+from postroom.pipeline.jobs.audit import AuditResult, CountDifference, Finding
 
-WRONG = Difference("accounting", "", b"a\xff", "n", 2, 1)
+WRONG = CountDifference("accounting", "", b"a\xff", "n", 2, 1)
 EXACT = AuditResult(7, (Finding("conservation", 1, 0), Finding("accounting", 5, 0)))
 DIFFERENT = AuditResult(7, (Finding("accounting", 1234, 12, (WRONG,)),))
 

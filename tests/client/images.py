@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 import postroom
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from tests.client.stores import Store
@@ -16,7 +16,7 @@ from tests.client.stores import Store
 IMAGE = b"image"
 
 
-def read(db: Database) -> tuple[int, list[tuple[bytes, bytes]]]:
+def read(db: CoreDatabase) -> tuple[int, list[tuple[bytes, bytes]]]:
     """Return the image of now: its timestamp, and all entries, in order."""
     with db.hold(whole=True) as at:
         found = [
@@ -32,7 +32,7 @@ def read(db: Database) -> tuple[int, list[tuple[bytes, bytes]]]:
 
 
 def restore(
-    db: Database, at: int, found: list[tuple[bytes, bytes]], chunk: int = 100, parts: int = 3
+    db: CoreDatabase, at: int, found: list[tuple[bytes, bytes]], chunk: int = 100, parts: int = 3
 ) -> None:
     """Restores an image, in a few parts, and opens the store."""
     begun = db.images.begin(uuid.uuid4().bytes, IMAGE, at)
@@ -62,7 +62,7 @@ def shown(store: Store) -> dict[bytes, bytes]:
     }
 
 
-def seen(db: Database, queues: list[str]) -> dict[str, Any]:
+def seen(db: CoreDatabase, queues: list[str]) -> dict[str, Any]:
     """Return what can be read of a store."""
     found: dict[str, Any] = {"data": list(db.scan())}
     found["inboxes"] = sorted(db.inboxes(limit=1000))
@@ -77,7 +77,7 @@ def seen(db: Database, queues: list[str]) -> dict[str, Any]:
     for name in queues:
         queue = db.queue(name)
         for state in ("scheduled", "ready", "leased", "done", "archived", "dead"):
-            found[f"{name} {state}"] = [_of_queue(each) for each in queue.messages(state, 1000)]
+            found[f"{name} {state}"] = [_queue_fields(each) for each in queue.messages(state, 1000)]
         found[f"{name} schedules"] = queue.schedules()
         stats = queue.stats()
         names = ("enqueued", "fired", "retried", "acknowledged", "rejected", "expired", "dead")
@@ -92,7 +92,7 @@ def _message(each: postroom.Message) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _of_queue(each: Any) -> tuple[Any, ...]:
+def _queue_fields(each: Any) -> tuple[Any, ...]:
     return (
         each.id, each.kind, each.key, each.payload, each.headers, each.priority, each.group,
         each.created_at, each.first_scheduled, each.scheduled, each.epoch, each.leased_until,
@@ -106,7 +106,10 @@ class Workload:
     QUEUES = ("mail", "jobs", "graves")
 
     def __init__(
-        self, db: Database, seed: int, delays: tuple[float | None, ...] = (None, None, 5.0, 3600.0)
+        self,
+        db: CoreDatabase,
+        seed: int,
+        delays: tuple[float | None, ...] = (None, None, 5.0, 3600.0),
     ) -> None:
         self._db = db
         self._delays = delays

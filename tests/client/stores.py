@@ -47,17 +47,17 @@ class Store:
         self.clock = HandClock()
         self.driver = (RemoteDriver if remote else HandDriver)(self.clock, self._random())
         self.core = self._client(codec)
-        self.db = blocking.Database(self.driver, self.core)
+        self.db = blocking.CoreDatabase(self.driver, self.core)
         self._start()
 
-    def _client(self, codec: str | Codec | None) -> asynchronous.Database:
-        return asynchronous.Database(
+    def _client(self, codec: str | Codec | None) -> asynchronous.CoreDatabase:
+        return asynchronous.CoreDatabase(
             self.driver, resolve(codec), self._no_status, self.driver.close
         )
 
-    def with_codec(self, codec: str | Codec) -> blocking.Database:
+    def with_codec(self, codec: str | Codec) -> blocking.CoreDatabase:
         """Another client of the same store."""
-        return blocking.Database(self.driver, self._client(codec))
+        return blocking.CoreDatabase(self.driver, self._client(codec))
 
     @staticmethod
     async def _no_status() -> Any:

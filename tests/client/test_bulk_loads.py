@@ -6,7 +6,7 @@ import pytest
 
 import postroom
 from postroom.client.staging import LoadRows, repeat
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import ConditionFailed, Invalid
 from tests.client.stores import Store
 
@@ -14,7 +14,7 @@ NAME = b"load"
 FIRST, SECOND = b"1" * 16, b"2" * 16
 
 
-def load(db: Database, *pairs: tuple[bytes, bytes], run: bytes = FIRST) -> None:
+def load(db: CoreDatabase, *pairs: tuple[bytes, bytes], run: bytes = FIRST) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
     db.sender.run(repeat(db.sender, LoadRows(NAME, run, keys, values)))
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroom.client.codec import resolve
-from postroom.client.lifetime import TRANSITIONS, Event, Lifetime, State
+from postroom.client.lifetime import TRANSITIONS, Event, Lifetime, TransactionState
 from postroom.client.sender import TransactionIds
 from postroom.client.transaction import Transaction
 from postroom.errors import (
@@ -21,9 +21,9 @@ from postroom.errors import (
 )
 from postroom.ranges.requests import Committed, ReleaseLocks
 
-ENDS = {State.COMMITTED, State.NOT_COMMITTED, State.ROLLED_BACK}
-TAKES_CALLS = {State.OPEN}
-MAY_END = {State.OPEN, State.UNKNOWN}
+ENDS = {TransactionState.COMMITTED, TransactionState.NOT_COMMITTED, TransactionState.ROLLED_BACK}
+TAKES_CALLS = {TransactionState.OPEN}
+MAY_END = {TransactionState.OPEN, TransactionState.UNKNOWN}
 
 
 class Answers:
@@ -79,24 +79,26 @@ def transaction(*answers: Any) -> tuple[Transaction, Lifetime, Answers]:
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
-    reached = {State.OPEN}
+    reached = {TransactionState.OPEN}
     while found := {s for each in reached for s in TRANSITIONS[each].values()} - reached:
         reached |= found
-    assert reached == set(State) == set(TRANSITIONS)
+    assert reached == set(TransactionState) == set(TRANSITIONS)
 
 
 def test_ends_lead_nowhere_and_everything_else_leads_to_an_end() -> None:
-    assert {state for state in State if not TRANSITIONS[state]} == ENDS
-    for state in set(State) - ENDS:
+    assert {state for state in TransactionState if not TRANSITIONS[state]} == ENDS
+    for state in set(TransactionState) - ENDS:
         seen = {state}
         while found := {s for each in seen for s in TRANSITIONS[each].values()} - seen:
             seen |= found
-        assert State.COMMITTED in seen
+        assert TransactionState.COMMITTED in seen
 
 
 @pytest.mark.parametrize("event", Event)
-@pytest.mark.parametrize("state", State)
-def test_a_transition_outside_the_table_is_impossible(state: State, event: Event) -> None:
+@pytest.mark.parametrize("state", TransactionState)
+def test_a_transition_outside_the_table_is_impossible(
+    state: TransactionState, event: Event
+) -> None:
     lifetime = Lifetime(Answers(), bytes(16), 60.0, 1, 60.0)
     lifetime.state = state
     if event in TRANSITIONS[state]:
@@ -113,7 +115,7 @@ def test_a_transition_outside_the_table_is_impossible(state: State, event: Event
 def test_a_commit_that_is_made() -> None:
     tx, lifetime, _ = transaction(Committed(5, []))
     assert done(tx.commit()) == 5
-    assert lifetime.state is State.COMMITTED
+    assert lifetime.state is TransactionState.COMMITTED
     with pytest.raises(TransactionClosed, match="committed already"):
         tx.put(b"k", b"w")
 
@@ -121,14 +123,14 @@ def test_a_commit_that_is_made() -> None:
 def test_a_transaction_without_writes_commits_at_once() -> None:
     lifetime = (tx := Transaction(Answers(), resolve(None), bytes(16), 60.0))._lifetime
     done(tx.commit())
-    assert lifetime.state is State.COMMITTED
+    assert lifetime.state is TransactionState.COMMITTED
 
 
 def test_a_commit_that_is_refused() -> None:
     tx, lifetime, _ = transaction(TransactionConflict("changed"))
     with pytest.raises(TransactionConflict):
         tx.commit().send(None)
-    assert lifetime.state is State.NOT_COMMITTED
+    assert lifetime.state is TransactionState.NOT_COMMITTED
 
 
 def test_a_commit_whose_time_is_over() -> None:
@@ -136,26 +138,26 @@ def test_a_commit_whose_time_is_over() -> None:
     sender.seconds = 61.0
     with pytest.raises(TransactionExpired):
         tx.commit().send(None)
-    assert lifetime.state is State.NOT_COMMITTED
+    assert lifetime.state is TransactionState.NOT_COMMITTED
 
 
 @pytest.mark.parametrize("lost", [CommitUnknown("lost"), GeneratorExit()])
 @pytest.mark.parametrize(
     ("told", "state"),
     [
-        (Committed(5, []), State.COMMITTED),
-        (TransactionConflict("changed"), State.NOT_COMMITTED),
-        (Unavailable("down"), State.UNKNOWN),
-        (CommitUnknown("lost again"), State.UNKNOWN),
+        (Committed(5, []), TransactionState.COMMITTED),
+        (TransactionConflict("changed"), TransactionState.NOT_COMMITTED),
+        (Unavailable("down"), TransactionState.UNKNOWN),
+        (CommitUnknown("lost again"), TransactionState.UNKNOWN),
     ],
 )
 def test_a_commit_without_an_answer_is_asked_about(
-    lost: BaseException, told: Any, state: State
+    lost: BaseException, told: Any, state: TransactionState
 ) -> None:
     tx, lifetime, sender = transaction(lost, told)
     with pytest.raises(type(lost)):
         tx.commit().send(None)
-    assert lifetime.state is State.UNKNOWN
+    assert lifetime.state is TransactionState.UNKNOWN
     with pytest.raises(TransactionClosed, match="commit it again"):
         tx.put(b"k", b"v")
     sender.seconds = 61.0  # its time does not matter any more
@@ -172,7 +174,7 @@ def test_rolled_back(answers: list[Any]) -> None:
         with pytest.raises(CommitUnknown):
             tx.commit().send(None)
     done(tx.rollback())
-    assert lifetime.state is State.ROLLED_BACK
+    assert lifetime.state is TransactionState.ROLLED_BACK
     assert sender.posted == [ReleaseLocks(bytes(16))]
 
 

@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 import postroom
-from postroom.messaging.ahead import Ahead
+from postroom.messaging.read_ahead import ReadAhead
 from tests.client.postponed import KEY, postpone, send
 from tests.client.stores import Store
 
@@ -17,9 +17,9 @@ def test_the_engine_is_asked_once_for_many_reaps(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
-    read = Ahead.read
+    read = ReadAhead.read
     monkeypatch.setattr(
-        Ahead, "read", lambda self, *args: reads.append(read(self, *args)) or reads[-1]
+        ReadAhead, "read", lambda self, *args: reads.append(read(self, *args)) or reads[-1]
     )
     send(store.db, *(b"%d" % number for number in range(100)))
     seen: list[object] = []

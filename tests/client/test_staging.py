@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 import postroom
 from postroom import limits
 from postroom.client.staging import StageRows, packed, repeat
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest.machine import encode
 from postroom.messaging.ingest.reading import read_staging
@@ -41,13 +41,13 @@ def attempt_of(number: int) -> bytes:
     return number.to_bytes(16, "big")
 
 
-def ask(db: Database, write: Any) -> Any:
+def ask(db: CoreDatabase, write: Any) -> Any:
     """One step, as the store makes it."""
     return db.sender.run(repeat(db.sender, write))
 
 
 def stage(
-    db: Database, rows: list[Any], *, job: int = 1, attempt: int = 1, number: int = 0,
+    db: CoreDatabase, rows: list[Any], *, job: int = 1, attempt: int = 1, number: int = 0,
     batch: int = 0, sink: bytes = b"",
 ) -> Any:  # fmt: skip
     return ask(
@@ -56,7 +56,7 @@ def stage(
     )
 
 
-def publish(db: Database, *winners: tuple[int, int], job: int = 1, batch: int = 0) -> bool:
+def publish(db: CoreDatabase, *winners: tuple[int, int], job: int = 1, batch: int = 0) -> bool:
     won = [(attempt_of(attempt), chunks) for attempt, chunks in winners]
     return db.staging.publish(QUERY, batch, job_of(job), won)
 

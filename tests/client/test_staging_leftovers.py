@@ -10,7 +10,7 @@ import pytest
 import postroom
 from postroom import limits
 from postroom.client.staging import StageRows, packed
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest import reading
 from postroom.messaging.staging_requests import PublishStaged, SweepStaged, Winner
@@ -26,7 +26,7 @@ def few_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STAGED_SWEPT_AT_ONCE_MAX", 3)
 
 
-def jobs_of(db: Database, count: int, **fields: Any) -> None:
+def jobs_of(db: CoreDatabase, count: int, **fields: Any) -> None:
     for number in range(count):
         stage(db, [Put(b"a", b"")], job=number + 1, **fields)
 

@@ -98,14 +98,14 @@ def _calls(act: Callable[[], None]) -> float:
 
 
 @pytest.fixture
-def core() -> asynchronous.Database:
-    return asynchronous.Database(Ready(), resolve(None), _status, _close)
+def core() -> asynchronous.CoreDatabase:
+    return asynchronous.CoreDatabase(Ready(), resolve(None), _status, _close)
 
 
 def test_a_transaction_of_threads_takes_no_more_calls_than_in_the_first_release(
-    core: asynchronous.Database,
+    core: asynchronous.CoreDatabase,
 ) -> None:
-    db = sync.Database(Ready(), core)
+    db = sync.CoreDatabase(Ready(), core)
 
     def transaction() -> None:
         with db.begin() as tx:
@@ -118,7 +118,7 @@ def test_a_transaction_of_threads_takes_no_more_calls_than_in_the_first_release(
 
 
 def test_a_transaction_of_a_loop_takes_no_more_calls_than_in_the_first_release(
-    core: asynchronous.Database,
+    core: asynchronous.CoreDatabase,
 ) -> None:
     async def transaction() -> None:
         async with core.begin() as tx:
@@ -131,8 +131,8 @@ def test_a_transaction_of_a_loop_takes_no_more_calls_than_in_the_first_release(
     assert _calls(lambda: run(transaction())) <= 60  # it took 71
 
 
-def test_a_get_asks_nobody_where_the_value_is_known(core: asynchronous.Database) -> None:
-    db = sync.Database(Ready(), core)
+def test_a_get_asks_nobody_where_the_value_is_known(core: asynchronous.CoreDatabase) -> None:
+    db = sync.CoreDatabase(Ready(), core)
     assert _calls(lambda: db.get(b"account")) <= 12  # it took 14
 
 

@@ -74,8 +74,10 @@ class Threaded:
         node = Node(self.engine, self.clock, Random(1), NoPeers(), options)
         self.driver = _CountingDriver(node, Random(2))
         self.driver.start()
-        core = asynchronous.Database(self.driver, resolve(None), self._status, self.driver.close)
-        self.db = blocking.Database(self.driver, core)
+        core = asynchronous.CoreDatabase(
+            self.driver, resolve(None), self._status, self.driver.close
+        )
+        self.db = blocking.CoreDatabase(self.driver, core)
         self.db.put(b"ready", b"1")
         self.pool = ThreadPoolExecutor(THREADS)
         self._held = threading.Event()

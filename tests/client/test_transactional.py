@@ -98,4 +98,4 @@ def test_coroutines_work_alike() -> None:
 
 
 def test_a_transactional_function_keeps_its_name_and_documentation() -> None:
-    assert (withdraw.__name__, withdraw.__doc__) == ("withdraw", "Takes money.")
+    assert (withdraw.__name__, withdraw.__doc__) == ("withdraw", "Take money.")

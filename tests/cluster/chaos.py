@@ -23,7 +23,7 @@ from pathlib import Path
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.values import Status
 from postroom.errors import Error
 from postroom.kv import keys
@@ -140,7 +140,7 @@ class Chaos:
         self._injector: FaultInjector | None = None
         self._is_over = False
         self._lives = 0
-        self._clients: dict[tuple[int, int], tuple[asyncio.Task[None], Database]] = {}
+        self._clients: dict[tuple[int, int], tuple[asyncio.Task[None], CoreDatabase]] = {}
         self._leader: NodeProcess | None = None
         self._status: tuple[float, Status] | None = None
         self._leads: set[tuple[int, int]] = set()
@@ -199,7 +199,7 @@ class Chaos:
 
     # --- clients
 
-    async def _connect(self, name: str) -> Database:
+    async def _connect(self, name: str) -> CoreDatabase:
         randomness = Random(f"{name} {self.seed}")
         addresses = [node.address for node in self._cluster.nodes]
         return await connect(addresses, randomness, self.history)
@@ -353,7 +353,7 @@ class Chaos:
         self.report.seen["replicas compared"] = len(equal)
 
 
-async def _end(task: asyncio.Task[None], database: Database) -> None:
+async def _end(task: asyncio.Task[None], database: CoreDatabase) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     sender = database._sender

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 import postroom
 from postroom import aio
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE, TIME_IS_OVER
@@ -78,7 +78,7 @@ class QueueWork(Jobs):
         self._broken: list[AssertionError] = []
         self.seen: Counter[str] = Counter()
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Four queues."""
         settings: dict[str, Any] = {
             "ack_wait": ACK_WAIT, "max_backoff": 0.5, "max_attempts": None, "purge_after": 5.0
@@ -135,7 +135,7 @@ class QueueWork(Jobs):
                 return
         raise self._broken[0]
 
-    async def _is_empty(self, db: Database) -> bool:
+    async def _is_empty(self, db: CoreDatabase) -> bool:
         stats = [await db.queue(queue).stats() for queue in self.queues]
         return not any(each.ready or each.scheduled or each.leased for each in stats)
 
@@ -257,7 +257,7 @@ class QueueWork(Jobs):
         for job in before:
             sent.pop(job, None)  # it is done for good
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Everything is done, once; and was not done too fast."""
         assert not self._broken, self._broken[0]
         await super().check(db)

@@ -7,7 +7,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any
 
 from postroom.client.codec import resolve
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.remote.sender import AsyncioSender
 from postroom.client.remote.status import ClusterStatusReader
 from postroom.protocol.failures import DeadlineExceeded
@@ -54,7 +54,7 @@ class WitnessedSender(AsyncioSender):
         await self._streams.closed()
 
 
-async def connect(addresses: Sequence[str], randomness: Random, history: History) -> Database:
+async def connect(addresses: Sequence[str], randomness: Random, history: History) -> CoreDatabase:
     """Connect as ``connect`` does, on the running event loop."""
     sender = WitnessedSender(addresses, randomness, history)
     try:
@@ -62,4 +62,4 @@ async def connect(addresses: Sequence[str], randomness: Random, history: History
     except BaseException:
         await sender.abandon()
         raise
-    return Database(sender, resolve(None), ClusterStatusReader(sender, addresses), sender.close)
+    return CoreDatabase(sender, resolve(None), ClusterStatusReader(sender, addresses), sender.close)

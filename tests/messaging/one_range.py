@@ -21,7 +21,7 @@ from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
@@ -116,7 +116,7 @@ class OneRange:
         clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
         self.clock = clock
         self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
-        around = Surroundings(
+        around = QueueEnvironment(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
             chance=lambda: 0.5, check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,

@@ -21,7 +21,7 @@ from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.transport import NoPeers
 from postroom.server.asyncio_driver import AsyncioDriver
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
@@ -71,7 +71,7 @@ class Server:
     def __init__(
         self,
         security: Security | None = None,
-        limits: Limits | None = None,
+        limits: NodeLimits | None = None,
     ) -> None:
         self._security = security or Security(None)
         self._limits = limits

@@ -18,7 +18,7 @@ from postroom.client.remote import sender as senders
 from postroom.client.remote.native import dial
 from postroom.errors import Invalid, Unavailable
 from postroom.ranges.requests import Protect
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from tests.remote.servers import Server, why_not
 
 # --- the front door
@@ -206,7 +206,7 @@ def test_a_wait_is_pushed(db: postroom.Database) -> None:
 
 def test_overload_is_told_early(tmp_path: Path) -> None:
     with (
-        Server(limits=Limits(requests_max=0, retry_after_seconds=0.5)) as server,
+        Server(limits=NodeLimits(requests_max=0, retry_after_seconds=0.5)) as server,
         pytest.raises(Unavailable, match="takes no more") as refused,
     ):
         postroom.connect(server.address, insecure=True)

@@ -18,7 +18,7 @@ from postroom.ranges.requests import (
     Unprotect,
     Value,
 )
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import client_id
@@ -101,7 +101,7 @@ def test_a_number_reused_after_a_withdrawal_gets_its_own_answer(
 
 
 def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
-    sessions = Sessions(store.node, Limits(requests_max=3, retry_after_seconds=0.7))
+    sessions = Sessions(store.node, NodeLimits(requests_max=3, retry_after_seconds=0.7))
     client = Client(sessions)
     client.ask(*(commit(store, n, Put(b"%d" % n, b"v")) for n in range(1, 6)))
     client.read()
@@ -117,7 +117,7 @@ def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
 
 
 def test_bytes_count_too_over_all_sessions(store: Store) -> None:
-    sessions = Sessions(store.node, Limits(bytes_max=6000))
+    sessions = Sessions(store.node, NodeLimits(bytes_max=6000))
     first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")
     big = Put(b"k", bytes(2000))
     first.ask(commit(store, 1, big, client=client_id(b"11111111")))
@@ -130,7 +130,7 @@ def test_bytes_count_too_over_all_sessions(store: Store) -> None:
 
 
 def test_one_client_cannot_take_all(store: Store) -> None:
-    sessions = Sessions(store.node, Limits(stream_requests_max=1, stream_waits_max=2))
+    sessions = Sessions(store.node, NodeLimits(stream_requests_max=1, stream_waits_max=2))
     client, other = Client(sessions), Client(sessions, b"somebody")
     at = store.node.clock.reading()
     client.ask(*[ScanChanges(b"a", b"b", at)] * 4)
@@ -142,14 +142,14 @@ def test_one_client_cannot_take_all(store: Store) -> None:
 
 
 def test_the_number_of_streams_is_limited(store: Store) -> None:
-    sessions = Sessions(store.node, Limits(streams_max=2))
+    sessions = Sessions(store.node, NodeLimits(streams_max=2))
     clients = [Client(sessions, b"%d" % n) for n in range(3)]
     assert [client.session.ended for client in clients] == [False, False, True]
 
 
 def test_a_session_stops_reading_from_a_client_with_unread_answers(store: Store) -> None:
     store.db.put(b"k", bytes(100_000))
-    client = Client(Sessions(store.node, Limits(unread_bytes_max=1_000_000)))
+    client = Client(Sessions(store.node, NodeLimits(unread_bytes_max=1_000_000)))
     asked = 0
     while client.session.reading:
         client.ask(*[Get(b"k")] * 64, first=asked + 1)
@@ -187,7 +187,7 @@ def test_a_session_reads_again_from_a_client_whose_turn_came_late(
 
 def test_answers_too_large_for_a_frame_leave_in_several(store: Store) -> None:
     store.db.put(b"k", bytes(1024 * 1024))
-    client = Client(Sessions(store.node, Limits(unread_bytes_max=1 << 30)))
+    client = Client(Sessions(store.node, NodeLimits(unread_bytes_max=1 << 30)))
     client.read()
     client.ask(*[Get(b"k")] * 70)
     assert len(client.read()) > 1
@@ -232,7 +232,7 @@ def test_a_client_cut_off_while_it_is_answered_does_not_count(store: Store) -> N
 
     Otherwise some hundred clients that provoke that cut off every client with an answer to read.
     """
-    sessions = Sessions(store.node, Limits(unread_bytes_max=1000, unread_bytes_end=1000))
+    sessions = Sessions(store.node, NodeLimits(unread_bytes_max=1000, unread_bytes_end=1000))
     client = Client(sessions)
     client.read()
     numbers = tuple(range(1, 401))

@@ -14,7 +14,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
 from tests.remote.client_names import client_id
@@ -113,7 +113,7 @@ def test_a_node_that_did_not_run_gives_everybody_another_chance(store: Store) ->
 
 def test_a_client_that_takes_what_it_is_told_is_alive(store: Store) -> None:
     """It has so much to read that nothing is read from it."""
-    client = Client(Sessions(store.node, Limits(unread_bytes_max=1000)))
+    client = Client(Sessions(store.node, NodeLimits(unread_bytes_max=1000)))
     store.db.put(b"k", bytes(10_000))
     client.ask(lock(), *[Get(b"k")] * 300)
     for _ in range(3):

@@ -31,7 +31,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.connections import Connections
 from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.security import Security
@@ -135,7 +135,9 @@ class History:
         self.alarm_at = float("inf")
         self.is_wanted = True
         store.node.on_wake = self._on_wake
-        self.sessions = Sessions(store.node, Limits(unread_bytes_max=4000, stream_requests_max=20))
+        self.sessions = Sessions(
+            store.node, NodeLimits(unread_bytes_max=4000, stream_requests_max=20)
+        )
         nodes: Any = None  # for other nodes
         self.server = NativeServer("127.0.0.1:0", Security(None), nodes)
         self.server.sessions = self.sessions

@@ -13,7 +13,7 @@ from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.server import services as supervised
 from postroom.server.services import Services
-from postroom.server.tasks import Signal, Tasks
+from postroom.server.tasks import NodeTasks, Signal
 
 
 class World:
@@ -21,7 +21,7 @@ class World:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.tasks = Tasks(lambda: self.seconds, lambda: None)
+        self.tasks = NodeTasks(lambda: self.seconds, lambda: None)
         self.signal = Signal(self.tasks)
         self.last_commit = 1
         self.next_due = 0

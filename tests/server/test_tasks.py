@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from postroom.server.tasks import Pending, Signal, Tasks
+from postroom.server.tasks import NodeTasks, Pending, Signal
 
 
 class Time:
     def __init__(self) -> None:
         self.now = 0.0
-        self.tasks = Tasks(lambda: self.now, lambda: None)
+        self.tasks = NodeTasks(lambda: self.now, lambda: None)
 
 
 def test_a_service_that_is_signalled_often_leaves_no_timers() -> None:

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.sender import Killed, Pause
 
 
-async def at_once(db: Database, *calls: Awaitable[Any]) -> list[Any]:
+async def at_once(db: CoreDatabase, *calls: Awaitable[Any]) -> list[Any]:
     """Return the results of ``calls``, which are all under way together.
 
     Raises:

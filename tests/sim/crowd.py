@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, NamedTuple, Protocol
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.tasks import Task
 from tests.sim.workloads.workload import Client, Workload
 
@@ -17,13 +17,13 @@ Place = tuple[int, int]
 class ClientWorld(Protocol):
     """A world that has clients: a simulated node or a simulated cluster."""
 
-    def database(self, process: str) -> Database:
+    def database(self, process: str) -> CoreDatabase:
         """Return the database of the clients of a process."""
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """Begin a client."""
 
-    def kill(self, task: Task, database: Database) -> None:
+    def kill(self, task: Task, database: CoreDatabase) -> None:
         """Let a client die where it stands."""
 
 
@@ -31,7 +31,7 @@ class Member(NamedTuple):
     """A client, with what it does and the database of its process."""
 
     task: Task
-    database: Database
+    database: CoreDatabase
     client: Client
 
 

@@ -132,7 +132,7 @@ class Grants:
             require(not ended, f"of node {self._node.node_id} these services have ended: {ended}")
 
     def begin(self) -> None:
-        """A new lease has begun: nothing is granted."""
+        """Begin a new lease, under which nothing is granted."""
         self._locks.clear()
         self._claims.clear()
         self._ends.clear()
@@ -141,11 +141,11 @@ class Grants:
         self._protected.clear()
 
     def vanished(self, transaction_id: bytes) -> None:
-        """Its messages are free when it is written down that it has vanished, some time soon."""
+        """Note that a transaction vanished: its messages are free when that is written."""
         self._either |= {what for what, by in self._claims.items() if by == transaction_id}
 
     def release(self, transaction_id: bytes) -> None:
-        """A transaction holds nothing any more; this is told before others are woken."""
+        """Release all that a transaction holds, before others are woken."""
         for held in (self._locks, self._claims):
             for what in [each for each, by in held.items() if by == transaction_id]:
                 del held[what]  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.messaging.queues import records
-from postroom.messaging.queues.counters import Counted
+from postroom.messaging.queues.counters import QueueCounts
 from postroom.messaging.queues.records import Ended, Entry, Holding
 from postroom.messaging.queues.requests import QueueDefinition
 
@@ -40,8 +40,8 @@ class _Queue:
 
     def __init__(self, definition: QueueDefinition) -> None:
         self.definition = definition
-        self.layout = records.Layout(1, definition.number)
-        self.counted = Counted()
+        self.layout = records.QueueLayout(1, definition.number)
+        self.counted = QueueCounts()
         self.entries: dict[str, list[Entry]] = defaultdict(list)
         self.leases: list[_Lease] = []
         self.holdings: dict[bytes, Holding] = {}
@@ -103,7 +103,7 @@ def complaints(queues: dict[bytes, bytes], said: dict[bytes, bytes]) -> Iterator
     for key, stored in queues.items():
         if key[9:10] == keys.RECORD:
             number = keys.u32(int(key[10:].split()[1]))
-            known[number].counted = _decode(stored, type=Counted)
+            known[number].counted = _decode(stored, type=QueueCounts)
         elif key[10:14] != keys.u32(0):
             complaint = known[key[10:14]].add(key, stored)
             if complaint:

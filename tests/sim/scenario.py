@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import postroom
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.node_options import NodeOptions
@@ -66,7 +66,7 @@ async def count(tx: Any) -> None:
     tx.enqueue_update(DeleteRange(b"key/3", b"key/4"))
 
 
-async def carry_out(db: Database) -> None:
+async def carry_out(db: CoreDatabase) -> None:
     """All steps."""
     for step in (write, overwrite, send, send_behind, poison, reap, count):
         await db.run(step)
@@ -77,7 +77,7 @@ async def carry_out(db: Database) -> None:
     await db._sender.sleep(6.0)
 
 
-async def check(db: Database) -> None:
+async def check(db: CoreDatabase) -> None:
     """Everything has happened once."""
     await db.drain()
     left = {key: value async for key, value in db.scan(b"", None)}

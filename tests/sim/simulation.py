@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.server.node_options import NodeOptions
@@ -315,7 +315,7 @@ async def _start(workload: Workload, client: Client) -> None:
     await workload.start(client)
 
 
-async def _counters(db: Database) -> object:
+async def _counters(db: CoreDatabase) -> object:
     return (await db.status()).counters
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from postroom.client.codec import resolve
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.values import Status
 from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import ReadCounters
@@ -85,7 +85,7 @@ class Tasks:
         if task.waits_for is not None:
             task.waits_for.task = None
 
-    def _database_of(self, sender: Any, now: Callable[[], int]) -> Database:
+    def _database_of(self, sender: Any, now: Callable[[], int]) -> CoreDatabase:
         """Return the database whose requests go through ``sender``."""
         self._senders.append(sender)
 
@@ -96,7 +96,7 @@ class Tasks:
         async def close() -> None:
             return None
 
-        return Database(sender, resolve(None), status, close)
+        return CoreDatabase(sender, resolve(None), status, close)
 
     def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
         """Begin a client."""
@@ -113,7 +113,7 @@ class Tasks:
 
         return self.spawn(name, wait_for_it())
 
-    def kill(self, task: Task, database: Database) -> None:
+    def kill(self, task: Task, database: CoreDatabase) -> None:
         """Let a client die where it stands: it sends nothing more, and releases nothing.
 
         Args:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.server.node_options import NodeOptions
 from tests.sim import checkers, disks
@@ -94,7 +94,7 @@ def test_a_loss_of_power_without_syncing_leaves_something_sound() -> None:
         checkers.check(disks.content(world.host.disk))
 
 
-async def write_without_checking(db: Database) -> None:
+async def write_without_checking(db: CoreDatabase) -> None:
     for step in (write, overwrite, send, send_behind, poison, write):
         await db.run(step)
         await db._sender.sleep(0.2)

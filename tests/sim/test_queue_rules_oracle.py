@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 from postroom.kv import keys
 from postroom.messaging.queues import records
-from postroom.messaging.queues.counters import Counted
-from postroom.messaging.queues.records import Body, Ended, Entry, Holding, State
+from postroom.messaging.queues.counters import QueueCounts
+from postroom.messaging.queues.records import Body, Ended, Entry, Holding, MessageState
 from postroom.messaging.queues.requests import QueueDefinition, QueueSettings
 from tests.sim.queue_rules import complaints
 
-LAYOUT = records.Layout(1, 1)
+LAYOUT = records.QueueLayout(1, 1)
 NOW = 20
 LIVE = ("scheduled", "ready", "leased")
 replace = msgspec.structs.replace
@@ -61,7 +61,7 @@ class Queue:
     held: list[Held] = field(default_factory=list)
     ended: list[tuple[str, list[Ended]]] = field(default_factory=list)
     bodies: dict[tuple[Any, ...], Body] = field(default_factory=dict)
-    states: dict[tuple[Any, ...], State] = field(default_factory=dict)
+    states: dict[tuple[Any, ...], MessageState] = field(default_factory=dict)
     lost: list[int] = field(default_factory=list)
     """Marks of a holding that is not there."""
 
@@ -179,7 +179,7 @@ def _put(chance: Random, queue: Queue, part: str, entry: Entry) -> None:
         queue.placed.append((part, _key(part, entry, queue), entry))
         if part == "dead" or chance.random() < 0.3:
             status = records.DEAD if part == "dead" else records.LIVE
-            queue.states[entry.locator] = State(entry.seq, status, 1, entry.due)
+            queue.states[entry.locator] = MessageState(entry.seq, status, 1, entry.due)
 
 
 def _count(queue: Queue, part: str) -> None:
@@ -264,7 +264,7 @@ def _says(chance: Random, queue: Queue) -> None:
         case _:
             status = chance.choice([records.LIVE, records.DEAD, records.DONE, records.CANCELLED])
             seq = chance.choice([body.seq, body.seq, keys.u64(97) + bytes(4)])
-            queue.states[locator] = State(seq, status, 1, 1)
+            queue.states[locator] = MessageState(seq, status, 1, 1)
 
 
 def _holdings(chance: Random, queue: Queue) -> None:
@@ -307,7 +307,7 @@ def raw(queue: Queue) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
     chosen = QueueSettings(max_concurrency=queue.most, order=order)
     stored = {
         keys.queue_prefix(1, 0) + b"q": encode(QueueDefinition("q", 1, 1, chosen)),
-        LAYOUT.counters: encode(Counted(**queue.counted)),
+        LAYOUT.counters: encode(QueueCounts(**queue.counted)),
     }
     stored |= {key: encode(entry) for _, key, entry in queue.placed}
     for number, held in enumerate(queue.held):

@@ -1,4 +1,6 @@
-"""A turn of a node in its three parts; anything may happen between them::
+"""A turn of a node in its three parts. Anything may happen between them.
+
+::
 
     idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import CommitUnknown, Retryable, TransactionExpired
 from postroom.kv import keys, versions
 from postroom.kv.engine import Reader
@@ -60,7 +60,7 @@ class _Watched:
 _WATCHED: Final = WeakKeyDictionary[Node, _Watched]()
 
 
-async def leave_everything(db: Database) -> None:
+async def leave_everything(db: CoreDatabase) -> None:
     """Hold and await one of everything, until killed in the middle of that."""
     while True:
         with suppress(Retryable, CommitUnknown, TransactionExpired):

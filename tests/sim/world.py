@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final, TypeVar
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import Unavailable
 from postroom.ranges.requests import Protect, Unprotect
 from postroom.server.node_options import NodeOptions
@@ -72,7 +72,7 @@ class World(Tasks):
 
     # --- clients
 
-    def database(self, process: str = "process") -> Database:
+    def database(self, process: str = "process") -> CoreDatabase:
         """Return the database that the clients of one process share."""
         sender = SimulatedSender(self, Random(f"{process} {self._seed}"))
         return self._database_of(sender, sender.now)
@@ -85,7 +85,7 @@ class World(Tasks):
             self._ready.remove(task)
         super()._stop_waiting(task)
 
-    def kill(self, task: Task, database: Database) -> None:
+    def kill(self, task: Task, database: CoreDatabase) -> None:
         """Let a client die; what the store does for it ends."""
         super().kill(task, database)
         sender = database._sender

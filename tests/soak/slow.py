@@ -1,9 +1,8 @@
 """Clients that ask for much, and read little of it: at their sockets, so nothing reads for them.
 
 Each speaks the native streams by hand, with a small buffer, to whoever leads. The node must not
-keep for them more than it keeps for anybody (:class:`postroom.server.cluster.admission.Limits`),
-and others must be served meanwhile, which is what the other clients of the soak and the memory of
-the nodes tell.
+keep for them more than it keeps for anybody (``postroom.server.cluster.admission.NodeLimits``),
+and others must be served meanwhile. The other clients of the soak and the memory of the nodes tell.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from random import Random  # noqa: TID251 - seeded
 import pytest
 
 import postroom
-from postroom.server.cluster.admission import Limits
+from postroom.server.cluster.admission import NodeLimits
 from tests.remote.servers import Server
 from tests.soak import slow
 from tests.soak.slow import SlowReaders
@@ -25,7 +25,7 @@ SERVED = 10
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(limits=Limits(unread_bytes_max=UNREAD_BYTES_MAX)) as server:
+    with Server(limits=NodeLimits(unread_bytes_max=UNREAD_BYTES_MAX)) as server:
         with postroom.connect(server.address, insecure=True) as db:
             for number in range(4):
                 db.put(b"soak/large/%d" % number, bytes(VALUE_BYTES))

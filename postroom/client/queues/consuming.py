@@ -45,7 +45,7 @@ from postroom.client import arguments
 from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
 from postroom.client.queues.claims import claim, over
-from postroom.client.queues.messages import AnyMessage, QueueMessage, Settling
+from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
 from postroom.client.queues.signals import signal_for
 from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
@@ -60,7 +60,7 @@ from postroom.messaging.queues.requests import (
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _WaitingMessage:
     message: QueueMessage
     late_at: float
     until: float
@@ -75,7 +75,7 @@ class Intake:
 
     def __init__(self, credit: int) -> None:
         self._credit = credit
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_WaitingMessage] = deque()
         self._in_hand: dict[AnyMessage, float] = {}
         self._lock = threading.Lock()
         self._batch = 1
@@ -121,7 +121,7 @@ class Intake:
         """
         with self._lock:
             for message, seconds in zip(messages, lease_seconds, strict=True):
-                self._waiting.append(_Waiting(message, now + seconds / 2, now + seconds))
+                self._waiting.append(_WaitingMessage(message, now + seconds / 2, now + seconds))
             if messages:
                 self._began, self._lease_seconds = now, min(lease_seconds)
 
@@ -188,7 +188,7 @@ class Consumer:
         queue: str,
         selection: ClaimSelection,
         credit: int,
-        home: Settling,
+        home: SettlingCalls,
     ) -> None:
         self._sender = sender
         self._codec = codec

@@ -289,7 +289,7 @@ class AnyMessage:
         )
 
 
-class Settling(Protocol):
+class SettlingCalls(Protocol):
     """The calls of a message's queue that settle it outside a transaction."""
 
     async def acknowledge(self, messages: Any) -> int:
@@ -313,7 +313,11 @@ class QueueMessage(AnyMessage):
     __slots__ = ("_home", "_on_extended")
 
     def __init__(
-        self, queue: str, stored: StoredQueueMessage, codec: Packing, home: Settling | None = None
+        self,
+        queue: str,
+        stored: StoredQueueMessage,
+        codec: Packing,
+        home: SettlingCalls | None = None,
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
@@ -363,7 +367,7 @@ class QueueMessage(AnyMessage):
         """
         return await self._settler().extend(self, seconds)
 
-    def _settler(self) -> Settling:
+    def _settler(self) -> SettlingCalls:
         if self._home is None:
             raise Invalid(
                 "this message was claimed in a transaction, which acknowledges it when it commits: "
@@ -524,7 +528,7 @@ __all__ = [
     "QueueInfo",
     "QueueMessage",
     "QueueSchedule",
-    "Settling",
+    "SettlingCalls",
     "info_of",
     "schedule_of",
     "shown_id",

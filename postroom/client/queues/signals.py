@@ -10,7 +10,7 @@ from typing import Protocol
 from postroom.client.sender import Sender
 
 
-class Signal(Protocol):
+class RepeatedSignal(Protocol):
     """A signal that is given again and again."""
 
     def say(self) -> None:
@@ -74,6 +74,6 @@ class _ThreadSignal:
         return was_said
 
 
-def signal_for(sender: Sender) -> Signal:
+def signal_for(sender: Sender) -> RepeatedSignal:
     """Return a signal for clients of ``sender``: a sender that runs coroutines blocks threads."""
     return _ThreadSignal() if hasattr(sender, "run") else _LoopSignal()

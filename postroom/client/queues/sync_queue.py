@@ -1,13 +1,13 @@
 """The synchronous form of queues: :mod:`postroom.client.sync` lists the errors of all its calls.
 
-See :mod:`.of_database` and :mod:`.sending`.
+See :mod:`.queue_calls` and :mod:`.sending`.
 """
 
 from __future__ import annotations
 
 from postroom.client.blocking import blocking, closable_own, iterating_own, owning
-from postroom.client.queues import of_database, sending
 from postroom.client.queues import queue as asynchronous
+from postroom.client.queues import queue_calls, sending
 from postroom.client.queues.messages import AnyMessage
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
 from postroom.client.sender import BlockingSender
@@ -166,13 +166,13 @@ class Queue:
     unschedule = blocking(asynchronous.Queue.unschedule)
 
 
-class QueuesOfDatabase:
+class QueueCalls:
     """The queue calls of a database."""
 
     _blocking: BlockingSender
-    _core: of_database.QueuesOfDatabase
+    _core: queue_calls.QueueCalls
 
-    create_queue = owning(of_database.QueuesOfDatabase.create_queue, Queue)
+    create_queue = owning(queue_calls.QueueCalls.create_queue, Queue)
 
     def queue(self, name: str) -> Queue:
         """Return the queue of that name.
@@ -184,7 +184,7 @@ class QueuesOfDatabase:
         """
         return Queue(self._blocking, self._core.queue(name))
 
-    queues = blocking(of_database.QueuesOfDatabase.queues)
+    queues = blocking(queue_calls.QueueCalls.queues)
 
 
 class QueueWrites(sending.QueueSends):
@@ -213,4 +213,4 @@ class QueueWrites(sending.QueueSends):
     claim = owning(sending.QueueWrites.claim, own_messages)
 
 
-__all__ = ["Queue", "QueueMessage", "QueueWrites", "QueuesOfDatabase", "own_messages"]
+__all__ = ["Queue", "QueueCalls", "QueueMessage", "QueueWrites", "own_messages"]

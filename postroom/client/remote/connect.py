@@ -32,7 +32,7 @@ def connect(  # noqa: PLR0913 - each argument is an option
     codec: str | Codec | None = None,
     timeout: float = REQUEST_SECONDS,
     connect_timeout: float = CONNECT_SECONDS,
-) -> blocking.Database:
+) -> blocking.CoreDatabase:
     """Connect to a cluster. Many threads may use the database at once.
 
     Args:
@@ -70,7 +70,9 @@ def connect(  # noqa: PLR0913 - each argument is an option
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
     sender.start(functools.partial(_reach, patience))
     status = ClusterStatusReader(sender, nodes)
-    return blocking.Database(sender, asynchronous.Database(sender, values, status, sender.close))
+    return blocking.CoreDatabase(
+        sender, asynchronous.CoreDatabase(sender, values, status, sender.close)
+    )
 
 
 async def connect_async(  # noqa: PLR0913 - each argument is an option
@@ -82,7 +84,7 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
     codec: str | Codec | None = None,
     timeout: float = REQUEST_SECONDS,
     connect_timeout: float = CONNECT_SECONDS,
-) -> asynchronous.Database:
+) -> asynchronous.CoreDatabase:
     """Connect to a cluster, in the asyncio form of :func:`connect`, on the calling event loop.
 
     Args:
@@ -107,7 +109,9 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
         sender.abort()
         await sender.close()
         raise
-    return asynchronous.Database(sender, values, ClusterStatusReader(sender, nodes), sender.close)
+    return asynchronous.CoreDatabase(
+        sender, values, ClusterStatusReader(sender, nodes), sender.close
+    )
 
 
 async def _reach(patience: float, sender: AsyncioSender) -> None:

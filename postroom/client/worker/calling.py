@@ -78,7 +78,7 @@ class Callee:
         self.is_asynchronous = is_asynchronous(function)
 
 
-class Caller:
+class FunctionCaller:
     """The calls of functions for one run of a worker.
 
     Args:
@@ -92,8 +92,8 @@ class Caller:
 
     def __init__(
         self,
-        db: asynchronous.Database,
-        db_of_threads: blocking.Database | None,
+        db: asynchronous.CoreDatabase,
+        db_of_threads: blocking.CoreDatabase | None,
         threads: Threads,
     ) -> None:
         self.db = db
@@ -373,4 +373,4 @@ def _is_interrupt(error: BaseException) -> bool:
     )
 
 
-__all__ = ["Callee", "Caller", "Function"]
+__all__ = ["Callee", "Function", "FunctionCaller"]

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from postroom.client.worker.calling import Callee, Caller
+from postroom.client.worker.calling import Callee, FunctionCaller
 from postroom.client.worker.options import Hook, Hooks, Options
 from postroom.client.worker.outcomes import Discard, Reject, told
 from postroom.client.worker.supervision import log
@@ -162,7 +162,7 @@ class Failures:
     def __init__(
         self,
         task: str,
-        caller: Caller,
+        caller: FunctionCaller,
         log_of_worker: FailureLog,
         options: Options,
         hooks: Hooks,

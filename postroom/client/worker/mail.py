@@ -22,10 +22,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from postroom.client.postponing import ANY_ATTEMPTS
 from postroom.client.transaction import Transaction
-from postroom.client.trying import ANY_ATTEMPTS
 from postroom.client.values import Message
-from postroom.client.worker.calling import Callee, Caller, Function
+from postroom.client.worker.calling import Callee, Function, FunctionCaller
 from postroom.client.worker.calls import Running
 from postroom.client.worker.failures import Failure, Failures
 from postroom.client.worker.options import Options
@@ -95,7 +95,7 @@ class Desk:
 
     task: InboxTask
     callee: Callee
-    caller: Caller
+    caller: FunctionCaller
     failures: Failures
     elsewhere: Callable[[bytes], None]
     leave_alone: Callable[[bytes, Exception], None]

@@ -11,13 +11,13 @@ from postroom.client import sync as blocking
 from postroom.client.worker.options import Hook
 from postroom.client.worker.stop_signals import stopped_by_signals
 from postroom.client.worker.threads import Threads
-from postroom.client.worker.worker import Run, Tasks
+from postroom.client.worker.worker import Run, WorkerTasks
 from postroom.limits import BRIDGING_THREADS_MAX
 
 T = TypeVar("T")
 
 
-class Worker(Tasks[blocking.Database]):
+class Worker(WorkerTasks[blocking.CoreDatabase]):
     """A set of functions that are called with messages of queues and inboxes.
 
     Args:
@@ -42,7 +42,7 @@ class Worker(Tasks[blocking.Database]):
 
     def __init__(
         self,
-        db: blocking.Database | None = None,
+        db: blocking.CoreDatabase | None = None,
         *,
         on_failure: Hook | None = None,
         on_dead: Hook | None = None,

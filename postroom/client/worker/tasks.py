@@ -105,7 +105,7 @@ class TaskLoop:
         self._callee = Callee(task.function)
         self._known: QueueSettings | None = None
         self._asked_at = 0.0
-        self._db: asynchronous.Database = caller.db
+        self._db: asynchronous.CoreDatabase = caller.db
         self._queue: Queue = self._db.queue(task.queue)
         concurrency = task.options.concurrency
         self._consumer = self._queue.consumer(kinds=(task.kind,), credit=concurrency)

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
-from postroom.client.worker.calling import Caller, Function
+from postroom.client.worker.calling import Function, FunctionCaller
 from postroom.client.worker.failures import FailureLog, Failures
 from postroom.client.worker.inboxes import InboxLoop, InboxTask
 from postroom.client.worker.options import TIMEOUT_SECONDS, Hook, Hooks, Options, check_hooks
@@ -33,7 +33,7 @@ DatabaseT = TypeVar("DatabaseT")
 CONCURRENCY_DEFAULT: Final = 8
 
 
-class Tasks(Generic[DatabaseT]):
+class WorkerTasks(Generic[DatabaseT]):
     """The tasks of a worker of either form.
 
     Args:
@@ -52,7 +52,7 @@ class Tasks(Generic[DatabaseT]):
     ) -> None:
         check_hooks(on_failure=on_failure, on_dead=on_dead)
         self.hooks = Hooks(on_failure, on_dead)
-        self.caller: Caller | None = None
+        self.caller: FunctionCaller | None = None
         self._db = db
         self._tasks: dict[tuple[str, str], Task[Any, Any]] = {}
         self._inboxes: list[InboxTask] = []
@@ -250,8 +250,8 @@ class Run:
 
     def __init__(
         self,
-        db: asynchronous.Database,
-        db_of_threads: blocking.Database | None,
+        db: asynchronous.CoreDatabase,
+        db_of_threads: blocking.CoreDatabase | None,
         chosen: tuple[list[Task[Any, Any]], list[InboxTask]],
         hooks: Hooks,
         concurrency: int | None,
@@ -264,7 +264,7 @@ class Run:
         most += sum(inbox.options.concurrency for inbox in inboxes)
         self._threads = Threads(max(min(most, concurrency or most), 1), "postroom-task")
         self._log = FailureLog(db.sender.monotonic)
-        self.caller = caller = Caller(db, db_of_threads, self._threads)
+        self.caller = caller = FunctionCaller(db, db_of_threads, self._threads)
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         place = Workplace(caller, self._supervisor, self._stopping, slots)
 
@@ -332,7 +332,7 @@ class Run:
                 )
 
 
-class Worker(Tasks[asynchronous.Database]):
+class Worker(WorkerTasks[asynchronous.CoreDatabase]):
     """A set of functions that are called with messages of queues and inboxes, in the asyncio form.
 
     Args:
@@ -344,7 +344,7 @@ class Worker(Tasks[asynchronous.Database]):
 
     def __init__(
         self,
-        db: asynchronous.Database | None = None,
+        db: asynchronous.CoreDatabase | None = None,
         *,
         on_failure: Hook | None = None,
         on_dead: Hook | None = None,
@@ -408,4 +408,4 @@ class Worker(Tasks[asynchronous.Database]):
         return self._run
 
 
-__all__ = ["Run", "Tasks", "Worker"]
+__all__ = ["Run", "Worker", "WorkerTasks"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import NamedTuple
 
-from postroom.client.worker.calling import Caller
+from postroom.client.worker.calling import FunctionCaller
 from postroom.client.worker.supervision import Supervisor
 
 
@@ -19,7 +19,7 @@ class Workplace(NamedTuple):
         slots: the slots of the worker; ``None``: it has as many as its tasks.
     """
 
-    caller: Caller
+    caller: FunctionCaller
     supervisor: Supervisor
     stopping: asyncio.Event
     slots: asyncio.Semaphore | None

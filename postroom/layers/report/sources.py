@@ -95,8 +95,8 @@ def messages(
     if what.after_queues:
         frames += [made.living(), made.ended()]
     if archived is not None:
-        frames.append(_of_queues(archived.queues, what).where(F.col("ended") > what.since))
-        frames.append(_of_reaped(archived.inboxes, what).where(F.col("ended") > what.since))
+        frames.append(_queue_rows(archived.queues, what).where(F.col("ended") > what.since))
+        frames.append(_reaped_rows(archived.inboxes, what).where(F.col("ended") > what.since))
     found = frames[0]
     for each in frames[1:]:
         found = found.unionByName(each)
@@ -127,7 +127,7 @@ class _Frames:
     def living(self) -> DataFrame:
         """Return messages of queues that live, or are dead."""
         found = self._queues().where(F.col("state").isin(*LIVING))
-        return _of_queues(found, self._what).where(
+        return _queue_rows(found, self._what).where(
             (F.col("state") != "dead") | (F.col("ended") > self._what.since)
         )
 
@@ -140,12 +140,12 @@ class _Frames:
             & (F.col("done_at") > F.lit(min(after.values())))
             & (F.col("done_at") > known[F.col("queue")])
         )
-        return _of_queues(found, self._what)
+        return _queue_rows(found, self._what)
 
     def reaped(self) -> DataFrame:
         """Return messages that were consumed from inboxes after those in the archive."""
         found = self._table("reaped", _REAPED_COLUMNS, since=self._what.after_inboxes)
-        return _of_reaped(found, self._what)
+        return _reaped_rows(found, self._what)
 
     def inboxes(self) -> DataFrame:
         """Return messages that wait in inboxes."""
@@ -159,7 +159,7 @@ class _Frames:
         )  # fmt: skip
 
 
-def _of_queues(found: DataFrame, what: ReportBounds) -> DataFrame:
+def _queue_rows(found: DataFrame, what: ReportBounds) -> DataFrame:
     ended = F.when(F.col("state").isin(*_ENDED, "dead"), F.col("done_at"))
     state = F.when(F.col("state") == "archived", F.lit("done")).otherwise(F.col("state"))
     return found.select(
@@ -170,7 +170,7 @@ def _of_queues(found: DataFrame, what: ReportBounds) -> DataFrame:
     )  # fmt: skip
 
 
-def _of_reaped(found: DataFrame, what: ReportBounds) -> DataFrame:
+def _reaped_rows(found: DataFrame, what: ReportBounds) -> DataFrame:
     return found.where(F.col("consumed")).select(
         F.lit(INBOX).alias("source"), F.lit("").alias("queue"), F.lit("").alias("kind"),
         _prefix(what.separator), F.lit("done").alias("state"), F.col("sent_at").alias("sent"),

@@ -63,7 +63,7 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Change:
+class DocumentChange:
     """The writes of a change.
 
     Attributes:
@@ -88,7 +88,7 @@ def change(
     *,
     building: bool,
     afresh: bool = False,
-) -> Change:
+) -> DocumentChange:
     """Return the writes of a change of a document.
 
     Args:
@@ -114,10 +114,10 @@ def change(
     deletes = [posting for posting in old if posting not in named]
     documents, length = past.counted
     new_documents, new_length = Past(record).counted
-    return Change(record, puts, deletes, new_documents - documents, new_length - length)
+    return DocumentChange(record, puts, deletes, new_documents - documents, new_length - length)
 
 
-def settle(key: bytes, past: Past) -> Change:
+def settle(key: bytes, past: Past) -> DocumentChange:
     """Return the writes that settle a document that was changed while the index was built.
 
     The build's record and postings go, unless the live record names them.
@@ -127,7 +127,7 @@ def settle(key: bytes, past: Past) -> Change:
     deletes = [posting for posting in past.postings(key) if posting not in named]
     documents, length = past.counted
     new_documents, new_length = Past(live).counted
-    return Change(live, {}, deletes, new_documents - documents, new_length - length)
+    return DocumentChange(live, {}, deletes, new_documents - documents, new_length - length)
 
 
 def built(words: Mapping[str, int]) -> Record:
@@ -152,4 +152,4 @@ def _record(
     return Record(generation, sum(words.values()), entries)
 
 
-__all__ = ["Change", "Past", "built", "change", "settle"]
+__all__ = ["DocumentChange", "Past", "built", "change", "settle"]

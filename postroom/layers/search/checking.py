@@ -111,12 +111,12 @@ def compare(
         postings: its postings, with their frequencies; -1: one cannot be read.
     """
     return [
-        *_of_record(definition, key, document, past),
-        *_of_postings(key, past, postings),
+        *_record_differences(definition, key, document, past),
+        *_posting_differences(key, past, postings),
     ]
 
 
-def _of_record(
+def _record_differences(
     definition: Definition, key: bytes, document: Document | None, past: Past
 ) -> Iterator[Difference]:
     record = past.record
@@ -140,7 +140,9 @@ def _of_record(
             yield Difference("words", key, word, expected, frequency)
 
 
-def _of_postings(key: bytes, past: Past, postings: Mapping[Posting, int]) -> Iterator[Difference]:
+def _posting_differences(
+    key: bytes, past: Past, postings: Mapping[Posting, int]
+) -> Iterator[Difference]:
     named = past.postings(key)
     for posting, frequency in sorted(named.items()):
         found = postings.get(posting, 0)

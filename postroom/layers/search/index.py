@@ -9,7 +9,7 @@ from postroom import Delete, Increment, Put
 from postroom.errors import Invalid, ValueTooLarge, shorten
 from postroom.layers.search import changes
 from postroom.layers.search import definition as definitions
-from postroom.layers.search.changes import Change, Past
+from postroom.layers.search.changes import DocumentChange, Past
 from postroom.layers.search.checking import past_of, read_document
 from postroom.layers.search.definition import Definition
 from postroom.layers.search.layout import Layout, Record, definition_key, unpack_record
@@ -219,7 +219,7 @@ class SearchIndex:
             return await Matching(self._raw, definition, moment).hits(query, limit)
 
 
-def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: Change) -> None:
+def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: DocumentChange) -> None:
     """Add a change to a transaction: records at once, everything else deferred.
 
     Raises:

@@ -127,8 +127,8 @@ class Matching:
         """Return documents with a posting for each word; count in ``having`` how many have each."""
         found: list[Candidate] = []
         async with AsyncExitStack() as stack:
-            terms = [self._of_word(word) for word in query.exact]
-            terms += [_listed(await self._of_prefix(prefix)) for prefix in query.prefixes]
+            terms = [self._word_postings(word) for word in query.exact]
+            terms += [_listed(await self._prefix_postings(prefix)) for prefix in query.prefixes]
             for term in terms:
                 await stack.enter_async_context(aclosing(term))
             async for candidate in _joined(terms, having):
@@ -138,12 +138,12 @@ class Matching:
                     del found[SEARCH_CANDIDATES_MAX:]
         return found
 
-    async def _of_word(self, word: str) -> AsyncGenerator[Found, None]:
+    async def _word_postings(self, word: str) -> AsyncGenerator[Found, None]:
         """Return the postings of a word, in the order of documents, one for each."""
         live_span, built_span = self._layout.postings(word)
         async with (
-            aclosing(self._of_span(live_span)) as live,
-            aclosing(self._of_span(built_span)) as built,
+            aclosing(self._span_postings(live_span)) as live,
+            aclosing(self._span_postings(built_span)) as built,
         ):
             one, other = await anext(live, None), await anext(built, None)
             while one is not None or other is not None:
@@ -157,7 +157,7 @@ class Matching:
                     yield other
                     other = await anext(built, None)
 
-    async def _of_span(self, span: Span) -> AsyncGenerator[Found, None]:
+    async def _span_postings(self, span: Span) -> AsyncGenerator[Found, None]:
         """Return the newest posting of each document in a span.
 
         If a document has several postings of a word, the others are left over.
@@ -174,11 +174,11 @@ class Matching:
         if found is not None:
             yield found
 
-    async def _of_prefix(self, prefix: str) -> list[Found]:
+    async def _prefix_postings(self, prefix: str) -> list[Found]:
         """Return the postings of all words with a prefix, frequencies added up by document."""
         found: dict[bytes, Found] = {}
         for span in self._layout.postings(prefix, prefix=True):
-            async for each in self._of_span(span):
+            async for each in self._span_postings(span):
                 known = found.get(each.key)
                 if known is not None:
                     each = each._replace(frequency=each.frequency + known.frequency)  # noqa: PLW2901 - of both

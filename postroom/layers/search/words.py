@@ -33,7 +33,7 @@ def words(text: str) -> list[str]:
     if text.isascii():
         found = _ASCII.findall(text.lower())
     else:
-        any_script, many_marks = _of_any_script()
+        any_script, many_marks = _script_patterns()
         text = many_marks.sub(r"\1", text)
         folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
         found = any_script.findall(folded)
@@ -41,7 +41,7 @@ def words(text: str) -> list[str]:
 
 
 @cache
-def _of_any_script() -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _script_patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Return the patterns of a word and of too many marks in a row.
 
     A word is letters and digits, with the marks that follow them (vowels of Indian scripts,

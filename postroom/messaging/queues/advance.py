@@ -29,7 +29,7 @@ from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
 from postroom.messaging.queues.records import AttemptName, Ended
-from postroom.messaging.queues.settling import Queues, Settling
+from postroom.messaging.queues.settling import SettledQueues, Settling
 from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import UNBOUNDED
@@ -48,7 +48,7 @@ class Advance:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: SettledQueues,
         settling: Settling,
         manager: Manager,
         ctx: Evaluation,

@@ -34,7 +34,7 @@ from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unava
 from postroom.kv.clock import LOGICAL_BITS
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
-from postroom.messaging.services import Signal
+from postroom.messaging.services import CommitSignal
 from postroom.ranges.waiting import Deadlines
 
 LOOK: Final = 1000
@@ -206,7 +206,7 @@ class Advancer:
         self,
         agenda: AdvancedQueues,
         send: Callable[[Any], Awaitable[Any]],
-        signal: Signal,
+        signal: CommitSignal,
         poll_seconds: float,
     ) -> None:
         self._agenda = agenda

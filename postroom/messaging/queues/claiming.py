@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
 from postroom.messaging.queues.advance import CONSUMER_HAS_GONE
-from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.consumers import WaitingClaim
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.leases import Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
-from postroom.messaging.queues.surroundings import Surroundings
 from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CLIENT_ID_BYTES
@@ -43,7 +43,7 @@ class Claiming:
         self,
         by_name: Mapping[str, Manager],
         known: Callable[[str], Manager],
-        around: Surroundings,
+        around: QueueEnvironment,
     ) -> None:
         self._by_name = by_name
         self._known = known
@@ -162,7 +162,7 @@ class Claiming:
             if lease.attempt not in manager.to_give_back
         ]
 
-    def answer(self, waiter: Waiter) -> None:
+    def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
         if waiter.refused is not None:
             self._around.refusals[id(waiter.request)] = waiter.refused

@@ -6,9 +6,10 @@
                     └─ cancelled, or its client has gone ─▶ given up; what it got goes back
 
 A claim is a read that may have to wait. Each claim waits for a token of its own, its
-:class:`Waiter`. The claim whose consumer holds the fewest messages is served next; among equals,
-the one that was served longest ago. Thus messages go round, and a slow consumer gets fewer. A
-consumer is known here as long as it waits; the messages that it holds are in the table of leases.
+:class:`WaitingClaim`. The claim whose consumer holds the fewest messages is served next; among
+equals, the one that was served longest ago. Thus messages go round, and a slow consumer gets
+fewer. A consumer is known here as long as it waits. The table of leases has the messages that it
+holds.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class Wishes:
     def __iter__(self) -> Iterator[Wish]:
         return iter(self._wishes.values())
 
-    def of(self, selection: ClaimSelection, waiters: Iterable[Waiter]) -> Wish | None:
+    def of(self, selection: ClaimSelection, waiters: Iterable[WaitingClaim]) -> Wish | None:
         """Return the wish of a selection, or ``None`` if it leaves nothing out.
 
         Args:
@@ -162,7 +163,7 @@ class Wishes:
             wish.cursor = b""
 
 
-class Waiter:
+class WaitingClaim:
     """A claim that waits, and the token of its call.
 
     Attributes:
@@ -195,7 +196,7 @@ class Waiter:
         self.busy = 0
 
 
-Placed: TypeAlias = tuple[int, int, Waiter]
+Placed: TypeAlias = tuple[int, int, WaitingClaim]
 """A waiting claim in line: its consumer's messages, its last turn, and itself. All differ."""
 
 
@@ -204,37 +205,37 @@ class Consumers:
 
     def __init__(self, leases: LeaseTable) -> None:
         self._leases = leases
-        self._waiters: dict[int, Waiter] = {}
+        self._waiters: dict[int, WaitingClaim] = {}
         self._turn = 0
 
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def __iter__(self) -> Iterator[Waiter]:
+    def __iter__(self) -> Iterator[WaitingClaim]:
         return iter(self._waiters.values())
 
-    def of(self, request: ClaimQueue) -> Waiter | None:
+    def of(self, request: ClaimQueue) -> WaitingClaim | None:
         """Return the waiter of this very request, or `None`."""
         waiter = self._waiters.get(id(request))
         return waiter if waiter is not None and waiter.request is request else None
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingClaim) -> None:
         """Add a claim that waits."""
         self._turn += 1
         waiter.turn = self._turn
         self._waiters[id(waiter.request)] = waiter
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingClaim) -> None:
         """Remove a claim that was answered or given up."""
         self._waiters.pop(id(waiter.request), None)
 
-    def take_back(self) -> None:
-        """Take back the messages of a proposal that did not come about."""
+    def forget_ungranted(self) -> None:
+        """Take the messages of an aborted proposal from the claims that it gave them to."""
         for waiter in self:
             if not waiter.granted:
                 waiter.messages, waiter.size, waiter.looked_at = [], 0, 0
 
-    def clear(self) -> list[Waiter]:
+    def clear(self) -> list[WaitingClaim]:
         """Remove all claims and return them."""
         waited = list(self._waiters.values())
         self._waiters.clear()
@@ -260,7 +261,7 @@ class Consumers:
         heapq.heapify(line)
         return line
 
-    def served(self, waiter: Waiter) -> None:
+    def served(self, waiter: WaitingClaim) -> None:
         """Note that a claim was given a message: among equals, others come first now."""
         self._turn += 1
         waiter.turn = self._turn

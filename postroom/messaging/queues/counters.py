@@ -23,7 +23,7 @@ from postroom.errors import StoreCorrupted
 Change: TypeAlias = tuple[tuple[str, int], ...]
 
 
-class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class QueueCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The stored part of ``QueueStats``, and the messages ``moved`` to another queue."""
 
     ready: int = 0
@@ -55,7 +55,7 @@ class Counted(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return self.enqueued == self.live + ended and min(msgspec.structs.astuple(self)) >= 0
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Counted)
+_decoder: Final = msgspec.msgpack.Decoder(QueueCounts)
 
 READY: Final = "ready"
 SCHEDULED: Final = "scheduled"
@@ -117,12 +117,12 @@ def fired(number: int, again: int) -> Change:
     return (*change, ("retried", again)) if again else change
 
 
-def read(stored: bytes | None) -> Counted:
+def read(stored: bytes | None) -> QueueCounts:
     """Return the counters in a record."""
-    return Counted() if stored is None else _decoder.decode(stored)
+    return QueueCounts() if stored is None else _decoder.decode(stored)
 
 
-def check(counted: Counted, leased: int, *, has_scheduled: bool) -> None:
+def check(counted: QueueCounts, leased: int, *, has_scheduled: bool) -> None:
     """Check the counters against the number of leases, and whether messages are scheduled.
 
     Raises:
@@ -134,7 +134,7 @@ def check(counted: Counted, leased: int, *, has_scheduled: bool) -> None:
         raise ValueError(f"{counted.scheduled} are scheduled by the counters, which is not so")
 
 
-def add(name: str, before: Counted, changes: dict[Change, int]) -> Counted:
+def add(name: str, before: QueueCounts, changes: dict[Change, int]) -> QueueCounts:
     """Return the counters of the queue ``name`` after changes, each with how often it took place.
 
     Raises:

@@ -21,6 +21,7 @@ from postroom.messaging.queues.definitions import (
     Definitions,
     no_such_queue,
 )
+from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.requests import (
     CreateQueue,
@@ -30,7 +31,6 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
     UpdateQueue,
 )
-from postroom.messaging.queues.surroundings import QueueHost
 from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry

@@ -93,7 +93,7 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
     return False
 
 
-def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Locator]:
+def _said_by(layout: records.QueueLayout, key: bytes, packed: bytes) -> Iterator[Locator]:
     """Iterate over the messages that a stored entry, holding or list names."""
     part = key[: len(layout.scheduled)]
     if layout.is_list(key):
@@ -105,7 +105,7 @@ def _said_by(layout: records.Layout, key: bytes, packed: bytes) -> Iterator[Loca
         yield from (each.locator for each in records.holdings.decode(packed).entries)
 
 
-def _first_of(layout: records.Layout, key: bytes, packed: bytes, number: int) -> bytes:
+def _first_of(layout: records.QueueLayout, key: bytes, packed: bytes, number: int) -> bytes:
     """Return a stored list, or holding, with its first messages only."""
     if layout.is_list(key):
         return records.encode(records.ended_lists.decode(packed)[:number])

@@ -24,7 +24,7 @@ from postroom.limits import HEADERS_BYTES_PER_STEP
 from postroom.messaging.queues import counters, groups, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
-from postroom.messaging.queues.records import Body, Entry, Locator, State, encode
+from postroom.messaging.queues.records import Body, Entry, Locator, MessageState, encode
 from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings
 from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import check_headers
@@ -39,7 +39,7 @@ class _Known(NamedTuple):
 
     locator: Locator
     body: Body
-    state: State | None
+    state: MessageState | None
 
 
 def enqueue(
@@ -145,7 +145,7 @@ def _find_known(
     return _Known(locator, body, state)
 
 
-def is_gone(state: State | None, settings: QueueSettings, now: int) -> bool:
+def is_gone(state: MessageState | None, settings: QueueSettings, now: int) -> bool:
     """Return whether a message exists only for readers of the past."""
     if state is None or state.status in {records.LIVE, records.DEAD, records.ARCHIVED}:
         return False

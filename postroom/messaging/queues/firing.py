@@ -27,7 +27,7 @@ from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, holdings, records
-from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.enqueueing import Rewritten
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
@@ -81,7 +81,7 @@ class Firing:
         self._bytes_max = bytes_max
         self._now = manager.around.monotonic()
         self._taken = manager.speculation.taken
-        self._hands: dict[Waiter, _Hand] = {}
+        self._hands: dict[WaitingClaim, _Hand] = {}
         self._looked_through = 0
         self._looks_again = False
         settings = manager.definition.settings
@@ -248,7 +248,7 @@ class Firing:
                 heapq.heapreplace(line, (waiter.busy, waiter.turn, waiter))
         return bool(line)
 
-    def _next_for(self, waiter: Waiter) -> Placed | None:
+    def _next_for(self, waiter: WaitingClaim) -> Placed | None:
         ready = self._manager.ready
         placed = ready.take(waiter.wish, self._may if self._has_group_limits else None)
         if placed is None and ready.is_complete:
@@ -285,7 +285,7 @@ class Firing:
         self._manager.freed_at.set(group, moment)
         self._manager.around.wake_by(self._manager, moment)
 
-    def _lease(self, waiter: Waiter, key: bytes, entry: Entry) -> bool:
+    def _lease(self, waiter: WaitingClaim, key: bytes, entry: Entry) -> bool:
         """Fire a message for a claim; return `False` if it is too large to join the others."""
         manager, ctx, now = self._manager, self._ctx, self._ctx.timestamp
         hand = self._hands.get(waiter) or self._fill_hand(waiter)
@@ -313,7 +313,7 @@ class Firing:
         ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
         return True
 
-    def _fill_hand(self, waiter: Waiter) -> _Hand:
+    def _fill_hand(self, waiter: WaitingClaim) -> _Hand:
         manager, request = self._manager, waiter.request
         settings = manager.definition.settings
         seconds = min(request.seconds or settings.ack_wait, LEASE_SECONDS_MAX)
@@ -333,7 +333,7 @@ class Firing:
             manager.bucket.take()
         manager.group_buckets.take(group)
 
-    def _is_full(self, waiter: Waiter) -> bool:
+    def _is_full(self, waiter: WaitingClaim) -> bool:
         hand = self._hands.get(waiter)
         return hand is not None and len(waiter.messages) >= hand.messages_max
 
@@ -353,7 +353,7 @@ class Firing:
 
     # --- searching the store
 
-    def _look_through(self, waiter: Waiter, entries_max: int) -> int:
+    def _look_through(self, waiter: WaitingClaim, entries_max: int) -> int:
         """Search stored messages that are not in memory for a claim.
 
         Return how many were visited.
@@ -426,7 +426,7 @@ class Firing:
             self._ctx.after.append(lambda: _grant(manager, answered))
 
 
-def _grant(manager: Manager, waiters: list[Waiter]) -> None:
+def _grant(manager: Manager, waiters: list[WaitingClaim]) -> None:
     for waiter in waiters:
         if manager.consumers.of(waiter.request) is waiter:
             waiter.granted = True

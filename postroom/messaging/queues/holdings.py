@@ -37,7 +37,7 @@ from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.counters import Change, Counted
+from postroom.messaging.queues.counters import Change, QueueCounts
 from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended, Holding, Locator, encode
@@ -228,7 +228,7 @@ def sum_up(ctx: Evaluation) -> None:
     ctx.scratch[_Finished] = True
 
 
-def _add(manager: Manager, changes: dict[Change, int]) -> Counted:
+def _add(manager: Manager, changes: dict[Change, int]) -> QueueCounts:
     """Return the counters of a queue after changes.
 
     Raises:
@@ -259,7 +259,7 @@ def apply_bare(ctx: Evaluation) -> None:
 
 def _apply(
     notes: list[Note],
-    counted: list[tuple[Manager, Counted]],
+    counted: list[tuple[Manager, QueueCounts]],
     marked: list[Marked],
     thinned: list[tuple[Manager, Hold]],
 ) -> None:

@@ -26,7 +26,7 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.engine import Reader
 from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import HeldMessage
-from postroom.messaging.queues.records import AttemptName, Entry, Holding, Layout, Locator
+from postroom.messaging.queues.records import AttemptName, Entry, Holding, Locator, QueueLayout
 from postroom.messaging.queues.requests import ClaimQueue, StoredQueueMessage
 from postroom.ranges.requests import CLIENT_ID_BYTES
 from postroom.ranges.waiting import Deadlines
@@ -190,7 +190,7 @@ class LeaseTable:
 
     # --- applied leases
 
-    def read(self, stored: Reader, layout: Layout, monotonic: float, now: int) -> None:
+    def read(self, stored: Reader, layout: QueueLayout, monotonic: float, now: int) -> None:
         """Read the stored holdings, without the messages that the marks behind them name.
 
         Raises:

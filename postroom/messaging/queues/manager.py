@@ -34,19 +34,26 @@ from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters
 from postroom.messaging.queues.agenda import earliest
-from postroom.messaging.queues.consumers import Consumers, Waiter, Wishes
+from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.definitions import retention
+from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.leases import Hold, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.records import AttemptName, Ended, Entry, Layout, Locator, bodies
+from postroom.messaging.queues.records import (
+    AttemptName,
+    Ended,
+    Entry,
+    Locator,
+    QueueLayout,
+    bodies,
+)
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
     QueueSettings,
 )
-from postroom.messaging.queues.surroundings import QueueHost
 from postroom.messaging.queues.trouble import Trouble, decoded
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
@@ -129,7 +136,7 @@ class Speculation:
         self._ready.forget()
         self._leases.break_promises()
         self._leases.name_again()
-        self._consumers.take_back()
+        self._consumers.forget_ungranted()
         self._wishes.begin_again()
         self.taken.clear()
         self._ctx = None
@@ -171,8 +178,8 @@ class Manager:
     def __init__(self, range_id: int, definition: QueueDefinition, around: QueueHost) -> None:
         self.definition = definition
         self.range_id = range_id
-        self.layout = Layout(range_id, definition.number)
-        self.counted = counters.Counted()
+        self.layout = QueueLayout(range_id, definition.number)
+        self.counted = counters.QueueCounts()
         self.leases = LeaseTable(around.credit, lambda client: around.holds(self, client))
         self.consumers = Consumers(self.leases)
         settings = definition.settings
@@ -306,7 +313,7 @@ class Manager:
         if self.speculation.begin(ctx):
             self.order_by(self.definition.settings)
 
-    def take_up(self, ctx: Evaluation, act: Callable[..., None], one: Any, other: Any) -> None:
+    def speculate(self, ctx: Evaluation, act: Callable[..., None], one: Any, other: Any) -> None:
         """Apply a note of the proposal under evaluation to the ready cache, so that it can fire it.
 
         Only notes that add or remove ready messages count. The arguments are those of the note.
@@ -336,7 +343,7 @@ class Manager:
         self.around.look_at(self)
         self.around.plan(self)
 
-    def applied(self, counted: counters.Counted) -> None:
+    def applied(self, counted: counters.QueueCounts) -> None:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
         self.speculation.commit()
@@ -346,7 +353,7 @@ class Manager:
             self._planned = planned
             self.around.plan(self)
 
-    def conclude(self, ctx: Evaluation) -> None:
+    def commit(self, ctx: Evaluation) -> None:
         """Commit the speculation of an evaluation, which may have written nothing here."""
         if self.speculation.commit_if(ctx):
             self.around.plan(self)
@@ -374,9 +381,9 @@ class Manager:
 
     # --- waiting claims
 
-    def wait(self, request: ClaimQueue) -> Waiter:
+    def wait(self, request: ClaimQueue) -> WaitingClaim:
         """Add a waiting claim and return its waiter."""
-        waiter = Waiter(request, self.wishes.of(request.selection, self.consumers))
+        waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers))
         self.consumers.add(waiter)
         return waiter
 

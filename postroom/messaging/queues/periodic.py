@@ -41,7 +41,7 @@ TICKS_AN_HOUR: Final = 3600
 _log = logging.getLogger("postroom.queues")
 
 
-class Schedule(msgspec.Struct, frozen=True, array_like=True):
+class PeriodicSchedule(msgspec.Struct, frozen=True, array_like=True):
     """A schedule as it is stored, its next tick, and when that was found: by the wall clock."""
 
     request: SetSchedule
@@ -55,11 +55,11 @@ class Schedule(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
-_decoder = msgspec.msgpack.Decoder(Schedule)
+_decoder = msgspec.msgpack.Decoder(PeriodicSchedule)
 _encode = msgspec.msgpack.encode
 
 
-class Queues(Protocol):
+class TickedQueues(Protocol):
     """The queues of a range, as ticks use them."""
 
     def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
@@ -143,13 +143,13 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
         )
     now = manager.around.by_wall()
     tick = _next_tick(request, now)
-    ctx.writes[key] = stored = _encode(Schedule(request, tick, now))
+    ctx.writes[key] = stored = _encode(PeriodicSchedule(request, tick, now))
     ctx.grow(len(key) + len(stored))
     if tick:
         ctx.notes.append((manager, (), Manager.tick_set, tick, None))
 
 
-def read_all(reader: Reader | Evaluation, manager: Manager) -> list[Schedule]:
+def read_all(reader: Reader | Evaluation, manager: Manager) -> list[PeriodicSchedule]:
     """Return the schedules of a queue."""
     prefix = manager.layout.ticks
     found = []
@@ -179,7 +179,7 @@ def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
     return min(filter(None, ticks), default=0)
 
 
-def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> bool:
+def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:
     """Enqueue for the ticks that are due, and find the next ones; return whether more are due.
 
     A schedule whose ticks cannot be found (this node has no such time zone, or no cron library)
@@ -204,10 +204,12 @@ def tick(ctx: Evaluation, manager: Manager, queues: Queues) -> bool:
     return 0 < first <= now
 
 
-def _tick(ctx: Evaluation, manager: Manager, queues: Queues, schedule: Schedule, now: int) -> int:
+def _tick(
+    ctx: Evaluation, manager: Manager, queues: TickedQueues, schedule: PeriodicSchedule, now: int
+) -> int:
     """Enqueue for a schedule that is due, and return its next tick."""
     request = schedule.request
-    after = Schedule(request, _next_tick(request, now), now)
+    after = PeriodicSchedule(request, _next_tick(request, now), now)
     if schedule.next <= now:
         latest = max(_latest_tick(request, now), schedule.next)
         name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()

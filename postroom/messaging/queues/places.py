@@ -25,7 +25,7 @@ from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.holdings import changes, extended, is_over
 from postroom.messaging.queues.leases import Hold, Lease
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Body, Entry, Locator, State
+from postroom.messaging.queues.records import Body, Entry, Locator, MessageState
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
 from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import NO_HEADERS, Headers
@@ -47,7 +47,7 @@ class Place(NamedTuple):
     key: bytes
     entry: Entry
     lease: Lease | None
-    state: State | None
+    state: MessageState | None
 
 
 def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
@@ -56,7 +56,9 @@ def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
     return None if lease is None or is_over(ctx, manager, lease) else lease
 
 
-def read_state(reader: Evaluation | View, manager: Manager, locator: Locator) -> State | None:
+def read_state(
+    reader: Evaluation | View, manager: Manager, locator: Locator
+) -> MessageState | None:
     """Return the stored state of a message, or `None` if it has none."""
     stored = reader.get(manager.layout.state_key(*locator))
     if stored is None:
@@ -170,7 +172,7 @@ def _placed(
     where: str,
     key: bytes,
     told: Entry,
-    state: State | None,
+    state: MessageState | None,
 ) -> Place | None:
     """Return the place of the entry at a key, or `None` if there is none.
 

@@ -29,15 +29,15 @@ from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.dropping import empty
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.overview import Overview, survey
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
-from postroom.messaging.queues.surroundings import Surroundings
 from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles, damaged
-from postroom.messaging.queues.writes import Writes
+from postroom.messaging.queues.writes import QueueWriteEvaluators
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
@@ -73,7 +73,7 @@ class RangeQueues:
         is_wanted: whether a queue is to be looked at with the next proposal.
     """
 
-    def __init__(self, range_id: int, around: Surroundings) -> None:
+    def __init__(self, range_id: int, around: QueueEnvironment) -> None:
         self._range_id = range_id
         self._around = around
         self._to_look: dict[Manager, None] = {}
@@ -95,7 +95,7 @@ class RangeQueues:
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, around)
         self.answer, self.note = self._claiming.answer, self._claiming.note
-        self._writes = Writes(self._directory, around)
+        self._writes = QueueWriteEvaluators(self._directory, around)
         around.agenda = self
 
     def register(self, registry: Registry) -> None:
@@ -260,7 +260,7 @@ class RangeQueues:
         now, share = self.monotonic(), _Share(ctx.scratch.get(_Share, ADVANCED_AT_ONCE))
         bytes_max = ctx.bytes + share.bytes_max
         try:
-            self._take_up(ctx, to_look, now)
+            self._speculate(ctx, to_look, now)
             for manager in to_look:
                 if ctx.bytes >= bytes_max:
                     self.look_at(manager)  # with the next proposal
@@ -273,7 +273,7 @@ class RangeQueues:
             self.failed(error)
             raise
 
-    def _take_up(self, ctx: Evaluation, to_look: dict[Manager, None], now: float) -> None:
+    def _speculate(self, ctx: Evaluation, to_look: dict[Manager, None], now: float) -> None:
         """Apply the notes of the proposal to the managers with waiting claims.
 
         These managers are added to ``to_look``. A queue that is set aside takes them when they are
@@ -284,7 +284,7 @@ class RangeQueues:
                 to_look[manager] = None
                 # This manager is blamed if it fails.
                 before, self._advancing = self._advancing, manager
-                manager.take_up(ctx, act, one, other)
+                manager.speculate(ctx, act, one, other)
                 self._advancing = before
 
     def _fire_one(self, ctx: Evaluation, manager: Manager, share: _Share) -> None:
@@ -322,7 +322,7 @@ class RangeQueues:
         return more
 
     def _looked(self, ctx: Evaluation, manager: Manager, *, more: bool) -> None:
-        manager.conclude(ctx)
+        manager.commit(ctx)
         if len(manager.consumers) and manager.counted.ready:
             self.poll(manager)
         if more:
@@ -360,7 +360,7 @@ class RangeQueues:
         self._advancing, bytes_before = manager, ctx.bytes
         self._stepped.append(manager)
         # It may do nothing and leave no note. It must not be aborted then either.
-        ctx.after.append(lambda: manager.conclude(ctx))
+        ctx.after.append(lambda: manager.commit(ctx))
         try:
             step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
             more = step.step(messages_max)

@@ -32,7 +32,7 @@ from postroom.messaging.queues.queries import (
     ReadQueueStats,
     ReadSchedules,
 )
-from postroom.messaging.queues.records import Body, Ended, Entry, Locator, State
+from postroom.messaging.queues.records import Body, Ended, Entry, Locator, MessageState
 from postroom.messaging.queues.requests import (
     QueueDefinition,
     SetSchedule,
@@ -398,7 +398,7 @@ def _held(
 
 
 def _message(
-    locator: Locator, body: Body, state: State | None, said: str, when: _When
+    locator: Locator, body: Body, state: MessageState | None, said: str, when: _When
 ) -> StoredQueueMessage:
     due, epoch, until, fired = when
     due, first = times.shown(due), times.shown(body.first)
@@ -414,7 +414,7 @@ def _is_within(message: StoredQueueMessage, request: ListQueueMessages) -> bool:
     return moment >= request.start and (not request.end or moment < request.end)
 
 
-def _was_kept(state: State, retention: int, at: int) -> bool:
+def _was_kept(state: MessageState, retention: int, at: int) -> bool:
     """Return whether a message that has ended by now had ended at a timestamp and was kept then.
 
     A message that was to be purged by then is not returned: it may go between two reads.

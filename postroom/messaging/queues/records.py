@@ -148,7 +148,7 @@ class Body(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return int.from_bytes(self.seq[:8], "big")
 
 
-class State(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class MessageState(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of a message, for what its body does not say.
 
     Attributes:
@@ -183,7 +183,7 @@ entries: Final = msgspec.msgpack.Decoder(Entry)
 marks: Final = msgspec.msgpack.Decoder(list[int])
 holdings: Final = msgspec.msgpack.Decoder(Holding)
 bodies: Final = msgspec.msgpack.Decoder(Body)
-states: Final = msgspec.msgpack.Decoder(State)
+states: Final = msgspec.msgpack.Decoder(MessageState)
 ended_lists: Final = msgspec.msgpack.Decoder(list[Ended])
 
 
@@ -262,7 +262,7 @@ def mark_key(holding: bytes, stamp: bytes) -> bytes:
     return holding + stamp
 
 
-class Layout:
+class QueueLayout:
     """The engine keys of one queue in one range.
 
     Attributes:

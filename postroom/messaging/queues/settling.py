@@ -46,7 +46,7 @@ from postroom.messaging.queues.places import (
     named,
     read_body,
 )
-from postroom.messaging.queues.records import Ended, Entry, Locator, State, encode
+from postroom.messaging.queues.records import Ended, Entry, Locator, MessageState, encode
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -81,7 +81,7 @@ class Death(NamedTuple):
     how: str = ""
 
 
-class Queues(Protocol):
+class SettledQueues(Protocol):
     """The queues of a range, as settling uses them.
 
     Attributes:
@@ -102,7 +102,7 @@ class Queues(Protocol):
     def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message, unless there is one of its kind and id."""
 
-    def take_in(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
+    def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
         """Enqueue a message of another queue, as it is."""
 
     def may_purge(self, ctx: Evaluation, threshold: int, /) -> int:
@@ -131,7 +131,7 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
 class Settling:
     """An evaluator of all that ends attempts, in the queues of a range."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: SettledQueues) -> None:
         self._queues = queues
 
     # --- requests
@@ -245,7 +245,7 @@ class Settling:
             entry = lease.entry
             state_key = state_of(key, kind, id_)
             writes[state_key] = encode(
-                State(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
+                MessageState(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
             )
             size += 2 * len(state_key) + 128
             ended.append(Ended(key, kind, id_, entry.seq, status))
@@ -276,7 +276,7 @@ class Settling:
         _leave(ctx, manager, place)
         fired = 0 if place.lease is None else place.lease.fired_at
         ctx.writes[state_key] = encode(
-            State(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
+            MessageState(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
         )
         ctx.steps += 1
         ctx.bytes += 2 * len(state_key) + 128
@@ -385,7 +385,7 @@ class Settling:
             lease.entry, due, now, ordered=manager.ordered, epoch=epoch, has_failed=True
         )
         holdings.end(ctx, manager, [lease])
-        state = State(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
+        state = MessageState(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
         ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)
         ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
         self._place_again(ctx, manager, entry, now, how)
@@ -441,7 +441,7 @@ class Settling:
         _leave(ctx, manager, place)
         ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
         fired = 0 if place.lease is None else place.lease.fired_at
-        state = State(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
+        state = MessageState(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
         ctx.writes[layout.state_key(*entry.locator)] = encode(state)
         ctx.grow(2 * len(stored) + len(reason) + 128)
         change = counters.BURIED[place.where]
@@ -479,7 +479,7 @@ class Settling:
         headers = {**unpacked(body.headers), DEAD_HEADER: told}
         id_ = ctx.stamp + ctx.next_ordinal() + manager.layout.number
         key = entry.key[:KEY_BYTES_MAX]
-        self._queues.take_in(
+        self._queues.enqueue_moved(
             ctx,
             EnqueueInQueue(
                 other, key, entry.kind, id_, body.payload, headers, entry.priority,

@@ -35,9 +35,10 @@ from postroom.messaging import due as times
 from postroom.messaging.queues import counters, groups, periodic, records
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, move, put, remove, rewritten
+from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find, named, read_state
-from postroom.messaging.queues.records import Ended, State, encode
+from postroom.messaging.queues.records import Ended, MessageState, encode
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -51,8 +52,7 @@ from postroom.messaging.queues.requests import (
     TrimArchive,
     WhenDone,
 )
-from postroom.messaging.queues.settling import Queues, Settling
-from postroom.messaging.queues.surroundings import Surroundings
+from postroom.messaging.queues.settling import SettledQueues, Settling
 from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.registry import Registry
@@ -70,7 +70,7 @@ class Trimming:
         queues: the queues of the range.
     """
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: SettledQueues) -> None:
         self._queues = queues
 
     def trim(self, ctx: Evaluation, request: TrimArchive) -> list[int]:
@@ -120,7 +120,7 @@ __all__ = ["TRIMMED_AT_ONCE", "TRIMMED_BYTES_AT_ONCE", "Trimming"]
 class Rescheduling:
     """The evaluator of both requests, in all queues of a range."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: SettledQueues) -> None:
         self._queues = queues
 
     def reschedule(self, ctx: Evaluation, request: Reschedule) -> Generator[None, None, int]:
@@ -144,7 +144,7 @@ class Rescheduling:
         epoch = old.epoch if request.epoch is None else min(request.epoch, QUEUE_EPOCH_MAX)
         error = "" if place.state is None else place.state.error
         entry = records.with_schedule(old, due, now, ordered=manager.ordered, epoch=epoch)
-        state = State(old.seq, records.LIVE, epoch, due, 0, error)
+        state = MessageState(old.seq, records.LIVE, epoch, due, 0, error)
         ctx.writes[manager.layout.state_key(*old.locator)] = encode(state)
         ctx.grow(len(place.key) * 2 + 256)
         if manager.keeps_order_in(entry.group) and place.where == counters.READY:
@@ -177,7 +177,7 @@ class Rescheduling:
             place.entry, now, now, ordered=manager.ordered, epoch=0, has_failed=False
         )
         ctx.writes[place.key] = None
-        state = State(entry.seq, records.LIVE, 0, now)
+        state = MessageState(entry.seq, records.LIVE, 0, now)
         ctx.writes[layout.state_key(*entry.locator)] = encode(state)
         key = layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[key] = stored = encode(entry)
@@ -185,7 +185,7 @@ class Rescheduling:
         ctx.notes.append((manager, counters.REPLAYED, Manager.ready_added, key, entry))
 
 
-class Writes:
+class QueueWriteEvaluators:
     """The evaluators of the writes to the queues of a range.
 
     Args:
@@ -196,7 +196,7 @@ class Writes:
         settling: the evaluator of all that ends attempts.
     """
 
-    def __init__(self, directory: Directory, around: Surroundings) -> None:
+    def __init__(self, directory: Directory, around: QueueEnvironment) -> None:
         self.find, self.find_if_there = directory.find, directory.find_if_there
         self.kept, self._by_wall = around.kept, around.by_wall
         self.chance, self.may_purge = around.chance, around.may_purge
@@ -231,7 +231,7 @@ class Writes:
         for follower in followers:  # one that replaces another message may add followers
             found = self.find_if_there(ctx, follower.queue)
             if found is not None:
-                manager, settings = found[0], _of_followers(found[1])
+                manager, settings = found[0], _follower_settings(found[1])
                 enqueue(ctx, manager, settings, _as_follower(follower), followers)
         return outcome
 
@@ -246,9 +246,9 @@ class Writes:
         The end of a group's last message must not fail because of what follows.
         """
         manager, settings = self.find(ctx, request.queue)
-        return self._enqueue(ctx, manager, _of_followers(settings), _as_follower(request))
+        return self._enqueue(ctx, manager, _follower_settings(settings), _as_follower(request))
 
-    def take_in(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
+    def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
         """Enqueue a message that died in another queue, with whatever headers.
 
         Its headers say also why it died.
@@ -268,7 +268,7 @@ class Writes:
         periodic.set_schedule(ctx, manager, request)
 
 
-def _of_followers(settings: QueueSettings) -> QueueSettings:
+def _follower_settings(settings: QueueSettings) -> QueueSettings:
     is_error = settings.on_duplicate == "error"
     return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
 

@@ -23,7 +23,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from postroom.client.bulk import PART_BYTES
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.messaging import image_entries as entries
@@ -164,7 +164,7 @@ def _export(
 
 
 def planned(
-    db: Database, store: StoreAddress, folder: str, at: int, part_bytes: int
+    db: CoreDatabase, store: StoreAddress, folder: str, at: int, part_bytes: int
 ) -> list[ExportedPart]:
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
@@ -176,7 +176,7 @@ def planned(
     ]  # fmt: skip
 
 
-def check_counts(db: Database, manifest: Manifest, *, at: int) -> None:
+def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
     """Check that the files have the entries that the store counts, and that its counts are sound.
 
     Args:
@@ -206,7 +206,7 @@ def export_part(part: ExportedPart) -> bytes:
     return msgspec.json.encode(write_part(db, Folder(part.folder), part))
 
 
-def write_part(db: Database, folder: Folder, part: ExportedPart) -> list[File]:
+def write_part(db: CoreDatabase, folder: Folder, part: ExportedPart) -> list[File]:
     """Write the entries of a part."""
     attempt = uuid.uuid4().hex[:16]
     writers = {

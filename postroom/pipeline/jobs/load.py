@@ -28,7 +28,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from postroom.client import arguments
 from postroom.client.codec import resolve
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, STAGED_QUERY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.pipeline import tables
@@ -222,7 +222,7 @@ def sink_options(options: LoadOptions) -> dict[str, str]:
     return named | ({"queue": options.queue} if options.queue else {})
 
 
-def is_done(db: Database, options: LoadOptions) -> bool:
+def is_done(db: CoreDatabase, options: LoadOptions) -> bool:
     """Return whether the load has happened; carry out what is left of it."""
     name = (QUERY + options.name).encode()
     if options.mode == "load":

@@ -22,7 +22,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from postroom.client.chunks import cut
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.client.sync_parts import Restore
 from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
@@ -140,7 +140,7 @@ def abandon_restore(spark: SparkSession, store: Mapping[str, str]) -> None:
 
 
 def left(
-    db: Database, manifest: Manifest, store: StoreAddress, folder: str, run: bytes
+    db: CoreDatabase, manifest: Manifest, store: StoreAddress, folder: str, run: bytes
 ) -> list[RestoredPart]:
     """Return the files that are not there yet."""
     there = db.images.read().parts
@@ -151,7 +151,7 @@ def left(
     ]
 
 
-def complete(db: Database, begun: Restore, manifest: Manifest) -> None:
+def complete(db: CoreDatabase, begun: Restore, manifest: Manifest) -> None:
     """Open the store, if it is what the manifest says.
 
     Raises:
@@ -174,7 +174,7 @@ def restore_part(part: RestoredPart) -> bytes:
     return b""
 
 
-def read_part(db: Database, folder: Folder, part: RestoredPart) -> None:
+def read_part(db: CoreDatabase, folder: Folder, part: RestoredPart) -> None:
     """Restore a file.
 
     Raises:

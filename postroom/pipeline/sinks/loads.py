@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from postroom.client.bulk import Partition
 from postroom.client.chunks import cut
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid, shorten
 from postroom.messaging.staging_requests import LoadRows
 from postroom.pipeline import connections
@@ -100,7 +100,7 @@ class LoadWriter(DataSourceArrowWriter):
             staging.end_load(self._name, self._run, done=done, keep=bool(self._options.load))
 
 
-def prepare(db: Database, start: bytes, end: bytes | None) -> list[Partition]:
+def prepare(db: CoreDatabase, start: bytes, end: bytes | None) -> list[Partition]:
     """Prepare an empty span to be loaded in parallel; return its parts.
 
     A store of one range has nothing to split, so this only asks for the parts.

@@ -71,7 +71,7 @@ class Staged(WriterCommitMessage):
 
 
 @dataclass(frozen=True)
-class Task:
+class SparkTask:
     """A task, as Spark describes it.
 
     Attributes:
@@ -85,13 +85,13 @@ class Task:
     run: str | None = None
 
 
-def current_task() -> Task:
+def current_task() -> SparkTask:
     """Return the task that runs here."""
     context = TaskContext.get()
     if context is None:
-        return Task(0)
+        return SparkTask(0)
     batch = context.getLocalProperty("streaming.sql.batchId")
-    return Task(
+    return SparkTask(
         context.partitionId(),
         context.getLocalProperty("sql.streaming.queryId"),
         None if batch is None else int(batch),
@@ -175,7 +175,7 @@ class BatchWriter(DataSourceArrowWriter):
         named, batch = bool(self._options.query), self._options.batch
         if any(message is not None and message.late for message in messages):
             staging.finish(self._query)  # another writer has published it
-        else:  # what another one has published meanwhile is swept with the next commit
+        else:  # the next commit sweeps the rows of other writers
             staging.publish(self._query, batch, self._job, won, once=not named)
         last = last_batch(staging, self._query)
         if named and last is not None and last.batch > batch:
@@ -282,4 +282,4 @@ def winners(messages: list[Staged | None]) -> list[tuple[bytes, int]]:
     return [(each.attempt, each.chunks) for each in messages if each is not None and each.chunks]
 
 
-__all__ = ["BatchWriter", "Staged", "StreamWriter", "Task", "current_task", "winners"]
+__all__ = ["BatchWriter", "SparkTask", "Staged", "StreamWriter", "current_task", "winners"]

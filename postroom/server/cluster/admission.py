@@ -20,7 +20,7 @@ from postroom.errors import Unavailable
 from postroom.limits import DECODED_BYTES_ALL
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class NodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a node.
 
     Attributes:
@@ -67,7 +67,7 @@ class Admission:
 
     __slots__ = ("bytes", "clients", "limits", "requests", "unread_bytes")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: NodeLimits) -> None:
         self.limits = limits
         self.requests = 0
         self.bytes = 0

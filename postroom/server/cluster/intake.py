@@ -5,7 +5,7 @@
     frames ─▶ head ─▶ [withdrawn, looks up] ─▶ requests, a few at a time ─▶ Session
                └────── in stretches, each a share of a turn ──────┘
 
-Each :meth:`FrameIntake.go_on` does a small part, and returns its share of the turn. Only the
+Each :meth:`StreamIntake.go_on` does a small part, and returns its share of the turn. Only the
 requests of one run are decoded ahead of their turn, and only one large request.
 
 A client whose frame is beyond the limit is told to come back. The decoded requests count elsewhere
@@ -146,7 +146,7 @@ class Receiver(Protocol):
         """Give a sign of life."""
 
 
-class FrameIntake:
+class StreamIntake:
     """The intake of one stream; see the module.
 
     Args:

@@ -68,7 +68,7 @@ from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
 from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
 from postroom.server.cluster.client_protections import ClientProtections
-from postroom.server.cluster.intake import FrameIntake, LargeFrames
+from postroom.server.cluster.intake import LargeFrames, StreamIntake
 from postroom.server.cluster.session_failures import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
@@ -159,7 +159,7 @@ class Session:
         self._protected = ClientProtections(sessions.node.replicas)
         self._refusal: Failure | None = None
         self._permitted = permitted(access.role)
-        self._intake = FrameIntake(self, self._permitted, sessions.large_frames)
+        self._intake = StreamIntake(self, self._permitted, sessions.large_frames)
 
     # --- calls of the shell
 

@@ -13,7 +13,7 @@ from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
 from postroom.ranges.admission import Rounds
 from postroom.server.cluster.access import WRITER, Access
-from postroom.server.cluster.admission import Admission, Limits
+from postroom.server.cluster.admission import Admission, NodeLimits
 from postroom.server.cluster.client_timeouts import ClientTimeouts
 from postroom.server.cluster.intake import LargeFrames
 from postroom.server.cluster.session import Session
@@ -32,9 +32,9 @@ class Sessions:
         large_frames: the large frames that are being decoded.
     """
 
-    def __init__(self, node: SessionNode, limits: Limits | None = None) -> None:
+    def __init__(self, node: SessionNode, limits: NodeLimits | None = None) -> None:
         self.node = node
-        self.admission = Admission(limits or Limits())
+        self.admission = Admission(limits or NodeLimits())
         self.said = LogOnce()
         self.large_frames = LargeFrames()
         self._open: dict[bytes, Session] = {}

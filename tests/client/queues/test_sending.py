@@ -37,12 +37,12 @@ def sender() -> FakeSender:
 
 
 @pytest.fixture
-def db(sender: FakeSender) -> blocking.Database:
+def db(sender: FakeSender) -> blocking.CoreDatabase:
     async def never() -> Any:
         raise NotImplementedError
 
-    return blocking.Database(
-        sender, asynchronous.Database(sender, resolve("msgpack"), never, never)
+    return blocking.CoreDatabase(
+        sender, asynchronous.CoreDatabase(sender, resolve("msgpack"), never, never)
     )
 
 
@@ -50,7 +50,7 @@ def message(name: str, **more: Any) -> QueueMessage:
     return QueueMessage("q", stored(name, **more), resolve(None))
 
 
-def test_all_arguments_of_enqueue(sender: FakeSender, db: blocking.Database) -> None:
+def test_all_arguments_of_enqueue(sender: FakeSender, db: blocking.CoreDatabase) -> None:
     with db.begin() as tx:
         tx.put(b"k", 1)
         handle = tx.enqueue(
@@ -68,7 +68,7 @@ def test_all_arguments_of_enqueue(sender: FakeSender, db: blocking.Database) -> 
     assert handle.replaced is False
 
 
-def test_an_id_is_made_up_and_is_the_key(sender: FakeSender, db: blocking.Database) -> None:
+def test_an_id_is_made_up_and_is_the_key(sender: FakeSender, db: blocking.CoreDatabase) -> None:
     with db.begin() as tx:
         one, two = tx.enqueue("q", 1), tx.enqueue("q", 2)
     first, second = sender.asked[0]
@@ -79,7 +79,7 @@ def test_an_id_is_made_up_and_is_the_key(sender: FakeSender, db: blocking.Databa
     assert one.id != two.id
 
 
-def test_handles_tell_what_became_of_them(sender: FakeSender, db: blocking.Database) -> None:
+def test_handles_tell_what_became_of_them(sender: FakeSender, db: blocking.CoreDatabase) -> None:
     sender.answers.append(Committed(NOW, [None, None, "ignored", 1, "replaced"]))
     with db.begin() as tx:
         tx.put(b"k", 1)
@@ -91,7 +91,7 @@ def test_handles_tell_what_became_of_them(sender: FakeSender, db: blocking.Datab
 
 
 def test_a_commit_without_answers_has_inserted_everything(
-    sender: FakeSender, db: blocking.Database
+    sender: FakeSender, db: blocking.CoreDatabase
 ) -> None:
     sender.answers.append(Committed(NOW, []))
     with db.begin() as tx:
@@ -100,7 +100,7 @@ def test_a_commit_without_answers_has_inserted_everything(
 
 
 def test_a_message_names_its_attempt_and_an_id_the_message(
-    sender: FakeSender, db: blocking.Database
+    sender: FakeSender, db: blocking.CoreDatabase
 ) -> None:
     held, also_held = message("m", epoch=3), message("n", epoch=3)
     with db.begin() as tx:
@@ -118,7 +118,7 @@ def test_a_message_names_its_attempt_and_an_id_the_message(
     ]
 
 
-def test_long_lists_are_cut(sender: FakeSender, db: blocking.Database) -> None:
+def test_long_lists_are_cut(sender: FakeSender, db: blocking.CoreDatabase) -> None:
     ids = [str(each) for each in range(2 * ATTEMPTS_PER_REQUEST + 1)]
     with db.begin() as tx:
         tx.acknowledge("q", ids)
@@ -131,7 +131,7 @@ def test_long_lists_are_cut(sender: FakeSender, db: blocking.Database) -> None:
 
 
 def test_gathered_messages_count_towards_the_limit_of_the_transaction(
-    db: blocking.Database,
+    db: blocking.CoreDatabase,
 ) -> None:
     tx = db.begin()
     for _ in range(16):
@@ -141,7 +141,7 @@ def test_gathered_messages_count_towards_the_limit_of_the_transaction(
 
 
 def test_a_follower_can_be_given_as_an_enqueue_or_a_mapping(
-    sender: FakeSender, db: blocking.Database
+    sender: FakeSender, db: blocking.CoreDatabase
 ) -> None:
     with db.begin() as tx:
         tx.when_done("q", "g", postroom.Enqueue("q", 1, kind="sum", id="all"))
@@ -151,7 +151,7 @@ def test_a_follower_can_be_given_as_an_enqueue_or_a_mapping(
 
 
 def test_the_commit_acknowledges_what_was_claimed_and_not_settled(
-    sender: FakeSender, db: blocking.Database
+    sender: FakeSender, db: blocking.CoreDatabase
 ) -> None:
     sender.answers.append(Claimed([stored("a"), stored("b"), stored("c")]))
     with db.begin() as tx:
@@ -185,7 +185,7 @@ def test_the_commit_acknowledges_what_was_claimed_and_not_settled(
     ],
 )
 def test_bad_arguments_of_enqueue(
-    db: blocking.Database, arguments: dict[str, Any], error: type[Exception]
+    db: blocking.CoreDatabase, arguments: dict[str, Any], error: type[Exception]
 ) -> None:
     tx = db.begin()
     with pytest.raises(error):
@@ -196,7 +196,7 @@ def test_bad_arguments_of_enqueue(
         tx.enqueue("", 1)
 
 
-def test_settings_are_named_in_errors(sender: FakeSender, db: blocking.Database) -> None:
+def test_settings_are_named_in_errors(sender: FakeSender, db: blocking.CoreDatabase) -> None:
     queue = db.create_queue("q", max_rate=5, ack_wait=1)
     assert sender.asked[0] == [CreateQueue("q", QueueSettings(max_rate=5, ack_wait=1))]
     with pytest.raises(TypeError, match="ack_wait"):

@@ -12,7 +12,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.layers.search import changes
-from postroom.layers.search.changes import Change, Past
+from postroom.layers.search.changes import DocumentChange, Past
 from postroom.layers.search.layout import BUILT_GENERATION, Posting, Record
 
 WORDS = ["red", "wine", "white", "cellar"]
@@ -59,7 +59,7 @@ class World:
         self.clock += 1  # it commits
         self.late.append(deferred)
 
-    def write(self, key: bytes, past: Past, change: Change) -> list[tuple[Posting, int]]:
+    def write(self, key: bytes, past: Past, change: DocumentChange) -> list[tuple[Posting, int]]:
         if change.record is None:
             self.live.pop(key, None)
         else:

@@ -6,7 +6,7 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.requests import ClaimSelection
 from postroom.ranges.checks import unpacked
@@ -162,7 +162,7 @@ def test_idle_consumers_write_nothing(queues: Queues) -> None:
 def test_an_abandoned_claim_gives_back_no_later_holders_message(queues: Queues) -> None:
     queues.enqueue(b"1")
     request = queues.claim_request()
-    abandoned = Waiter(request, None)
+    abandoned = WaitingClaim(request, None)
     abandoned.messages = queues.send(request).messages
     queues.reject(*abandoned.messages, uncounted=True)
     (held,) = queues.claim(consumer=queues.consumer(2))

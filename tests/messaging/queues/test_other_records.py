@@ -27,8 +27,8 @@ LARGE: Final = bytes(PAYLOAD_KEPT_BYTES + 1)
 X, Y = ClaimSelection(kinds=("x",)), ClaimSelection(kinds=("y",))
 NONE = ClaimSelection(kinds=("none",))
 Change = Callable[[Any], Any]
-_counted = msgspec.msgpack.Decoder(counters.Counted).decode
-_schedule = msgspec.msgpack.Decoder(periodic.Schedule).decode
+_counted = msgspec.msgpack.Decoder(counters.QueueCounts).decode
+_schedule = msgspec.msgpack.Decoder(periodic.PeriodicSchedule).decode
 _group = msgspec.msgpack.Decoder(groups.Outstanding).decode
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
@@ -50,7 +50,7 @@ class Full(Damaged):
         self.enqueue(b"", id=b"pointed", key=b"elsewhere", after=5.0)
         self.enqueue(b"", id=b"in a group", kind="y", group="h")
 
-    def key(self, where: Callable[[records.Layout], bytes]) -> bytes:
+    def key(self, where: Callable[[records.QueueLayout], bytes]) -> bytes:
         """Return the first key that begins so."""
         return self.keys_below(where(self.manager().layout))[0]
 
@@ -69,7 +69,7 @@ def queues() -> Iterator[Full]:
     made.store.node.close()
 
 
-Where = Callable[[records.Layout], bytes]
+Where = Callable[[records.QueueLayout], bytes]
 
 
 def _but(**other: Any) -> Change:
@@ -265,7 +265,7 @@ def test_a_mark_behind_a_holding_that_names_none_of_its_messages_is_damage(queue
 def test_a_queue_with_counters_of_scheduled_messages_and_none_is_set_aside(queues: Full) -> None:
     queues.create("small")
     key = queues.manager("small").layout.counters
-    counted = encode(counters.Counted(scheduled=1, enqueued=1))
+    counted = encode(counters.QueueCounts(scheduled=1, enqueued=1))
     queues.store.engine.inner.write({key: counted}, sync=True)
     queues.store.restart()
     with pytest.raises(StoreCorrupted, match="1 are scheduled by the counters"):

@@ -112,15 +112,15 @@ def test_a_queue_that_cannot_take_up_what_a_proposal_did_is_set_aside_and_others
     queues = Queues()
     queues.create()
     queues.create("other")
-    sound, calls = Manager.take_up, []
+    sound, calls = Manager.speculate, []
 
-    def take_up(manager: Manager, *note: Any) -> None:
+    def speculate(manager: Manager, *note: Any) -> None:
         if manager.name == "emails":
             calls.append(1)
             raise KeyError("memory is wrong")
         sound(manager, *note)
 
-    monkeypatch.setattr(Manager, "take_up", take_up)
+    monkeypatch.setattr(Manager, "speculate", speculate)
     waiting = queues.start(queues.claim_request(10, wait=True))
     for number in range(10):
         other = queues.start(queues.claim_request(name="other", wait=True))

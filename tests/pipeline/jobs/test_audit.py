@@ -18,13 +18,13 @@ from postroom.kv import keys
 from postroom.kv.storage import Storage
 from postroom.messaging.counters import read_counters
 from postroom.messaging.queues import records
-from postroom.messaging.queues.counters import Counted
+from postroom.messaging.queues.counters import QueueCounts
 from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import findings, running
-from postroom.pipeline.jobs.audit.findings import Difference
+from postroom.pipeline.jobs.audit.findings import CountDifference
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.ranges.requests import Accounting, Put
 from postroom.ranges.state import APPLIED_RECORD, read_applied
@@ -77,8 +77,8 @@ class Damage:
         changed = msgspec.structs.replace(applied, sums=sums)
         self.put(keys.record_key(RANGE, APPLIED_RECORD), changed)
 
-    def layout(self, queue: str) -> records.Layout:
-        return records.Layout(RANGE, self.numbers[queue])
+    def layout(self, queue: str) -> records.QueueLayout:
+        return records.QueueLayout(RANGE, self.numbers[queue])
 
 
 @contextmanager
@@ -177,8 +177,8 @@ def _damage_sums(beneath: Damage, expected: Expected) -> None:
 
 def _damage_queues(beneath: Damage, expected: Expected) -> None:
     jobs = beneath.layout("jobs").counters
-    beneath.change(jobs, Counted, enqueued=1, purged=1, done=1)
-    counted = msgspec.msgpack.decode(beneath.storage.get(jobs) or b"", type=Counted)
+    beneath.change(jobs, QueueCounts, enqueued=1, purged=1, done=1)
+    counted = msgspec.msgpack.decode(beneath.storage.get(jobs) or b"", type=QueueCounts)
     expected |= {
         ("queue.enqueued", "queue 'jobs'", b"", "", counted.enqueued, counted.enqueued - 1),
         ("queue.ended", "queue 'jobs'", b"", "", 1, 2),
@@ -202,7 +202,7 @@ def _damage_queues(beneath: Damage, expected: Expected) -> None:
     expected.add(("queue.message", "queue 'bare'", *one, None, "live"))
     ended = beneath.layout("ended")
     key = ended.state_key(b"m2", "", b"m2")
-    state = msgspec.msgpack.decode(beneath.storage.get(key) or b"", type=records.State)
+    state = msgspec.msgpack.decode(beneath.storage.get(key) or b"", type=records.MessageState)
     beneath.put(key, msgspec.structs.replace(state, status=records.ARCHIVED))
     expected.add(("queue.message", "queue 'ended'", b"m2", "id b'm2'", "archived", "done"))
     beneath.put(beneath.layout("grouped").group_key("g"), Outstanding(3))
@@ -296,9 +296,9 @@ def test_an_audit_of_a_sound_store_under_load_finds_no_difference(
 
 
 def test_a_difference_says_where_it_is_and_what_is_claimed() -> None:
-    difference = Difference("accounting", "", b"a/b", "n", 2, 1)
+    difference = CountDifference("accounting", "", b"a/b", "n", 2, 1)
     assert str(difference) == "accounting ('a/b', n): claimed 2, counted 1"
-    total = Difference("conservation", "all ranges", b"", "", 2, 1)
+    total = CountDifference("conservation", "all ranges", b"", "", 2, 1)
     assert str(total) == "conservation (all ranges): claimed 2, counted 1"
 
 

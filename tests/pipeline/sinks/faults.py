@@ -21,11 +21,11 @@ class Faults:
             and not answered; ``killed before`` and ``killed after``: so is who has asked.
     """
 
-    def __init__(self, db: blocking.Database) -> None:
+    def __init__(self, db: blocking.CoreDatabase) -> None:
         self.plan: dict[int, str] = {}
         self._sent = 0
         inner = db.sender
-        self.db = blocking.Database(_Sender(inner, self), db._core)
+        self.db = blocking.CoreDatabase(_Sender(inner, self), db._core)
 
     def next(self, **plan: str) -> None:
         """From now on: ``n2="lost"`` is what happens to the third request."""

@@ -56,7 +56,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 def as_task(
     monkeypatch: pytest.MonkeyPatch, batch: int = 0, run: str | None = "run", partition: int = 0
 ) -> None:
-    task = staged.Task(partition, "query", batch, run)
+    task = staged.SparkTask(partition, "query", batch, run)
     monkeypatch.setattr(staged, "current_task", lambda: task)
 
 
@@ -269,7 +269,7 @@ def test_tasks_that_do_not_belong_together(faults: Faults, monkeypatch: pytest.M
     with pytest.raises(Invalid, match="do not agree"):
         writer.commit([message], 4)
     writer.commit([], 4)
-    monkeypatch.setattr(staged, "current_task", lambda: staged.Task(0))
+    monkeypatch.setattr(staged, "current_task", lambda: staged.SparkTask(0))
     with pytest.raises(Invalid, match="no streaming query"):
         writer.write(batches([b"a"]))
 

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.engine import WriteSet
 from postroom.ranges.nodes import NodeDescriptor, Nodes
@@ -132,7 +132,7 @@ class Cluster(Tasks):
 
     # --- clients
 
-    def database(self, process: str) -> Database:
+    def database(self, process: str) -> CoreDatabase:
         """Return the database that the clients of one process share."""
         sender = Process(self, process, Random(f"{process} {self.seed}"))
         self._processes.append(sender)
@@ -155,7 +155,7 @@ class Cluster(Tasks):
         result: T = task.result
         return result
 
-    def retry(self, call: Callable[[], Awaitable[T]], database: Database, what: str) -> T:
+    def retry(self, call: Callable[[], Awaitable[T]], database: CoreDatabase, what: str) -> T:
         """Return the result of ``call``, once the store is there to answer it."""
 
         async def call_until_it_answers() -> T:

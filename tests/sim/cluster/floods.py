@@ -24,7 +24,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from postroom import limits
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.protocol import frames, identities
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Get, Put
@@ -152,7 +152,7 @@ def _under_way(cluster: Cluster, leader: Machine, name: str, chance: Random) -> 
 
 
 def check(
-    cluster: Cluster, polite: Database, name: str, chance: Random, turns_max: int = TURNS_MAX
+    cluster: Cluster, polite: CoreDatabase, name: str, chance: Random, turns_max: int = TURNS_MAX
 ) -> None:
     """Let a client ask for a few things beside a flood.
 

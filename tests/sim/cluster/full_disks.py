@@ -10,7 +10,7 @@ from __future__ import annotations
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import Unavailable
 from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster
@@ -23,7 +23,7 @@ NOTICED_SECONDS: Final = 0.2
 PATIENCE_SECONDS: Final = 20.0
 
 
-def check(cluster: Cluster, db: Database, chance: Random) -> None:
+def check(cluster: Cluster, db: CoreDatabase, chance: Random) -> None:
     """Fill all disks, and let a client read, delete and write; they stay full.
 
     Args:
@@ -48,13 +48,13 @@ def check(cluster: Cluster, db: Database, chance: Random) -> None:
     cluster.run(_put(db), "a put is answered while all disks are full", PATIENCE_SECONDS)
 
 
-async def _put(db: Database) -> None:
+async def _put(db: CoreDatabase) -> None:
     try:
         await db.put(b"full disks/more", bytes(100))
     except Unavailable as error:
         require("nothing was changed" in str(error), f"it says why, not {error}")
 
 
-def _value(cluster: Cluster, db: Database, key: bytes) -> bytes | None:
+def _value(cluster: Cluster, db: CoreDatabase, key: bytes) -> bytes | None:
     value: bytes | None = cluster.run(db.get(key), "a read beside full disks", PATIENCE_SECONDS)
     return value

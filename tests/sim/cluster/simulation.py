@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.kv.engine import EngineFailed
 from postroom.limits import REQUEST_SECONDS
 from postroom.raft.options import RaftOptions
@@ -406,7 +406,7 @@ class ClusterSimulation:
         return len(indexes) == 1 and not any(map(replica_rules.is_installing, disks))
 
 
-async def _connect_and_leave(db: Database) -> None:
+async def _connect_and_leave(db: CoreDatabase) -> None:
     await db._sender.connect()  # type: ignore[attr-defined]
     await waiting_rules.leave_everything(db)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.server.node_options import NodeOptions
 from tests.sim.cluster.clock import EPOCH_SECONDS
 from tests.sim.cluster.cluster import Cluster
@@ -30,7 +30,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def db(cluster: Cluster) -> Database:
+def db(cluster: Cluster) -> CoreDatabase:
     db = cluster.database("client")
     cluster.run(db._sender.connect(), "somebody answers")  # type: ignore[attr-defined]
     cluster.run(db.put(b"k", b""), "a first commit")
@@ -43,20 +43,20 @@ def leader(cluster: Cluster) -> Machine:
     return found
 
 
-def ahead(cluster: Cluster, db: Database) -> float:
+def ahead(cluster: Cluster, db: CoreDatabase) -> float:
     """How far timestamps are ahead of true time."""
     now = cluster.run(db.now(), "the time")
     return now.datetime.timestamp() - EPOCH_SECONDS - cluster.agenda.now
 
 
-def send(cluster: Cluster, db: Database, value: bytes, later: Any) -> None:
+def send(cluster: Cluster, db: CoreDatabase, value: bytes, later: Any) -> None:
     async def enqueue(tx: Any) -> None:
         tx.enqueue_message(INBOX, value, deliver_at=later)
 
     cluster.run(db.run(enqueue), "a message is sent")
 
 
-def arrived(cluster: Cluster, db: Database) -> set[bytes]:
+def arrived(cluster: Cluster, db: CoreDatabase) -> set[bytes]:
     return {each.value for each in cluster.run(db.peek(INBOX), "what has arrived")}
 
 
@@ -67,7 +67,7 @@ def moment(cluster: Cluster, seconds: float) -> datetime.datetime:
 
 
 def test_a_leader_whose_clock_jumps_by_a_day_takes_nobody_along(
-    cluster: Cluster, db: Database
+    cluster: Cluster, db: CoreDatabase
 ) -> None:
     wrong = leader(cluster)
     wrong.clock.set_wall(DAY)
@@ -85,7 +85,9 @@ def test_a_leader_whose_clock_jumps_by_a_day_takes_nobody_along(
     assert arrived(cluster, db) == {b"meanwhile", b"after", b"at a moment"}
 
 
-def test_messages_are_not_late_after_all_clocks_were_ahead(cluster: Cluster, db: Database) -> None:
+def test_messages_are_not_late_after_all_clocks_were_ahead(
+    cluster: Cluster, db: CoreDatabase
+) -> None:
     for machine in cluster.machines:
         machine.clock.set_wall(DAY)
     cluster.agenda.run(1.0)
@@ -107,7 +109,7 @@ def test_messages_are_not_late_after_all_clocks_were_ahead(cluster: Cluster, db:
 
 
 def test_clocks_that_are_corrected_together_are_followed_at_once(
-    cluster: Cluster, db: Database
+    cluster: Cluster, db: CoreDatabase
 ) -> None:
     for machine in cluster.machines:
         machine.clock.set_wall(-DAY)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
@@ -32,7 +32,7 @@ class Appends:
     def __init__(self, record: Record) -> None:
         self.record = record
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """All are empty."""
 
     async def start(self, client: Client) -> None:
@@ -70,7 +70,7 @@ class Appends:
         read = tx.get_for_update if key == _list(0) else tx.get
         return tuple((await read(key) or b"").split())
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """There is an order of the transactions that explains everything."""
         last = Transaction("check")
 

@@ -12,7 +12,7 @@ import datetime
 from collections import Counter
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.values import Scheduled
 from postroom.ranges.requests import Put
 from tests.sim.workloads.workload import Client, pairs, reap_all
@@ -39,7 +39,7 @@ class Appointments:
         self.cancelled: set[bytes] = set()
         self.unanswered: Counter[bytes] = Counter()
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing is planned."""
 
     async def start(self, client: Client) -> None:
@@ -70,7 +70,7 @@ class Appointments:
                 self.cancelled.add(name)
             self.unanswered[name] -= 1
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Everything took place, or was cancelled."""
         for _ in range(LOOKS):
             planned = await db.scheduled(b"appointments/", b"appointments0", limit=1000)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.ranges.requests import DeleteRange
 from tests.sim.workloads.workload import Client, pairs
 
@@ -30,7 +30,7 @@ class Archives:
 
     clients = 4
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Write the first generation."""
 
         def write(tx: Any) -> None:
@@ -82,7 +82,7 @@ class Archives:
                 await client.pause(client.random.choice([0.01, 0.5]))
         return True
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """One generation is there, and nothing of what was to be deleted."""
         await db._sender.sleep(1.0)
         await db.drain()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs
 
 ACCOUNTS = 5
@@ -28,7 +28,7 @@ class Bank:
     def __init__(self) -> None:
         self.acknowledged: set[bytes] = set()
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Open the accounts."""
 
         def open_accounts(tx: Any) -> None:
@@ -83,7 +83,7 @@ class Bank:
         total = sum(map(int, found))
         assert total == ACCOUNTS * OPENING_BALANCE, f"{way}: the accounts hold {total}"
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that the balances are what the receipts make of them."""
         expected = dict.fromkeys(range(ACCOUNTS), OPENING_BALANCE)
         receipts = await pairs(db, b"bank/receipt/")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import TransactionConflict
 from tests.sim.workloads.workload import Client, pairs
 
@@ -39,7 +39,7 @@ class Contenders:
     def __init__(self) -> None:
         self.conflicts = 0
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Each place has ten tokens."""
 
         def fill(tx: Any) -> None:
@@ -93,7 +93,7 @@ class Contenders:
 
         await client.db.run(move)
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that the tokens are all there, and no client has lost for ever."""
         found = await pairs(db, b"contended/")
         places = [int(value) for key, value in found if not key.endswith(b"noise")]

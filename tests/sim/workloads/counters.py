@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import postroom
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.ranges.requests import Accounting, Delete, Increment, Put
 from tests.sim.workloads.workload import Client, pairs
 
@@ -26,7 +26,7 @@ class Counters:
 
     clients = 3
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """One of the counters is none."""
         await db.put(POISONED, b"text")
 
@@ -86,7 +86,7 @@ class Counters:
         if ids:
             await client.db.replay(ids)
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Repairs what is poisoned, replays all the dead, and counts."""
         await db.drain()
         value = await db.get(POISONED)
@@ -99,7 +99,7 @@ class Counters:
         assert left == [HUGE] * len(left)
         await self._compare(db, await pairs(db, b"note/"), len(left))
 
-    async def _compare(self, db: Database, notes: list[tuple[bytes, bytes]], dead: int) -> None:
+    async def _compare(self, db: CoreDatabase, notes: list[tuple[bytes, bytes]], dead: int) -> None:
         expected: dict[bytes, int] = {}
         for key, note in notes:
             for name, by in (part.split(b":") for part in note.split()):

@@ -23,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import LeaseLost, Unavailable
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.advance import TIME_IS_OVER
@@ -72,7 +72,7 @@ class Jobs:
         """By group of the ordered queue: job to first schedule, of commits that were answered."""
         self._ended: set[bytes] = set()
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Two queues."""
         plain = QueueSettings(
             ack_wait=ACK_WAIT, max_backoff=1.0, max_attempts=None, max_concurrency=5,
@@ -211,7 +211,7 @@ class Jobs:
             assert not is_over, f"{message} was ended by an attempt that was over"
             self._ended.add(message.id)
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that each sent message is done once, or is still there."""
         left = [
             message.payload
@@ -225,7 +225,7 @@ class Jobs:
         assert self._ended <= set(done), "what was acknowledged is not done"
 
 
-async def _commit(db: Database, *writes: Any) -> Committed:
+async def _commit(db: CoreDatabase, *writes: Any) -> Committed:
     """Commit, and try again while nothing has happened."""
     sender = db._sender
     for _ in range(TRIES):
@@ -240,7 +240,7 @@ async def _commit(db: Database, *writes: Any) -> Committed:
     raise Unavailable("nobody has answered for long")
 
 
-async def _list(db: Database, queue: str, state: str) -> list[StoredQueueMessage]:
+async def _list(db: CoreDatabase, queue: str, state: str) -> list[StoredQueueMessage]:
     found: list[StoredQueueMessage] = []
     after = b""
     while True:

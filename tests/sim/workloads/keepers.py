@@ -6,7 +6,7 @@ and opened. Only a clock that is days ahead may end a position before its reader
 
 from __future__ import annotations
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import from_seconds
 from postroom.limits import POSITION_SECONDS_MAX
@@ -36,11 +36,11 @@ class Keepers(Watchers):
                 await client.pause(0.2)
         await super()._watch(client)
 
-    async def _keep(self, db: Database, number: int, position: int) -> None:
+    async def _keep(self, db: CoreDatabase, number: int, position: int) -> None:
         await db.keep_position(NAME % number, position, seconds=POSITION_SECONDS_MAX)
         self.kept[number] = position
 
-    async def _lost(self, db: Database, number: int, error: SnapshotTooOld) -> None:
+    async def _lost(self, db: CoreDatabase, number: int, error: SnapshotTooOld) -> None:
         """Its changes are gone: that must not be, if its position was kept and not long ago."""
         self.mirrors.pop(number, None)
         position = self.kept.pop(number, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.limits import KEY_BYTES_MAX, MESSAGE_BYTES_MAX, VALUE_BYTES_MAX
 from tests.sim.workloads.workload import Client
 
@@ -39,7 +39,7 @@ class Large:
 
     clients = 3
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
@@ -74,7 +74,7 @@ class Large:
         for message in await tx.reap_queue(INBOX, 10, max_bytes=most):
             _require_sound(message.value)
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """All of it is sound."""
         for number in range(KEYS):
             _require_sound(await db.get(_key(number)))

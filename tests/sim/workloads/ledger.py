@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs, reap_all
 
 ACCOUNTS = 3
@@ -29,7 +29,7 @@ class Ledger:
 
     clients = 2 * ACCOUNTS
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Open the accounts."""
 
         def open_accounts(tx: Any) -> None:
@@ -71,7 +71,7 @@ class Ledger:
         if reaped:
             tx.put(_account(number), b"%d" % balance)
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Nothing is under way any more, and nothing is missing."""
         await db.drain()
         under_way = 0

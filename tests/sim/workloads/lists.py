@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.at_once import at_once
 from tests.sim.recorded.appends import check_appends
 from tests.sim.recorded.operations import Record, Transaction
@@ -33,7 +33,7 @@ class Lists:
         self._moment = 0.0
         self.record = Record(lambda: self._moment)
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """All are empty."""
 
     async def start(self, client: Client) -> None:
@@ -63,7 +63,7 @@ class Lists:
                 tx.put(key, b" ".join([*before, token]))
                 transaction.actions.append(("append", key, token))
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """There is an order of the transactions that explains everything."""
         self._moment = 1.0
         last = Transaction("check")

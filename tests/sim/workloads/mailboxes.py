@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs, reap_all
 
 INBOXES = 3
@@ -29,7 +29,7 @@ class Mailboxes:
 
     clients = SENDERS + REAPERS + 2
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """All are empty."""
 
     async def start(self, client: Client) -> None:
@@ -118,7 +118,7 @@ class Mailboxes:
         assert not taken.intersection(waiting), f"taken, and still there: {taken & set(waiting)}"
         assert taken.union(waiting) <= sent, f"nobody sent {taken.union(waiting) - sent}"
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs, reap_all
 
 INBOXES = 2
@@ -26,7 +26,7 @@ class Reapers:
 
     clients = 6
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """All inboxes are empty."""
 
     async def start(self, client: Client) -> None:
@@ -71,7 +71,7 @@ class Reapers:
         if not tx.closed:
             await tx.rollback()
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()

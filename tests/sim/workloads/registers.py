@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import ConditionFailed
 from tests.sim.recorded.operations import Operation, Outcome, Record
 from tests.sim.recorded.registers import check_registers
@@ -24,7 +24,7 @@ class Registers:
     def __init__(self, record: Record) -> None:
         self.record = record
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
@@ -62,7 +62,7 @@ class Registers:
             operation.result = actual
             assert actual != expected, f"{operation} failed without a reason"
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """There is an order of the operations of each key."""
         for number in range(KEYS):
             key = b"register/%d" % number

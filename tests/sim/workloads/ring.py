@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs
 
 NODES = 7
@@ -23,7 +23,7 @@ class Ring:
 
     clients = 4
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Close the ring."""
 
         def close(tx: Any) -> None:
@@ -53,7 +53,7 @@ class Ring:
     async def _walk(self, client: Client) -> None:
         _require_ring(dict(await pairs(client.db, b"ring/")))
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that it is one ring."""
         _require_ring(dict(await pairs(db, b"ring/")))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs
 
 SEATS = 3
@@ -21,7 +21,7 @@ class Seats:
 
     clients = 4
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """All are free."""
 
     async def start(self, client: Client) -> None:
@@ -48,9 +48,9 @@ class Seats:
         if len(taken) >= SEATS:
             await tx.delete_range(taken[1], END)
 
-    async def _look_around(self, db: Database) -> None:
+    async def _look_around(self, db: CoreDatabase) -> None:
         assert len(await pairs(db, START)) <= SEATS
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Nobody sits on somebody else."""
         await self._look_around(db)

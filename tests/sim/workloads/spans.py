@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.limits import HEADERS_BYTES_MAX, PREFIXES_MAX, VALUE_BYTES_MAX
 from postroom.ranges.requests import Accounting, DeleteRange, Put
 from tests.sim.workloads.workload import Client, pairs, reap_all
@@ -27,7 +27,7 @@ class Spans:
 
     clients = 2
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing."""
 
     async def start(self, client: Client) -> None:
@@ -80,7 +80,7 @@ class Spans:
         deleted = await client.db.delete_range(start, end)
         assert deleted == before, f"{deleted} of {before} were deleted"
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Whatever was there before the last deletion is gone, and what came after it is there."""
         await db.drain()
         for number in range(self.clients):

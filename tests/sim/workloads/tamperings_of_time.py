@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.ranges.requests import Accounting
 from tests.sim.workloads.appointments import DIARY, Appointments
 from tests.sim.workloads.contenders import Contenders
@@ -14,7 +14,7 @@ from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.workload import pairs, reap_all
 
 
-async def _take_one(db: Database, key: bytes) -> Any:
+async def _take_one(db: CoreDatabase, key: bytes) -> Any:
     """Out of an inbox that is not empty when everything is due."""
     await db.drain()
 
@@ -25,7 +25,7 @@ async def _take_one(db: Database, key: bytes) -> Any:
     return message
 
 
-async def _settled(db: Database) -> None:
+async def _settled(db: CoreDatabase) -> None:
     """Everything that was planned is over."""
     await db._sender.sleep(4.0)
     await db.drain()
@@ -35,21 +35,21 @@ async def _settled(db: Database) -> None:
 
 
 @tampering("appointments")
-async def an_appointment_is_missed(db: Database, workload: Appointments) -> None:
+async def an_appointment_is_missed(db: CoreDatabase, workload: Appointments) -> None:
     await _settled(db)
     message = await _take_one(db, DIARY)
     assert b"message/" + message.value not in workload.cancelled
 
 
 @tampering("appointments")
-async def an_update_is_missed(db: Database, _: Appointments) -> None:
+async def an_update_is_missed(db: CoreDatabase, _: Appointments) -> None:
     await _settled(db)
     key, _value = (await pairs(db, b"appointments/kept/"))[0]
     await db.delete(key)
 
 
 @tampering("appointments")
-async def what_was_cancelled_takes_place(db: Database, workload: Appointments) -> None:
+async def what_was_cancelled_takes_place(db: CoreDatabase, workload: Appointments) -> None:
     await _settled(db)
     messages = [name for name in sorted(workload.cancelled) if name.startswith(b"message/")]
     name = messages[0].removeprefix(b"message/")
@@ -57,7 +57,7 @@ async def what_was_cancelled_takes_place(db: Database, workload: Appointments) -
 
 
 @tampering("appointments")
-async def an_appointment_takes_place_twice(db: Database, _: Appointments) -> None:
+async def an_appointment_takes_place_twice(db: CoreDatabase, _: Appointments) -> None:
     await _settled(db)
     message = (await db.peek(DIARY, 1))[0]
     await db.run(lambda tx: tx.enqueue_message(DIARY, message.value))
@@ -67,30 +67,30 @@ async def an_appointment_takes_place_twice(db: Database, _: Appointments) -> Non
 
 
 @tampering("spans")
-async def what_was_put_after_a_deletion_is_gone(db: Database, _: Spans) -> None:
+async def what_was_put_after_a_deletion_is_gone(db: CoreDatabase, _: Spans) -> None:
     await db.drain()
     kept = (await db.get(b"mark/0")).partition(b"|")[0]
     await db.delete(b"span/0/kept-" + kept)
 
 
 @tampering("spans")
-async def a_key_outlives_its_deletion(db: Database, _: Spans) -> None:
+async def a_key_outlives_its_deletion(db: CoreDatabase, _: Spans) -> None:
     await db.put(b"span/1/0-0-1-0", b"v")
 
 
 @tampering("spans")
-async def a_large_message_is_lost(db: Database, _: Spans) -> None:
+async def a_large_message_is_lost(db: CoreDatabase, _: Spans) -> None:
     if not await reap_all(db, INBOX):
         await db.put(b"spans/sent/lost", b"")
 
 
 @tampering("spans")
-async def a_sum_was_not_carried_out(db: Database, _: Spans) -> None:
+async def a_sum_was_not_carried_out(db: CoreDatabase, _: Spans) -> None:
     await db.put(b"spans/summed/more", b"")
 
 
 @tampering("spans")
-async def a_sum_was_carried_out_twice(db: Database, _: Spans) -> None:
+async def a_sum_was_carried_out_twice(db: CoreDatabase, _: Spans) -> None:
     await db.run(lambda tx: tx.enqueue_update(Accounting(b"deep", {"metric 7": 1})))
 
 
@@ -98,12 +98,12 @@ async def a_sum_was_carried_out_twice(db: Database, _: Spans) -> None:
 
 
 @tampering("contenders")
-async def a_token_appears(db: Database, _: Contenders) -> None:
+async def a_token_appears(db: CoreDatabase, _: Contenders) -> None:
     await db.put(b"contended/0", b"1000")
 
 
 @tampering("contenders")
-async def somebody_loses_again_and_again(_: Database, contenders: Contenders) -> None:
+async def somebody_loses_again_and_again(_: CoreDatabase, contenders: Contenders) -> None:
     contenders.conflicts = 100
 
 
@@ -111,7 +111,7 @@ async def somebody_loses_again_and_again(_: Database, contenders: Contenders) ->
 
 
 @tampering("waiters")
-async def who_gave_up_has_taken_a_message(db: Database, _: Waiters) -> None:
+async def who_gave_up_has_taken_a_message(db: CoreDatabase, _: Waiters) -> None:
     def send(tx: Any) -> None:
         tx.enqueue_message(b"wait/0", b"taken by nobody")
         tx.put(b"posted/taken by nobody", b"")
@@ -121,11 +121,11 @@ async def who_gave_up_has_taken_a_message(db: Database, _: Waiters) -> None:
 
 
 @tampering("waiters")
-async def two_who_waited_got_the_same_message(db: Database, _: Waiters) -> None:
+async def two_who_waited_got_the_same_message(db: CoreDatabase, _: Waiters) -> None:
     _key, name = (await pairs(db, b"got/"))[0]
     await db.put(b"got/again", name)
 
 
 @tampering("waiters")
-async def nobody_has_sent_what_somebody_waited_for(db: Database, _: Waiters) -> None:
+async def nobody_has_sent_what_somebody_waited_for(db: CoreDatabase, _: Waiters) -> None:
     await db.run(lambda tx: tx.enqueue_message(b"wait/1", b"of nobody"))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Final
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.values import Message
 from postroom.kv.clock import from_seconds
 from tests.sim.workloads.workload import Client, pairs, reap_all
@@ -45,7 +45,7 @@ class Trials:
         """How often a message was handed to somebody who has not said what became of it."""
         self._unanswered = 0
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing was sent."""
 
     async def start(self, client: Client) -> None:
@@ -142,7 +142,7 @@ class Trials:
 
     # --- at the end
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Each message is in one place, and those that are dead had to die."""
         left: list[Message] = []
         while True:

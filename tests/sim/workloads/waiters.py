@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from tests.sim.workloads.workload import Client, pairs, reap_all
 
 INBOXES = 2
@@ -26,7 +26,7 @@ class Waiters:
 
     clients = 7
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
@@ -85,7 +85,7 @@ class Waiters:
                 async for _ in client.db.watch(b"lock/", b"lock0"):
                     return
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Check that what was sent is what was taken and what is left."""
         await db._sender.sleep(1.0)
         await db.drain()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.client.values import Change
 from postroom.errors import SnapshotTooOld
 from tests.sim.workloads.workload import EXPECTED, Client, pairs
@@ -62,7 +62,7 @@ class Watchers:
     def __init__(self) -> None:
         self.mirrors: dict[int, Mirror] = {}
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Nothing is there."""
 
     async def start(self, client: Client) -> None:
@@ -95,17 +95,17 @@ class Watchers:
         except EXPECTED:
             await client.pause(0.2)
 
-    async def _lost(self, db: Database, number: int, error: SnapshotTooOld) -> None:
+    async def _lost(self, db: CoreDatabase, number: int, error: SnapshotTooOld) -> None:
         """Its changes are gone: it begins anew."""
         self.mirrors.pop(number, None)
 
-    async def _read_anew(self, db: Database) -> Mirror:
+    async def _read_anew(self, db: CoreDatabase) -> Mirror:
         async with db.snapshot() as snapshot:
             found = [pair async for pair in snapshot.scan(self.start_key, self.end_key)]
             return Mirror(snapshot.timestamp, dict(found))
 
     async def _follow(
-        self, db: Database, mirror: Mirror, changes_max: int, client: Client | None = None
+        self, db: CoreDatabase, mirror: Mirror, changes_max: int, client: Client | None = None
     ) -> None:
         async for change in db.watch(self.start_key, self.end_key, after=mirror.timestamp):
             mirror.add(change)
@@ -115,7 +115,7 @@ class Watchers:
             if not changes_max or change.key == self.last_key:
                 return
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """From where each mirror stands, the rest of the stream makes it complete."""
         await db.put(self.last_key, b"nothing comes after this")
         now = dict(await pairs(db, self.start_key))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any, Protocol, TypeVar
 
-from postroom.client.database import Database
+from postroom.client.database import CoreDatabase
 from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, TransactionExpired
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Client:
 
     def __init__(
         self,
-        db: Database,
+        db: CoreDatabase,
         randomness: Random,
         number: int,
         life: int,
@@ -75,22 +75,22 @@ class Workload(Protocol):
 
     clients: int
 
-    async def setup(self, db: Database) -> None:
+    async def setup(self, db: CoreDatabase) -> None:
         """Set up what must be there before."""
 
     async def start(self, client: Client) -> None:
         """Do what each client does, until it is over."""
 
-    async def check(self, db: Database) -> None:
+    async def check(self, db: CoreDatabase) -> None:
         """Raise ``AssertionError`` unless everything is as it must be."""
 
 
-async def pairs(db: Database, prefix: bytes) -> list[tuple[bytes, Any]]:
+async def pairs(db: CoreDatabase, prefix: bytes) -> list[tuple[bytes, Any]]:
     """Everything that the store holds under ``prefix``."""
     return [pair async for pair in db.scan(prefix, prefix + b"\xff")]
 
 
-async def reap_all(db: Database, key: bytes) -> list[Any]:
+async def reap_all(db: CoreDatabase, key: bytes) -> list[Any]:
     """Empty an inbox that no other client uses."""
 
     async def take(tx: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from postroom.client.queues.messages import QueueInfo
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest, Gap, Known
@@ -34,7 +34,7 @@ OF_ALL_MAX: Final = 1_000
 """The number of gaps that are listed in all."""
 
 
-def acknowledged_counts(db: Database) -> dict[str, int]:
+def acknowledged_counts(db: CoreDatabase) -> dict[str, int]:
     """Return how many messages of each queue were ever acknowledged."""
     found = {}
     for info in db.queues():
@@ -53,7 +53,7 @@ def kept_for(info: QueueInfo) -> float:
 
 
 def queue_gaps(
-    db: Database,
+    db: CoreDatabase,
     before: ArchiveManifest,
     infos: Iterable[QueueInfo],
     damaged: Container[str],

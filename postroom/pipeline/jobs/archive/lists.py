@@ -6,10 +6,10 @@
          └── lists ─┬─ lists/412-9c../1.json ── 731 files of days that are over
                     └─ lists/877-1f../1.json ── 655 files
 
-A list is written once, before the first manifest that refers to it, and is never changed. If one
-of its files is replaced (a day that was over got another message), the list is given up: the next
-manifest names its files itself, and they come into a list again. Lists that were given up stay as
-long as files that were replaced.
+A list is written once, before the first manifest that refers to it, and is never changed. A list
+is given up if one of its files is replaced, because a day that was over got another message. The
+next manifest names its files itself, and they come into a list again. Lists that were given up stay
+as long as files that were replaced.
 
 A list is made of many files. Therefore lists are few, and a manifest grows by a line for each.
 """

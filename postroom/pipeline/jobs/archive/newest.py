@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 from typing import Final
 
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.counted import counted
 from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
@@ -51,7 +51,7 @@ def newest_number(folder: ArchiveFolder) -> int:
     return manifests.newest(each.path for each in folder.files(manifests.MANIFESTS))
 
 
-def latest_of_store(db: Database, folder: ArchiveFolder) -> ArchiveManifest:
+def latest_of_store(db: CoreDatabase, folder: ArchiveFolder) -> ArchiveManifest:
     """Return the newest manifest of a folder if it is of this store; an empty one if it has none.
 
     Raises:
@@ -81,21 +81,21 @@ def latest_of_store(db: Database, folder: ArchiveFolder) -> ArchiveManifest:
     return found
 
 
-def note_begun(db: Database, before: ArchiveManifest) -> None:
+def note_begun(db: CoreDatabase, before: ArchiveManifest) -> None:
     """Note in the store that the run after a manifest has begun."""
     _note(db, _begun(before), before.number + 1)
 
 
-def note_trimmed(db: Database, manifest: ArchiveManifest) -> None:
+def note_trimmed(db: CoreDatabase, manifest: ArchiveManifest) -> None:
     """Note in the store that it is trimmed by a manifest from now on."""
     _note(db, _trimmed(manifest), manifest.number)
 
 
-def _note(db: Database, query: bytes, number: int) -> None:
+def _note(db: CoreDatabase, query: bytes, number: int) -> None:
     db.staging.publish(query, number, secrets.token_bytes(_JOB_BYTES), [])
 
 
-def _noted(db: Database, query: bytes) -> int:
+def _noted(db: CoreDatabase, query: bytes) -> int:
     """Return the number of the run that the store knows; 0: none."""
     found = db.staging.read(query).queries[:1]
     return found[0].batch if found and found[0].query == query else 0

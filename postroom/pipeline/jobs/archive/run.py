@@ -36,7 +36,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from postroom.client.queues.messages import QueueInfo
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.counted import counted
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import from_seconds
@@ -199,7 +199,7 @@ class ArchiveRun:
 
     def __init__(
         self,
-        db: Database,
+        db: CoreDatabase,
         folder: ArchiveFolder,
         settings: ArchiveSettings,
         progress: JobProgress = SILENT,

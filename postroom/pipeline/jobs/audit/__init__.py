@@ -6,7 +6,7 @@ mean, and `running` runs the job.
 
 from __future__ import annotations
 
-from postroom.pipeline.jobs.audit.findings import AuditResult, Difference, Finding
+from postroom.pipeline.jobs.audit.findings import AuditResult, CountDifference, Finding
 from postroom.pipeline.jobs.audit.running import audit
 
-__all__ = ["AuditResult", "Difference", "Finding", "audit"]
+__all__ = ["AuditResult", "CountDifference", "Finding", "audit"]

@@ -7,8 +7,8 @@
     places ──────┤         claimed, counted,      ───────▶│ max(claimed_id)
     beside ──────┘         claimed_id, counted_id         └ min(counted_id)
 
-Each row of a table becomes a few *facts*: an entry of the index claims three messages, each message
-in the inbox counts as one, and both are facts of one *check* about one key. Therefore each table is
+Each row of a table becomes a few *facts*. An entry of the index claims three messages, and each
+message in the inbox counts as one. Both are facts of one *check* about one key. Each table is
 read once, the comparison is one aggregation, and a hundred million messages take no more memory
 than ten.
 
@@ -131,10 +131,10 @@ def facts(
     if dropped:
         beside = beside.where(~F.col("number").isin(list(dropped)))
     found = [
-        _of_counters(spark, tables["counters"]),
-        _exploded(tables["inbox_index"], _of_index()),
-        _exploded(tables["places"], _of_places()),
-        _exploded(beside, _of_records()),
+        _counter_facts(spark, tables["counters"]),
+        _exploded(tables["inbox_index"], _index_facts()),
+        _exploded(tables["places"], _place_facts()),
+        _exploded(beside, _record_facts()),
     ]
     every = found[0]
     for more in found[1:]:
@@ -191,7 +191,7 @@ def _exploded(table: DataFrame, each: Column) -> DataFrame:
     return table.select(F.explode(F.array_compact(each)).alias("fact")).select("fact.*")
 
 
-def _of_counters(spark: SparkSession, table: DataFrame) -> DataFrame:
+def _counter_facts(spark: SparkSession, table: DataFrame) -> DataFrame:
     rows = [
         (of_queue, counter, *each)
         for of_queue, claims in ((False, CLAIMS_OF_RANGE), (True, CLAIMS_OF_QUEUE))
@@ -213,7 +213,7 @@ def _of_counters(spark: SparkSession, table: DataFrame) -> DataFrame:
     return joined.select(fact.alias("fact")).select("fact.*")
 
 
-def _of_index() -> Column:
+def _index_facts() -> Column:
     key, messages, held = F.col("key"), F.col("messages"), F.col("held")
     is_held = F.length(held) > 0
     oldest = F.when((messages != 0) | ~is_held, F.col("oldest"))
@@ -223,7 +223,7 @@ def _of_index() -> Column:
     )
 
 
-def _of_places() -> Column:
+def _place_facts() -> Column:
     part, number = F.col("part"), F.col("number")
     group = F.col("group").cast("binary")
     message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
@@ -250,7 +250,7 @@ def _of_places() -> Column:
     )
 
 
-def _of_records() -> Column:
+def _record_facts() -> Column:
     what, key, metric, value = (F.col(name) for name in ("what", "key", "metric", "value"))
     message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
     message["place"] = F.col("number")

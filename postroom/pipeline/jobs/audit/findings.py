@@ -31,7 +31,7 @@ COUNTERS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CountDifference:
     """A difference between a claim and a count.
 
     Attributes:
@@ -71,7 +71,7 @@ class Finding:
     counter: str
     compared: int
     differences: int
-    examples: tuple[Difference, ...] = ()
+    examples: tuple[CountDifference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def findings(
         examples: groups that differ.
         names: the names of queues, by number.
     """
-    told: dict[str, list[Difference]] = {}
+    told: dict[str, list[CountDifference]] = {}
     for group in examples:
         for difference in _differences(group, names):
             told.setdefault(difference.counter, []).append(difference)
@@ -126,17 +126,17 @@ def findings(
     return tuple(found)
 
 
-def _differences(group: Any, names: Mapping[int, str]) -> Iterable[Difference]:
+def _differences(group: Any, names: Mapping[int, str]) -> Iterable[CountDifference]:
     """Iterate over the differences of a group: in number, in the id, or both."""
     about = (_where(group, names), bytes(group.key or b""), _item(group))
     if group.check == facts.QUEUE_MESSAGE:
-        yield Difference(group.check, *about, _said(group), _seen(group))
+        yield CountDifference(group.check, *about, _said(group), _seen(group))
         return
     if group.wrong:
-        yield Difference(group.check, *about, int(group.claimed), int(group.counted))
+        yield CountDifference(group.check, *about, int(group.claimed), int(group.counted))
     if group.other:
         counter = facts.INDEX_OLDEST if group.check == facts.INDEX else group.check
-        yield Difference(counter, *about, _hex(group.claimed_id), _hex(group.counted_id))
+        yield CountDifference(counter, *about, _hex(group.claimed_id), _hex(group.counted_id))
 
 
 def _where(group: Any, names: Mapping[int, str]) -> str:
@@ -175,4 +175,4 @@ def _hex(id_: Any) -> str | None:
     return None if id_ is None else bytes(id_).hex()
 
 
-__all__ = ["COUNTERS", "EXAMPLES_MAX", "AuditResult", "Difference", "Finding", "findings"]
+__all__ = ["COUNTERS", "EXAMPLES_MAX", "AuditResult", "CountDifference", "Finding", "findings"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.client.sync import Database
+from postroom.client.sync import CoreDatabase
 from postroom.errors import Error, SnapshotTooOld
 from postroom.pipeline.jobs.audit.facts import compared, facts
 from postroom.pipeline.jobs.audit.findings import EXAMPLES_MAX, AuditResult, findings
@@ -45,7 +45,7 @@ def audit(
             with db.hold(whole=True) as at:
                 try:
                     return _audit(spark, store, db, int(at), progress)
-                except Exception as error:  # of whatever type: whether it was this, the store tells
+                except Exception as error:  # any type: the store tells whether it was this
                     if _is_held(db, int(at)):
                         raise _explained(error) from error
     raise JobFailed(
@@ -54,7 +54,7 @@ def audit(
     )
 
 
-def _is_held(db: Database, at: int) -> bool:
+def _is_held(db: CoreDatabase, at: int) -> bool:
     try:
         next(db.bulk.scan("counters", at=at))
     except SnapshotTooOld:
@@ -71,7 +71,7 @@ def _explained(error: Exception) -> Exception:
 
 
 def _audit(
-    spark: SparkSession, store: Mapping[str, str], db: Database, at: int, progress: JobProgress
+    spark: SparkSession, store: Mapping[str, str], db: CoreDatabase, at: int, progress: JobProgress
 ) -> AuditResult:
     progress("recounting", 0, 1)
     found = counted_queues(db, at)

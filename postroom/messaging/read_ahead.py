@@ -50,7 +50,7 @@ class _Stretch:
     given: int = 0
 
 
-class Ahead:
+class ReadAhead:
     """The stretches of one range, by inbox, for the inboxes reaped last.
 
     Its length is how many messages it holds.

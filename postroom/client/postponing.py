@@ -42,7 +42,7 @@ class _Buried(NamedTuple):
         return BuryMessages(self.key, tries, self.reason)
 
 
-class Trying:
+class Postponing:
     """The messages that a transaction postpones or buries.
 
     Args:
@@ -111,7 +111,7 @@ class InboxWrites:
     __slots__ = ()
 
     @property
-    def trying(self) -> Trying:
+    def postponing(self) -> Postponing:
         """Return what is gathered.
 
         For layers on top.
@@ -147,7 +147,7 @@ class InboxWrites:
             TransactionTooLarge, TransactionClosed: nothing was changed. The commit raises
                 ``TransactionConflict`` if another transaction has consumed or tried one of them.
         """
-        self.trying.postpone(messages, delay, reason, hold=hold, max_attempts=max_attempts)
+        self.postponing.postpone(messages, delay, reason, hold=hold, max_attempts=max_attempts)
 
     def bury(self, messages: Messages, reason: str | None = None) -> None:
         """Make messages dead letters when the transaction commits.
@@ -161,7 +161,7 @@ class InboxWrites:
         Raises:
             TransactionTooLarge, TransactionClosed: see :meth:`postpone`.
         """
-        self.trying.bury(messages, reason)
+        self.postponing.bury(messages, reason)
 
 
-__all__ = ["ANY_ATTEMPTS", "InboxWrites", "Messages", "Trying"]
+__all__ = ["ANY_ATTEMPTS", "InboxWrites", "Messages", "Postponing"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.limits import READ_AHEAD_BYTES_MAX, READ_AHEAD_INBOXES_MAX
-from postroom.messaging.ahead import MESSAGES, Ahead
+from postroom.messaging.read_ahead import MESSAGES, ReadAhead
 
 KEY = b"inbox"
 PREFIX = b"engine key of "
@@ -21,21 +21,21 @@ def ids(*numbers: int) -> list[bytes]:
     return [id_ for id_, _ in messages(*numbers)]
 
 
-def read(ahead: Ahead, given: Stored, after: Stored, key: bytes = KEY) -> int:
+def read(ahead: ReadAhead, given: Stored, after: Stored, key: bytes = KEY) -> int:
     entries = iter([(PREFIX + id_, stored) for id_, stored in after])
     return ahead.read(key, given[0][0], given, next(entries), entries)
 
 
-def filled(*numbers: int) -> Ahead:
+def filled(*numbers: int) -> ReadAhead:
     """Message 1 and then 2 were given by the engine, and the rest is read ahead."""
-    ahead = Ahead()
+    ahead = ReadAhead()
     assert read(ahead, messages(1), messages(2)) == 0
     assert read(ahead, messages(2), messages(*numbers)) == len(numbers)
     return ahead
 
 
 def test_only_who_goes_on_reads_ahead() -> None:
-    ahead = Ahead()
+    ahead = ReadAhead()
     assert read(ahead, messages(5), messages(6, 7)) == 0
     assert read(ahead, messages(3), messages(4, 5)) == 0  # before it: something was given back
     assert read(ahead, messages(4), messages(5, 6)) == 2
@@ -64,7 +64,7 @@ def test_the_read_ahead_serves_a_reap_that_begins_where_it_begins(start: int, fo
 
 
 def test_a_page_has_a_size_and_one_message_at_least() -> None:
-    ahead = Ahead()
+    ahead = ReadAhead()
     read(ahead, messages(1), messages(2))
     read(ahead, messages(2), messages(3, 4, 5, 6, size=10))
     assert ahead.find(KEY, ids(3)[0], 3, 25) == (messages(3, 4, size=10), ids(5)[0])
@@ -102,7 +102,7 @@ def test_a_message_removed_from_the_read_ahead_is_not_given(
 
 
 def test_the_read_ahead_is_bounded_in_messages_and_inboxes() -> None:
-    ahead = Ahead()
+    ahead = ReadAhead()
     many = messages(*range(2, 2 * MESSAGES))
     for number in range(READ_AHEAD_INBOXES_MAX + 3):
         key = b"%d" % number
@@ -113,7 +113,7 @@ def test_the_read_ahead_is_bounded_in_messages_and_inboxes() -> None:
 
 
 def test_the_read_ahead_is_bounded_in_bytes() -> None:
-    ahead = Ahead()
+    ahead = ReadAhead()
     read(ahead, messages(1), messages(2))
     half = READ_AHEAD_BYTES_MAX // 2
     assert read(ahead, messages(2), messages(3, 4, 5, size=half)) == 2

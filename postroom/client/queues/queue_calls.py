@@ -19,7 +19,7 @@ from postroom.messaging.queues.requests import (
 )
 
 
-class QueuesOfDatabase:
+class QueueCalls:
     """The queue calls of a database, in the asyncio form."""
 
     _sender: Sender
@@ -115,4 +115,4 @@ class QueuesOfDatabase:
         return [info_of(each) for each in found if not each.dropped]
 
 
-__all__ = ["QueuesOfDatabase"]
+__all__ = ["QueueCalls"]

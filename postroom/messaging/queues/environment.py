@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from postroom.kv.engine import Reader
-from postroom.messaging.queues.consumers import Waiter
+from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import CreditWaits
 from postroom.messaging.queues.trouble import QueueDamaged
-from postroom.messaging.services import Signal
+from postroom.messaging.services import CommitSignal
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders
 
@@ -55,7 +55,7 @@ class QueueHost(Protocol):
     def holds(self, manager: Manager, client: bytes) -> None:
         """Note that a client's consumers began or ceased to hold messages of a queue."""
 
-    def answer(self, waiter: Waiter) -> None:
+    def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
 
     def set_aside(self, error: QueueDamaged) -> None:
@@ -68,7 +68,7 @@ class QueueHost(Protocol):
 CLIENTS_REMEMBERED = 10_000
 
 
-class Surroundings:
+class QueueEnvironment:
     """The environment of the queues of a range.
 
     Args:
@@ -108,7 +108,7 @@ class Surroundings:
         reader: Callable[[Reader, int], Reader],
         may_purge: Callable[[Evaluation, int], int],
         kept: int,
-        signal: Signal,
+        signal: CommitSignal,
         forgets_strangers: bool,
         rouse: Callable[[], None],
     ) -> None:
@@ -141,7 +141,7 @@ class Surroundings:
         if moment < self.sleeps_until:
             self._signal.set()
 
-    def answer(self, waiter: Waiter) -> None:
+    def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
         self._wake_tokens([waiter])
 

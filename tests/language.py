@@ -1,0 +1,147 @@
+"""Sentences, names and comments of Python sources, read without importing them.
+
+Prose is what a docstring or a comment says in sentences. Code blocks, tables, drawings, headings
+and lists of arguments are left out, since they have no sentences.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+LONGEST_SENTENCE_WORDS = 30
+
+# These words hide the subject of a sentence that they begin.
+HIDING_WORDS = frozenset(
+    {"of", "what", "who", "whoever", "whose", "whom", "nobody", "that", "as"}
+    | {"where", "whether", "some", "so", "such"}
+)
+VAGUE_PHRASES = re.compile(r"\b(the other way round|likewise|as ever)\b", re.IGNORECASE)
+
+_SECTIONS = frozenset(
+    ("args", "arguments", "attributes", "returns", "yields", "raises", "example", "examples")
+)
+_CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_ITEM = re.compile(r"([*-]|\d+\.)\s+")
+_ENDS = re.compile(r"""(?<=[.!?])["')\]]*\s+(?=["'(\[`]*(?:[A-Z0-9*:]|[a-z]+[A-Z]))""")
+_ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|Sec|No)\.")
+_DRAWN = re.compile(r"[|│┌└├─═►▶]|-->|==>|<--|\+--|  {2,}\S.*  {2,}\S|\S {3,}\S")
+_PRAGMAS = re.compile(r"#\s*(type:\s*ignore|noqa|ruff:|pragma|fmt:|mypy:|!|-\*-)")
+
+
+@dataclass(frozen=True, slots=True)
+class Prose:
+    """One docstring or comment: where it stands, and its text without markers."""
+
+    path: Path
+    line: int
+    text: str
+    is_docstring: bool
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}"
+
+
+def docstrings_of(path: Path, tree: ast.Module) -> Iterator[Prose]:
+    """Yield the docstrings of a module, its classes, functions and attributes."""
+    for node in ast.walk(tree):
+        for statement in _strings_of(node):
+            text = inspect.cleandoc(str(statement.value.value))  # type: ignore[attr-defined]  # a string constant: see _strings_of
+            yield Prose(path, statement.lineno, text, is_docstring=True)
+
+
+def comments_of(path: Path, source: str) -> Iterator[Prose]:
+    """Yield comments, where comments on consecutive lines of their own are one."""
+    block: list[str] = []
+    begins = column = last = -1
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT or _PRAGMAS.match(token.string):
+            continue
+        line, at = token.start
+        text = token.string.lstrip("#").removeprefix(" ")
+        alone = not token.line[:at].strip()
+        if block and alone and line == last + 1 and at == column:
+            block.append(text)
+            last = line
+            continue
+        if block:
+            yield Prose(path, begins, "\n".join(block), is_docstring=False)
+        block, begins, last, column = [text], line, line, at if alone else -1
+    if block:
+        yield Prose(path, begins, "\n".join(block), is_docstring=False)
+
+
+def prose_of(path: Path) -> list[Prose]:
+    """Return all docstrings and comments of a file."""
+    source = path.read_text()
+    return [*docstrings_of(path, ast.parse(source)), *comments_of(path, source)]
+
+
+def sentences_of(text: str) -> Iterator[str]:
+    """Yield the sentences of a docstring or a comment; code in them is one word."""
+    for paragraph in _paragraphs(text):
+        plain = _ABBREVIATIONS.sub(r"\1", _CODE.sub(_one_word, " ".join(paragraph.split())))
+        yield from filter(words_of, (sentence.strip() for sentence in _ENDS.split(plain)))
+
+
+def words_of(sentence: str) -> list[str]:
+    """Return the words of a sentence, where punctuation alone is no word."""
+    return [word for word in sentence.split() if any(map(str.isalnum, word))]
+
+
+def first_word(sentence: str) -> str:
+    """Return the first word of a sentence in lower case, without punctuation."""
+    found = re.match(r"[\W_]*([A-Za-z']+)", sentence)
+    return found[1].lower() if found else ""
+
+
+def _strings_of(node: ast.AST) -> Iterator[ast.Expr]:
+    """Yield the strings that document a node or, in its body, one of its attributes."""
+    if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    for at, statement in enumerate(node.body):
+        documents = at == 0 or isinstance(node.body[at - 1], ast.Assign | ast.AnnAssign)
+        if documents and isinstance(statement, ast.Expr) and _is_string(statement.value):
+            yield statement
+
+
+def _is_string(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _one_word(code: re.Match[str]) -> str:
+    """Return a word in place of code, which may begin a sentence and ends none."""
+    del code
+    return "Code"
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yield paragraphs and list items that are prose, one string each."""
+    for block in re.split(r"\n\s*\n", text):
+        lines = block.splitlines()
+        if _left_out(lines):
+            continue
+        item: list[str] = []
+        for line in lines:
+            marker = _ITEM.match(line.strip())
+            if marker and item:
+                yield " ".join(item)
+                item = []
+            item.append(line.strip()[marker.end() :] if marker else line.strip())
+        yield " ".join(item)
+
+
+def _left_out(lines: list[str]) -> bool:
+    """Tell whether a block is a drawing, a table, a code block or a list of arguments."""
+    first = lines[0].strip()
+    if first.endswith(":") and first[:-1].lower() in _SECTIONS:
+        return True
+    if all(line.startswith("    ") for line in lines) or first.startswith(">>>"):
+        return True
+    return any(_DRAWN.search(_CODE.sub("code", line.strip())) for line in lines)

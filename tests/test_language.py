@@ -1,0 +1,210 @@
+"""The language of the project: plain sentences, one name for one class, tests named by statements.
+
+``make check`` runs these tests. They read sources without importing them, so they are quick. The
+rules are in ``docs/glossary.md`` and in CONTRIBUTING.md; ruff checks the form of docstrings besides
+(D205, D400, D401).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import language
+
+ROOT = Path(__file__).parent.parent
+GLOSSARY = ROOT / "docs" / "glossary.md"
+TOLD_MAX = 40
+
+# A name that begins so has no subject, or hides it.
+HIDING_FIRST_WORDS = frozenset(
+    {"what", "whatever", "who", "whoever", "whose", "whom", "which", "why", "how", "however"}
+    | {"where", "wherever", "when", "while", "until", "if", "as", "of", "to", "there"}
+    | {"it", "its", "that", "they", "those", "nobody", "nothing", "no", "not", "nor"}
+    | {"so", "such", "and", "but", "also"}
+)
+
+
+def sources(*folders: str) -> list[Path]:
+    """Return the sources in some folders, without those that protoc has generated."""
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [path for path in found if not path.stem.partition("_pb2")[1]]
+
+
+PRODUCT = sources("postroom", "benchmarks", "examples")
+PROSE = [(path, prose) for path in PRODUCT for prose in language.prose_of(path)]
+
+
+def listed(problems: Iterable[str]) -> str:
+    """Return the first problems, one a line, and how many there are."""
+    found = list(problems)
+    more = [f"... {len(found)} in all"] if len(found) > TOLD_MAX else []
+    return "\n".join([*found[:TOLD_MAX], *more])
+
+
+def sentences() -> Iterator[tuple[str, str]]:
+    for path, prose in PROSE:
+        for sentence in language.sentences_of(prose.text):
+            yield f"{path.relative_to(ROOT)}:{prose.line}", sentence
+
+
+def test_each_docstring_begins_with_a_line_that_is_one_sentence() -> None:
+    wrong = []
+    for path, prose in PROSE:
+        if prose.is_docstring:
+            first, _, rest = prose.text.partition("\n")
+            if not first.endswith(".") or (rest and not rest.startswith("\n")):
+                wrong.append(f"{path.relative_to(ROOT)}:{prose.line}: {first}")
+    assert not wrong, listed(wrong)
+
+
+def test_sentences_begin_with_their_subject() -> None:
+    wrong = [
+        f"{place}: {sentence}"
+        for place, sentence in sentences()
+        if language.first_word(sentence) in language.HIDING_WORDS
+    ]
+    assert not wrong, listed(wrong)
+
+
+def test_sentences_are_short() -> None:
+    wrong = [
+        f"{place}: {count} words: {sentence}"
+        for place, sentence in sentences()
+        if (count := len(language.words_of(sentence))) > language.LONGEST_SENTENCE_WORDS
+    ]
+    assert not wrong, listed(wrong)
+
+
+def test_sentences_have_no_vague_phrases() -> None:
+    wrong = [
+        f"{place}: {sentence}"
+        for place, sentence in sentences()
+        if language.VAGUE_PHRASES.search(sentence)
+    ]
+    assert not wrong, listed(wrong)
+
+
+def test_class_names_are_unique_but_for_synchronous_twins() -> None:
+    places = defaultdict(list)
+    for path in sources("postroom"):
+        tree = ast.parse(path.read_text())
+        is_twin = (
+            path.name.startswith("sync")
+            or "synchronous" in (ast.get_docstring(tree) or "").partition("\n")[0]
+        )
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not is_twin:
+                places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    wrong = [f"{name}: {', '.join(where)}" for name, where in places.items() if len(where) > 1]
+    assert not wrong, listed(wrong)
+
+
+def test_names_of_tests_are_statements_with_a_subject() -> None:
+    wrong = []
+    for path in sources("tests"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            test, _, statement = node.name.partition("_")
+            if test == "test" and statement.partition("_")[0] in HIDING_FIRST_WORDS:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
+    assert not wrong, listed(wrong)
+
+
+@pytest.mark.skipif(not GLOSSARY.exists(), reason="there is no glossary")
+def test_words_that_the_glossary_replaces_are_no_names() -> None:
+    replaced = replaced_words(GLOSSARY.read_text())
+    wrong = []
+    for path in sources("postroom"):
+        for name, line in names_in(ast.parse(path.read_text())):
+            words = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().strip("_").split("_")
+            for word in sorted(replaced.keys() & {"_".join(words), *words}):
+                place = f"{path.relative_to(ROOT)}:{line}"
+                wrong.append(f"{place}: {name}: write {replaced[word]} in place of {word}")
+    assert not wrong, listed(wrong)
+
+
+def replaced_words(page: str) -> dict[str, str]:
+    """Return the words that are not used, with those that are used in their place.
+
+    The glossary has tables: *word | meaning | where* for words that are used, and
+    *not | but | ...* for those that are not.
+    """
+    found, replaces = {}, False
+    for line in page.splitlines():
+        cells = [cell.strip(" `*") for cell in line.strip().strip("|").split("|")]
+        if not line.strip().startswith("|") or len(cells) < 2:
+            replaces = False
+        elif cells[0].lower() in {"not", "replaced", "instead of"}:
+            replaces = True
+        elif replaces and not set(cells[0]) <= set("-: "):
+            for word in cells[0].split(","):
+                found[word.strip(" `*").lower().replace(" ", "_")] = cells[1]
+    return found
+
+
+def names_in(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names that a module defines, with their lines."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr, node.lineno
+
+
+# --- the reader of sentences itself
+
+TEXT = '''
+def example():
+    """Return the newest version.
+
+    A sentence about ``code. With dots`` is one sentence. gRPC begins another one, e.g. this.
+
+    * An item is prose.
+    * So is this one.
+
+    | drawn | 1 |
+
+    ::
+
+        Who knows
+
+    Args:
+        who: left out.
+    """
+    return 1  # who counts
+'''
+
+
+def test_sentences_are_found_without_code_tables_and_arguments(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text(TEXT)
+    docstring, comment = language.prose_of(path)
+    assert [language.first_word(each) for each in language.sentences_of(docstring.text)] == [
+        "return", "a", "grpc", "an", "so",
+    ]  # fmt: skip
+    assert (comment.text, comment.is_docstring) == ("who counts", False)
+
+
+def test_comments_on_consecutive_lines_are_one(tmp_path: Path) -> None:
+    path = tmp_path / "example.py"
+    path.write_text("# One sentence\n# over two lines.\nx = 1  # another\n")
+    assert [each.text for each in language.prose_of(path)] == [
+        "One sentence\nover two lines.", "another",
+    ]  # fmt: skip
+
+
+def test_a_table_of_the_glossary_tells_replaced_words() -> None:
+    page = "| word | meaning | where |\n| --- | --- | --- |\n| range | ... | ... |\n\n"
+    page += "| not | but |\n| --- | --- |\n| `shard`, tablet | range |\n"
+    assert replaced_words(page) == {"shard": "range", "tablet": "range"}
