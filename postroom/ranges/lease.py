@@ -72,13 +72,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import IntEnum, auto
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
 from postroom.kv.clock import HybridLogicalClock, from_seconds
-from postroom.raft.group import RaftGroup
 from postroom.ranges.ports import Host
+
+if TYPE_CHECKING:  # clients load this module, and nothing of consensus
+    from postroom.raft.group import RaftGroup
 
 LEASE_SECONDS: Final = 9.0
 DRIFT_SHARE: Final = 0.1

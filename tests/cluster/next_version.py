@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.cluster.harness import PROJECT
 
 RAISED = {
-    "postroom/__init__.py": [(r'(__version__ = )"[^"]+"', r'\1"99.0.0"')],
+    "postroom/version.py": [(r'(VERSION = )"[^"]+"', r'\1"99.0.0"')],
     "postroom/kv/marker.py": [(r"(?m)^(FORMAT_VERSION: Final = )1$", r"\g<1>2")],
     "postroom/raft/stored_log.py": [
         (r"(?m)^(ENTRIES_VERSION: Final = )1$", r"\g<1>2"),
