@@ -17,16 +17,11 @@ from the start (:mod:`postroom.raft.snapshot_receiver`). Only its records are th
 the old one or the new one: they tell a node that is started meanwhile with whom it shares the
 range.
 
-*The applied record* holds index and term of the last entry, the last commit, and the sums of the
-companion. It is made here, because index and term are known only when an entry is applied. The
+*The applied record* (:mod:`.applied`) holds index and term of the last entry, the last commit, and
+the sums of the companion. It is made here, because index and term are known only when an entry is applied. The
 other two come with the command. A command that is void under its lease changes neither.
 
-Invariant: the applied record is written with the state that it describes::
-
-    03 <range> 05 "applied"  →  [index, term, last commit, sums]
-
-It is written with each entry. The companion of a range keeps its sums in it,
-packed: the counters of messages. A record of their own would be written with nearly every proposal.
+Invariant: the applied record is written with the state that it describes.
 """
 
 from __future__ import annotations
@@ -41,42 +36,15 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
 from postroom.raft.state_machine import StateSnapshot
+from postroom.ranges.applied import (
+    APPLIED_RECORD,
+    AppliedRecord,
+    encode_applied,
+    read_applied,
+)
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.registry import Registry
-
-APPLIED_RECORD: Final = "applied"
-
-
-class AppliedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The progress of a range.
-
-    Attributes:
-        index, term: the last entry that is applied.
-        last_commit: a timestamp that no commit in the state is above.
-        sums: the sums of the companion, packed; empty: there are none.
-    """
-
-    index: int = 0
-    term: int = 0
-    last_commit: int = 0
-    sums: bytes = b""
-
-
-encode_applied: Final = msgspec.msgpack.Encoder().encode
-decode_applied: Final = msgspec.msgpack.Decoder(AppliedRecord).decode
-
-
-def read_applied(stored: Reader, range_id: int) -> AppliedRecord:
-    """Return the applied record of a range, as ``stored`` has it; a new range has none.
-
-    It is read past the cache of values, which does not hear of it.
-    """
-    key = keys.record_key(range_id, APPLIED_RECORD)
-    for _, packed in stored.iterate(key, key + b"\x00"):
-        return decode_applied(packed)
-    return AppliedRecord()
-
 
 CHUNK_BYTES: Final = 256 * 1024
 PIECE_BYTES: Final = 1024 * 1024
