@@ -18,8 +18,8 @@ the old one or the new one: they tell a node that is started meanwhile with whom
 range.
 
 *The applied record* (:mod:`.applied`) holds index and term of the last entry, the last commit, and
-the sums of the companion. It is made here, because index and term are known only when an entry is applied. The
-other two come with the command. A command that is void under its lease changes neither.
+the sums of the companion. It is made here, because index and term are known only when an entry is
+applied. The other two come with the command. A command that is void under its lease changes neither.
 
 Invariant: the applied record is written with the state that it describes.
 """
