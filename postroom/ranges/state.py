@@ -19,7 +19,8 @@ range.
 
 *The applied record* (:mod:`.applied`) holds index and term of the last entry, the last commit, and
 the sums of the companion. It is made here, because index and term are known only when an entry is
-applied. The other two come with the command. A command that is void under its lease changes neither.
+applied. The other two come with the command. A command that is void under its lease changes
+neither.
 
 Invariant: the applied record is written with the state that it describes.
 """
