@@ -18,10 +18,6 @@ WORKERS ?= 3
 # Tests start hundreds of processes. Where this is set, each would compile the whole package anew.
 export PYTHONDONTWRITEBYTECODE =
 
-# In continuous integration a test that has failed is run once more, alone: other work on the machine
-# must not decide. The first failure stays in the output.
-AGAIN = $(if $(CI),|| { test $$? = 1 && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none; })
-
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: help
@@ -34,7 +30,7 @@ demo: $(VENV)/.demo  ## Replay a year of flights and check the result (FLIGHTS=1
 
 .PHONY: test
 test: check  ## Run the checks and all tests
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(ARGS) $(AGAIN)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(ARGS)
 
 .PHONY: test-all
 test-all: test  ## All of that, and a part of the tests on each other Python that is here (.ci/pythons)
@@ -46,7 +42,7 @@ test-all: test  ## All of that, and a part of the tests on each other Python tha
 
 .PHONY: test-part
 test-part: $(VENV)/.test  ## Run a part of the tests (VENV=.venv-3.13 PYTHON=python3.13)
-	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(PART) $(ARGS) $(AGAIN)
+	$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal $(PART) $(ARGS)
 
 .PHONY: check
 check: $(VENV)/.dev site  ## Check format, lint, types and layers, and build the site

@@ -219,8 +219,7 @@ def device(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder))
     yield folder
-    # A store that a failed test has left open keeps the device busy, which is not another failure.
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 def mount(*arguments: str) -> None:

@@ -28,7 +28,6 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.timeout(1200)  # a history with full disks takes twenty times as long as most
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_seed(seed: int) -> None:
     run = run_seed(CLUSTER, seed, EVENTS)
