@@ -2,6 +2,7 @@
 
 * ``ARCHITECTURE.md``, ``CHANGELOG.md`` and ``CONTRIBUTING.md`` are pages, and so is each example.
   Links to them are rewritten, so that they work on the site and in a plain checkout.
+* The pages of all requests and of all options are written from the code.
 * In the reference, the heading of a call names its class.
 * Drawings and charts are put into the page itself. They therefore follow its switch of light and
   dark.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import runpy
 from html import escape
 from pathlib import Path
 from typing import Final
@@ -23,6 +25,12 @@ from mkdocs.structure.pages import Page
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 """The pages beside ``docs/`` that are part of the site."""
+
+WRITTEN: Final = {
+    "reference/options.md": "options_page.py",
+    "reference/requests.md": "requests_page.py",
+}
+"""The pages that programs beside this one write."""
 
 _LINK: Final = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 _CALL: Final = re.compile(r"^::: postroom\.((?!aio|testing)\w+\.\w+)$", re.MULTILINE)
@@ -39,6 +47,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are not in ``docs/``."""
     for name in PAGES:
         files.append(File.generated(config, name, content=(ROOT / name).read_text()))
+    for path, program in WRITTEN.items():
+        text = runpy.run_path(str(Path(__file__).parent / program))["page"]()
+        files.append(File.generated(config, path, content=text))
     for path, text in _examples().items():
         files.append(
             File.generated(config, path, content=text, inclusion=InclusionLevel.NOT_IN_NAV)

@@ -1,0 +1,60 @@
+"""Write the page of all options of the command line, from their help.
+
+``python docs/tools/options_page.py`` prints it; the site has it as ``reference/options.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup, TyperOption
+
+from postroom.cli.application import app
+
+HEAD: Final = """# Options
+
+All options of the [command line](../operating.md#command-line), made from the help of its commands
+(`postroom COMMAND -h`). An option has one kind of value in all commands.
+
+| option | value | meaning |
+| --- | --- | --- |"""
+COMMANDS_MAX: Final = 3
+"""An option of more commands than these is told without their names."""
+
+
+def commands() -> dict[str, Any]:
+    """Return the commands by their names, without groups of commands."""
+    return dict(_leaves(typer.main.get_command(app)))
+
+
+def _leaves(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(command, TyperGroup):
+        yield " ".join(path), command
+        return
+    for name, each in command.commands.items():
+        yield from _leaves(each, *path, name)
+
+
+def page() -> str:
+    """Return the page."""
+    found: dict[tuple[str, ...], dict[str, TyperOption]] = {}
+    for command, each in commands().items():
+        for option in each.params:
+            if isinstance(option, TyperOption):
+                found.setdefault(tuple(option.opts), {})[command] = option
+    return "\n".join([HEAD, *(_row(names, found[names]) for names in sorted(found)), ""])
+
+
+def _row(names: tuple[str, ...], uses: dict[str, TyperOption]) -> str:
+    first = next(iter(uses.values()))
+    value = "" if first.is_flag else f"`{first.metavar}`"
+    meaning = " ".join(dict.fromkeys(str(each.help) for each in uses.values()))
+    where = ", ".join(f"`{each}`" for each in uses) if len(uses) <= COMMANDS_MAX else ""
+    told = f"{meaning} ({where})" if where else meaning
+    return f"| {', '.join(f'`{each}`' for each in names)} | {value} | {told} |"
+
+
+if __name__ == "__main__":
+    print(page())  # noqa: T201 (the purpose of the program)

@@ -1,0 +1,54 @@
+"""The pages that programs write have every request of the protocol, and every option."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+from typer.core import TyperGroup, TyperOption
+
+from postroom.cli.application import app
+from postroom.protocol.requests import REQUESTS, name_of
+from postroom.ranges.contract import Request
+
+TOOLS = Path(__file__).parents[2] / "docs" / "tools"
+
+
+def written(program: str) -> str:
+    return str(runpy.run_path(str(TOOLS / program))["page"]())
+
+
+@pytest.fixture(scope="module")
+def requests_page() -> str:
+    return written("requests_page.py")
+
+
+@pytest.mark.parametrize("kind", [*REQUESTS.asked, *REQUESTS.writes], ids=name_of)
+def test_the_page_has_each_request_with_its_fields_in_order(
+    requests_page: str, kind: type[Request]
+) -> None:
+    told = requests_page.split(f"### `{name_of(kind)}`\n", 1)[1].partition("\n#")[0]
+    fields = [field.name for field in msgspec.structs.fields(kind)]
+    assert re.findall(r"^\| `(\w+)` \|", told, re.MULTILINE) == fields
+    assert "Answer: " in told
+
+
+def test_each_record_that_the_page_names_is_on_it(requests_page: str) -> None:
+    records = {name.lower() for name in re.findall(r"^### (\w+)$", requests_page, re.MULTILINE)}
+    assert set(re.findall(r"\]\(#(\w+)\)", requests_page)) == records
+
+
+def test_the_page_has_every_option_of_a_command() -> None:
+    told = set(re.findall(r"`(--?[a-z-]+)`", written("options_page.py")))
+    left = [typer.main.get_command(app)]
+    while left:
+        command = left.pop()
+        if isinstance(command, TyperGroup):
+            left += command.commands.values()
+            continue
+        options = [each for each in command.params if isinstance(each, TyperOption)]
+        assert {name for each in options for name in each.opts} <= told
