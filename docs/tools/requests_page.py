@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.messaging.bulk_requests import TABLES
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.contract import Request, Scope
 from postroom.ranges.requests import UNBOUNDED
@@ -46,10 +47,9 @@ def page() -> str:
         parts.append(f"## {title}\n")
         parts += [_request(kind) for kind in sorted(classes, key=name_of)]
     parts.append("## Records\n")
-    everything = (*REQUESTS.asked, *REQUESTS.writes)
-    parts += [
-        _record(each) for each in sorted(_records(everything), key=lambda each: each.__name__)
-    ]
+    records = _records((*REQUESTS.asked, *REQUESTS.writes))
+    parts += [_record(each) for each in sorted(records, key=lambda each: each.__name__)]
+    parts.append(_tables())
     return "\n".join(parts)
 
 
@@ -74,6 +74,16 @@ def _concern(kind: type[Request]) -> str:
     except AttributeError:
         return "keys"
     return concern.value if isinstance(concern, Scope) else "keys"
+
+
+def _tables() -> str:
+    """Return the section about the tables of ``scan_records``."""
+    widths = {0: "", 1: " (1 byte)", 8: " (8 bytes)"}
+    rows = [
+        f"| {name} | {', '.join(f'{each}{widths[kind.width]}' for each, kind in columns.items())} |"
+        for name, columns in TABLES.items()
+    ]
+    return "\n".join(["## Tables of records\n", "| table | columns |\n| --- | --- |", *rows, ""])
 
 
 def _record(kind: type[msgspec.Struct]) -> str:
@@ -128,7 +138,9 @@ def _told(kind: Any) -> str:
     told = [_told(each) for each in arguments if each is not Ellipsis]
     if origin in {list, frozenset} or (origin is tuple and ... in arguments):
         return f"array of {told[0]}"
-    return _combination(origin, told) if told and origin in _SEVERAL else _told_class(origin or kind)
+    return (
+        _combination(origin, told) if told and origin in _SEVERAL else _told_class(origin or kind)
+    )
 
 
 def _combination(origin: Any, told: list[str]) -> str:

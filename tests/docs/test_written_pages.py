@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from postroom.cli.application import app
+from postroom.messaging.bulk_requests import TABLES
 from postroom.protocol.requests import REQUESTS, name_of
 from postroom.ranges.contract import Request
 
@@ -40,6 +41,12 @@ def test_the_page_has_each_request_with_its_fields_in_order(
 def test_each_record_that_the_page_names_is_on_it(requests_page: str) -> None:
     records = {name.lower() for name in re.findall(r"^### (\w+)$", requests_page, re.MULTILINE)}
     assert set(re.findall(r"\]\(#(\w+)\)", requests_page)) == records
+
+
+def test_the_page_has_each_table_of_records_with_its_columns(requests_page: str) -> None:
+    told = dict(re.findall(r"^\| (\w+) \| (.*) \|$", requests_page, re.MULTILINE))
+    for name, columns in TABLES.items():
+        assert [each.split()[0] for each in told[name].split(", ")] == list(columns)
 
 
 def test_the_page_has_every_option_of_a_command() -> None:
