@@ -13,7 +13,7 @@
 
 A frame carries many requests, and many answers, in any order; a number ties an answer to its
 request. Every frame is an array that begins with its kind. Fields may be added at its end, and are
-ignored by programs that do not know them. ``docs/protocol.md`` describes all of it, with bytes.
+ignored by programs that do not know them. ``docs/protocol.md`` describes all of it.
 
 The requests are in :mod:`.requests`, the failures in :mod:`.failures`.
 """

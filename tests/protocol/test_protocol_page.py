@@ -1,11 +1,12 @@
-"""The conversation in ``docs/protocol.md`` is what client and node really say.
+"""The conversation in ``conversation.txt`` is what client and node really say.
 
 ``pytest tests/protocol/test_protocol_page.py --rewrite`` writes it anew: read the difference.
+The first two lines are how a stream begins, with preambles and lengths; of the frames after them
+the lengths are left out.
 """
 
 from __future__ import annotations
 
-import re
 import textwrap
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
@@ -25,9 +26,7 @@ from tests.client.stores import Store
 from tests.remote.scripted_nodes import Asked
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "protocol.md"
-PLACE: Final = re.compile(r"(<!-- written by: .* -->\n```\n)(.*?)(```\n)", re.DOTALL)
-FRAMES_IN_BYTES: Final = 2
-"""The number of frames whose bytes are told besides their elements: the first ones."""
+CONVERSATION: Final = Path(__file__).parent / "conversation.txt"
 
 
 class Overheard:
@@ -36,7 +35,6 @@ class Overheard:
     def __init__(self, sessions: Sessions) -> None:
         self.session = sessions.open("", lambda: None)
         self.lines: list[str] = []
-        self.frames = 0
         self.router: Router
 
     def open(self, link: int, address: str) -> None:
@@ -70,13 +68,11 @@ class Overheard:
     def note(self, arrow: str, frame: bytes) -> None:
         told = textwrap.wrap(plain(msgspec.msgpack.decode(frame)), 110, break_long_words=False)
         self.lines += [f"{arrow} {told[0]}", *(f"  {line}" for line in told[1:])]
-        self.frames += 1
-        if self.frames <= FRAMES_IN_BYTES:
-            self.lines += [f"    {line}" for line in textwrap.wrap(frame.hex(" "), 96)]
+        self.lines += [f"    {line}" for line in textwrap.wrap(frame.hex(" "), 96)]
 
 
 def plain(value: Any) -> str:
-    """As in the tables of the page."""
+    """Return a value as it is told."""
     match value:
         case None:
             return "nil"
@@ -119,14 +115,10 @@ def conversation() -> str:
 
 
 def test_the_conversation_is_a_real_one(request: pytest.FixtureRequest) -> None:
-    page = PAGE.read_text()
-    match = PLACE.search(page)
-    assert match is not None
     told = conversation()
     if request.config.getoption("--rewrite"):
-        PAGE.write_text(page[: match.start(2)] + told + page[match.end(2) :])
-    else:
-        assert match[2] == told
+        CONVERSATION.write_text(told)
+    assert CONVERSATION.read_text() == told
 
 
 def test_the_page_tells_the_limits_and_the_codes_of_refusals() -> None:
