@@ -2,7 +2,7 @@
 
 * ``ARCHITECTURE.md``, ``CHANGELOG.md`` and ``CONTRIBUTING.md`` are pages, and so is each example.
   Links to them are rewritten, so that they work on the site and in a plain checkout.
-* The pages of all requests and of all options are written from the code.
+* The pages of the command line and of the requests are written from the code.
 * In the reference, the heading of a call names its class.
 * Drawings and charts are put into the page itself. They therefore follow its switch of light and
   dark.
@@ -27,7 +27,7 @@ PAGES: Final = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 """The pages beside ``docs/`` that are part of the site."""
 
 WRITTEN: Final = {
-    "reference/options.md": "options_page.py",
+    "reference/command-line.md": "command_line_page.py",
     "reference/requests.md": "requests_page.py",
 }
 """The pages that programs beside this one write."""

@@ -1,4 +1,4 @@
-"""The pages that programs write have every request of the protocol, and every option."""
+"""The pages that programs write have every request, every command and every option."""
 
 from __future__ import annotations
 
@@ -49,13 +49,16 @@ def test_the_page_has_each_table_of_records_with_its_columns(requests_page: str)
         assert [each.split()[0] for each in told[name].split(", ")] == list(columns)
 
 
-def test_the_page_has_every_option_of_a_command() -> None:
-    told = set(re.findall(r"`(--?[a-z-]+)`", written("options_page.py")))
-    left = [typer.main.get_command(app)]
+def test_the_page_has_every_command_with_its_options() -> None:
+    page = written("command_line_page.py")
+    commands = set(re.findall(r"^\| `([a-z][a-z -]*)` \| \w", page, re.MULTILINE))
+    told = set(re.findall(r"`(--?[a-z-]+)`", page))
+    left = [("", typer.main.get_command(app))]
     while left:
-        command = left.pop()
+        path, command = left.pop()
         if isinstance(command, TyperGroup):
-            left += command.commands.values()
+            left += [(f"{path} {name}".strip(), each) for name, each in command.commands.items()]
             continue
         options = [each for each in command.params if isinstance(each, TyperOption)]
+        assert path in commands
         assert {name for each in options for name in each.opts} <= told

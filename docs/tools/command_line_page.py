@@ -1,6 +1,7 @@
-"""Write the page of all options of the command line, from their help.
+"""Write the page of all commands and options, from their help.
 
-``python docs/tools/options_page.py`` prints it; the site has it as ``reference/options.md``.
+``python docs/tools/command_line_page.py`` prints it; the site has it as
+``reference/command-line.md``.
 """
 
 from __future__ import annotations
@@ -13,10 +14,19 @@ from typer.core import TyperGroup, TyperOption
 
 from postroom.cli.application import app
 
-HEAD: Final = """# Options
+HEAD: Final = """# Command line
 
-All options of the [command line](../operating.md#command-line), made from the help of its commands
-(`postroom COMMAND -h`). An option has one kind of value in all commands.
+Made from the help of the commands (`postroom COMMAND -h`). They have in common what
+[operating](../operating.md#command-line) tells.
+
+## Commands
+
+| command | |
+| --- | --- |"""
+OPTIONS: Final = """
+## Options
+
+An option has one kind of value in all commands.
 
 | option | value | meaning |
 | --- | --- | --- |"""
@@ -44,7 +54,13 @@ def page() -> str:
         for option in each.params:
             if isinstance(option, TyperOption):
                 found.setdefault(tuple(option.opts), {})[command] = option
-    return "\n".join([HEAD, *(_row(names, found[names]) for names in sorted(found)), ""])
+    told = [f"| `{command}` | {_first_line(each)} |" for command, each in commands().items()]
+    rows = [_row(names, found[names]) for names in sorted(found)]
+    return "\n".join([HEAD, *told, OPTIONS, *rows, ""])
+
+
+def _first_line(command: Any) -> str:
+    return " ".join(str(command.help).partition("\n\n")[0].split())
 
 
 def _row(names: tuple[str, ...], uses: dict[str, TyperOption]) -> str:
