@@ -28,6 +28,9 @@ _SECTIONS = frozenset(
     ("args", "arguments", "attributes", "returns", "yields", "raises", "example", "examples")
 )
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
+_FENCES = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+_LEFT_OUT_OF_PAGES = re.compile(r"^(?:#|\||!\[|:::).*$", re.MULTILINE)
+_LINKS = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _ITEM = re.compile(r"([*-]|\d+\.)\s+")
 _ENDS = re.compile(r"""(?<=[.!?])["')\]]*\s+(?=["'(\[`]*(?:[A-Z0-9*:]|[a-z]+[A-Z]))""")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|Sec|No)\.")
@@ -88,6 +91,12 @@ def sentences_of(text: str) -> Iterator[str]:
     for paragraph in _paragraphs(text):
         plain = _ABBREVIATIONS.sub(r"\1", _CODE.sub(_one_word, " ".join(paragraph.split())))
         yield from filter(words_of, (sentence.strip() for sentence in _ENDS.split(plain)))
+
+
+def page_sentences_of(page: str) -> Iterator[str]:
+    """Yield the sentences of a page in Markdown, without its code, tables and headings."""
+    text = _LEFT_OUT_OF_PAGES.sub("", _FENCES.sub("", page))
+    yield from sentences_of(_LINKS.sub(r"\1", text).strip())
 
 
 def words_of(sentence: str) -> list[str]:

@@ -1,5 +1,7 @@
 """The language of the project: plain sentences, one name for one class, tests named by statements.
 
+Pages are short: a fact stands in one place, and others link to it.
+
 ``make check`` runs these tests. They read sources without importing them, so they are quick. The
 rules are in ``docs/glossary.md`` and in CONTRIBUTING.md; ruff checks the form of docstrings besides
 (D205, D400, D401).
@@ -20,6 +22,8 @@ from tests import language
 ROOT = Path(__file__).parent.parent
 GLOSSARY = ROOT / "docs" / "glossary.md"
 TOLD_MAX = 40
+PAGES_WORDS_MAX = 40_000
+README_LINES_MAX = 119
 
 # A name that begins so has no subject, or hides it.
 HIDING_FIRST_WORDS = frozenset(
@@ -36,6 +40,12 @@ def sources(*folders: str) -> list[Path]:
     return [path for path in found if not path.stem.partition("_pb2")[1]]
 
 
+# The pages that are written by hand; those of the reference are made from the code.
+PAGES = [
+    path
+    for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    if path.parent.name != "reference"
+]
 PRODUCT = sources("postroom", "benchmarks", "examples")
 PROSE = [(path, prose) for path in PRODUCT for prose in language.prose_of(path)]
 
@@ -86,6 +96,28 @@ def test_sentences_have_no_vague_phrases() -> None:
         f"{place}: {sentence}"
         for place, sentence in sentences()
         if language.VAGUE_PHRASES.search(sentence)
+    ]
+    assert not wrong, listed(wrong)
+
+
+def test_all_pages_together_have_at_most_40_000_words() -> None:
+    words = {str(path.relative_to(ROOT)): len(path.read_text().split()) for path in PAGES}
+    told = [f"{count:6} {name}" for name, count in sorted(words.items(), key=lambda each: -each[1])]
+    assert sum(words.values()) <= PAGES_WORDS_MAX, listed(told)
+
+
+def test_the_readme_has_less_than_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+def test_sentences_of_pages_begin_with_their_subject_and_are_short() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path in PAGES
+        for sentence in language.page_sentences_of(path.read_text())
+        if language.first_word(sentence) in language.HIDING_WORDS
+        or len(language.words_of(sentence)) > language.LONGEST_SENTENCE_WORDS
+        or language.VAGUE_PHRASES.search(sentence)
     ]
     assert not wrong, listed(wrong)
 
@@ -194,6 +226,11 @@ def test_sentences_are_found_without_code_tables_and_arguments(tmp_path: Path) -
         "return", "a", "grpc", "an", "so",
     ]  # fmt: skip
     assert (comment.text, comment.is_docstring) == ("who counts", False)
+
+
+def test_sentences_of_a_page_are_found_without_code_tables_and_headings() -> None:
+    page = "# Who\n\nA [page](of.md) says `so`. It ends.\n\n```\nWho knows.\n```\n\n| Of | 1 |\n"
+    assert list(language.page_sentences_of(page)) == ["A page says Code.", "It ends."]
 
 
 def test_comments_on_consecutive_lines_are_one(tmp_path: Path) -> None:
