@@ -95,7 +95,7 @@ ALL: Final = (
     Chart(
         "sqlite",
         "Outbox transactions a second, beside SQLite: on a disk and in memory",
-        "Beside SQLite, with a device and without",
+        "The embedded store",
         {"on a disk": 2, "in memory": 3},
         unit="/s",
         only=("outbox transaction",),
