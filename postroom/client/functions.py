@@ -3,11 +3,12 @@
 A call of a function does not always run it. A generator function, or a coroutine function behind a
 decorator, returns at once and has done nothing. A caller that took this for success would
 acknowledge work that never ran. Every caller of a user's function (``run``, ``transactional``,
-tasks, hooks) asks here:
+tasks, hooks, ``ready``) asks here:
 
 * before the first call, :func:`check`: a function whose calls can never run anything is refused;
 * after each call, :func:`completed` or :func:`completed_in_thread`: an awaitable is awaited, and
-  anything else that still has to run is refused. None of it has run then.
+  anything else that still has to run is refused. None of it has run then. An iterator may run a
+  function for each item, so all of them are refused, except files.
 
 Codecs are no such functions: what they return is checked as a value.
 """
@@ -16,7 +17,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from functools import partial
 from inspect import (
     isasyncgenfunction,
@@ -35,10 +37,8 @@ AT_REST: Final = frozenset({
 })  # fmt: skip
 """Types of results that have nothing left to run: this check, made after every call, is cheap."""
 _LAZY: Final = (
-    Generator,
+    Iterator,
     AsyncIterator,
-    map,
-    filter,
     concurrent.futures.Future,
     contextlib.ContextDecorator,
     contextlib.AsyncContextDecorator,
@@ -177,7 +177,8 @@ def at_rest(result: Any, function: Any, *, callables: bool = False) -> Any:
     """
     if type(result) in AT_REST:
         return result
-    if not isinstance(result, _LAZY) and not (callables and isinstance(result, _CALLS)):
+    is_lazy = isinstance(result, _LAZY) and not isinstance(result, io.IOBase)
+    if not is_lazy and not (callables and isinstance(result, _CALLS)):
         return result
     if isinstance(result, Generator):
         result.close()

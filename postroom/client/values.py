@@ -59,6 +59,14 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         return self._id.hex()
 
     @property
+    def letter_id(self) -> str:
+        """Return the id of the dead letter that it becomes if it is buried.
+
+        For layers on top.
+        """
+        return (self._id[:8] + self._id[16:]).hex()
+
+    @property
     def sent_at(self) -> Timestamp:
         """Return the commit timestamp of the sender's transaction."""
         return Timestamp.from_bytes(self._id[:8], "big")

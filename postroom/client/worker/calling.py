@@ -298,8 +298,6 @@ class FunctionCaller:
                 raise
             _uncancel()
             raise running.given_up or _as_failure(error) from error
-        except StopIteration as error:
-            raise _as_failure(error) from error
         except Exception:
             raise
         except BaseException as error:

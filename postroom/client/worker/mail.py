@@ -202,7 +202,7 @@ class Mail:
     def _failure(self, message: Message, error: Exception, outcome: Outcome) -> Failure:
         attempt, most = max(message.attempts, 0) + 1, self._task.options.max_attempts
         dead = outcome.dead or (most is not None and attempt >= most)
-        revive = "to revive it: postroom dead-letters --replay ID (without --replay: the IDs)"
+        revive = f"to revive it: postroom dead-letters --replay {message.letter_id}"
         name = f"message {message.id} of {message.key!r}"
         return Failure(message, name, attempt, error, revive if dead else "")
 

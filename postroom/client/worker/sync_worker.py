@@ -56,7 +56,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         signals: bool = True,
-        ready: Callable[[], None] | None = None,
+        ready: Callable[[], Any] | None = None,
     ) -> None:
         """Work until it is told to stop, by :meth:`stop` or a signal.
 
@@ -69,7 +69,8 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
             concurrency: how many messages and keys at a time altogether.
             signals: whether SIGTERM and SIGINT stop it, if this is the main thread; the second one
                 cancels what runs.
-            ready: called, once, when its queues have been found, and before it takes messages.
+            ready: called, once, when its queues have been found, and before it takes messages. It
+                may be a coroutine function.
 
         Raises:
             Invalid: a queue of its tasks does not exist.

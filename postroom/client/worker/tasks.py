@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -34,6 +35,7 @@ from postroom.client.worker.options import Options
 from postroom.client.worker.outcomes import outcome_of
 from postroom.client.worker.workplace import Workplace
 from postroom.errors import Error, LeaseLost
+from postroom.log_once import shown
 from postroom.messaging.queues.requests import QueueSettings
 
 SETTINGS_SECONDS: Final = 1.0
@@ -259,12 +261,12 @@ class TaskLoop:
                 self.task.queue, str(other),
             )  # fmt: skip
             return
-        name = f"message {message.id!s} of queue {self.task.queue!r}"
+        name = f"message {shown(message.id)} of queue {self.task.queue!r}"
         revive = ""
         if dies and settings.dead_letter_queue:
             revive = f"it is in queue {settings.dead_letter_queue!r} now, which works on it"
         elif dies:
-            revive = f"to revive it: postroom queue replay {self.task.queue} {message.id!s}"
+            revive = f"to revive it: {_reviving(self.task.queue, message.id)}"
         await self._failures.tell(Failure(message, name, message.epoch + 1, error, revive))
 
     async def _settings(self) -> QueueSettings:
@@ -272,6 +274,14 @@ class TaskLoop:
         if self._known is None or now - self._asked_at > SETTINGS_SECONDS:
             self._known, self._asked_at = (await self._queue.info()).settings, now
         return self._known
+
+
+def _reviving(queue: str, id_: str | bytes) -> str:
+    """Return the command that revives a dead message; the call, if a shell cannot take its id."""
+    if isinstance(id_, bytes) or not (id_.isprintable() and queue.isprintable()):
+        return f"db.queue({queue!r}).replay({id_!r})"
+    dashes = " --" if queue.startswith("-") or id_.startswith("-") else ""
+    return f"postroom queue replay{dashes} {shlex.quote(queue)} {shlex.quote(id_)}"
 
 
 __all__ = ["Task", "TaskLoop"]

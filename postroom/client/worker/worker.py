@@ -284,12 +284,14 @@ class Run:
                 loop.cancel()
         self._stopping.set()
 
-    async def until_stopped(self, ready: Callable[[], None] | None) -> None:
+    async def until_stopped(self, ready: Callable[[], Any] | None) -> None:
         """Work until it is told to stop, and has finished; call ``ready`` when it begins."""
+        if ready is not None:
+            functions.check(ready, "ready")
         try:
             await self._check_queues()
             if ready is not None:
-                ready()
+                await functions.completed(ready(), ready)
             await asyncio.gather(
                 *(self._supervisor.run(loop.task.name, loop.run) for loop in self._loops)
             )
@@ -358,7 +360,7 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
         queues: Collection[str] | None = None,
         concurrency: int | None = None,
         signals: bool = False,
-        ready: Callable[[], None] | None = None,
+        ready: Callable[[], Any] | None = None,
     ) -> None:
         """Work until :meth:`stop` is called; then finish what it has begun.
 
@@ -369,7 +371,8 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
             queues: run only the tasks of these queues.
             concurrency: how many messages and keys at a time altogether.
             signals: whether SIGTERM and SIGINT stop it; the second one cancels what runs.
-            ready: called, once, when its queues have been found, and before it takes messages.
+            ready: called, once, when its queues have been found, and before it takes messages. It
+                may be a coroutine function.
 
         Raises:
             Invalid: a queue of its tasks does not exist.

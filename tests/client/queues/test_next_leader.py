@@ -1,4 +1,4 @@
-"""Leases under the next leader: who is there keeps them, others are waited for as long as ever."""
+"""Leases of clients that are gone, also under the next leader: others keep them."""
 
 from __future__ import annotations
 
@@ -35,6 +35,32 @@ def test_a_client_that_vanished_with_the_leader_loses_its_leases() -> None:
     (again,) = q.claim(1)
     assert again.last_error == "the consumer has gone"
     store.db.close()
+
+
+@pytest.mark.parametrize("in_transaction", [False, True])
+def test_the_claims_of_a_client_that_is_gone_are_claimable_within_six_seconds(
+    in_transaction: bool,
+) -> None:
+    store = Store(remote=True)
+    driver = store.driver
+    assert isinstance(driver, RemoteDriver)
+    q = store.db.create_queue("q", ack_wait=600)
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"")
+    tx = store.db.begin()
+    assert len(tx.claim("q") if in_transaction else q.claim()) == 1
+    driver.cut = True
+    store.advance(4.0)
+    assert _is_leased(store)
+    store.advance(2.0)
+    assert not _is_leased(store)
+    driver.cut = False
+    store.db.close()
+
+
+def _is_leased(store: Store) -> bool:
+    """Return whether a message is leased, as the node knows: the client cannot ask it."""
+    return store.node.replicas.clients_that_hold() != set()
 
 
 def test_a_client_that_comes_back_in_time_keeps_its_leases() -> None:

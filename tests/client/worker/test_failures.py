@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ import postroom.aio
 import postroom.testing
 from postroom.client.worker import failures
 from postroom.client.worker.failures import Failure, FailureLog
+from tests.cli.commands import invoke
 
 LOG = "postroom.worker"
 
@@ -131,21 +134,70 @@ def test_a_message_that_is_discarded_is_dead_without_a_traceback(
     assert not any(line.exc_info for line in lines)
 
 
-def test_a_message_of_an_inbox_that_dies_is_a_line(
+def test_a_message_of_an_inbox_that_dies_is_a_line_with_its_command(
     store: postroom.testing.Store, lines: Lines
 ) -> None:
     worker = postroom.Worker(store.db)
 
-    @worker.inbox(b"k", max_attempts=1)
+    @worker.inbox(b"k", max_attempts=2)
     def fails(message: postroom.Message, tx: postroom.Transaction) -> None:
         raise ValueError("no")
 
     with store.db.begin() as tx:
         tx.enqueue_message(b"k", b"")
     worker.run_until_idle()
+    store.advance(100)
+    worker.run_until_idle()
+    (line,) = texts(lines, "is dead after 2 attempts")
+    (letter,) = store.db.dead_letters()
+    assert line.endswith(f"to revive it: postroom dead-letters --replay {letter.id}")
+
+
+IDS: list[str | bytes] = ["i", "order 17", "--all", "it's; $HOME", b"\xff", "a\n\x1b[2J"]
+
+
+@pytest.mark.parametrize("id_", IDS)
+def test_the_line_of_a_dead_letter_has_a_command_that_can_be_copied(
+    tmp_path: Path, lines: Lines, id_: str | bytes
+) -> None:
+    path = str(tmp_path / "store")
+    with postroom.open(path) as db:
+        q = db.create_queue("a queue", max_attempts=1)
+        worker = postroom.Worker(db)
+
+        @worker.task("a queue")
+        def fails(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
+            raise ValueError
+
+        with db.begin() as tx:
+            tx.enqueue("a queue", b"", id=id_)
+        worker.run_until_idle()
+        (line,) = texts(lines, "is dead after")
+        assert line.isprintable()
+        command = line.partition("to revive it: ")[2]
+        if not command.startswith("postroom"):
+            eval(command)
+            assert q.stats().ready == 1
+            return
+    words = shlex.split(command)
+    assert invoke(*words[1:3], "--path", path, *words[3:]).exit_code == 0
+    with postroom.open(path) as db:
+        assert db.queue("a queue").stats().ready == 1
+
+
+def test_the_line_of_a_message_that_moves_names_its_queue_of_dead_letters(
+    store: postroom.testing.Store, lines: Lines
+) -> None:
+    store.db.create_queue("grave")
+    store.db.create_queue("q", max_attempts=1, dead_letter_queue="grave")
+    worker = postroom.Worker(store.db)
+    failing(worker)
+    with store.db.begin() as tx:
+        tx.enqueue("q", b"")
+    worker.run_until_idle()
     (line,) = texts(lines, "is dead after 1 attempt")
-    assert "postroom dead-letters --replay ID" in line
-    assert len(store.db.dead_letters()) == 1
+    assert line.endswith("it is in queue 'grave' now, which works on it")
+    assert store.db.queue("grave").stats().ready == 1
 
 
 def test_failures_are_summed_up_each_minute_and_forgotten_after_an_hour(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 
 import postroom
 import postroom.aio
@@ -36,6 +40,39 @@ def test_stopping_finishes_what_runs_and_gives_back_the_rest() -> None:
         left = q.claim(10)
         assert len(left) == 9
         assert {each.epoch for each in left} == {0}
+
+
+@pytest.mark.parametrize("store_is_async", [False, True])
+def test_a_coroutine_function_is_told_that_the_worker_is_ready(store_is_async: bool) -> None:
+    told: list[bool] = []
+    worker: Any = (postroom.aio if store_is_async else postroom).Worker()
+    worker.inbox(b"k")(lambda message, tx: None)
+
+    async def ready() -> None:
+        await asyncio.sleep(0)
+        told.append(True)
+        worker.stop()
+
+    async def main() -> None:
+        async with await postroom.testing.open_async() as db:
+            worker.bind(db)
+            await worker.run(ready=ready)
+
+    if store_is_async:
+        asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
+    else:
+        with postroom.testing.Store() as store:
+            worker.bind(store.db)
+            worker.run(ready=ready)
+    assert told == [True]
+
+
+def test_a_generator_function_is_not_told_that_the_worker_is_ready() -> None:
+    def ready() -> Iterator[None]:
+        yield
+
+    with postroom.testing.Store() as store, pytest.raises(TypeError, match="generator function"):
+        postroom.Worker(store.db).run(ready=ready)
 
 
 def test_concurrency_of_a_task_and_of_a_worker() -> None:

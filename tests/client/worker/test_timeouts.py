@@ -195,6 +195,11 @@ def test_the_time_of_a_call_is_an_hour_by_the_clock_of_the_store(
             eventually(lambda: q.stats().dead == 1)
 
 
+def test_a_call_for_an_inbox_has_a_minute_by_default() -> None:
+    task = postroom.Worker().inbox(b"k")(quick)
+    assert task.options.timeout == 60
+
+
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), "1", True])
 def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
     worker = postroom.Worker()

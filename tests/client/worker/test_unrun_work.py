@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -120,6 +121,8 @@ UNRUN: list[Any] = [
     lambda message, tx: functools.partial(function, message, tx),
     lambda message, tx: function,
     lambda message, tx: map(tx.delete, [b"k"]),
+    lambda message, tx: itertools.starmap(tx.put, [(b"done", b"")]),
+    lambda message, tx: zip(map(tx.delete, [b"k"]), strict=True),
     lambda message, tx: concurrent.futures.Future(),
     coroutine_of_generator,
 ]
@@ -202,6 +205,24 @@ def test_a_result_that_still_has_to_run_is_a_failed_attempt(
     assert done is None
     assert len(left) == 1
     assert "which still has to run" in left[0]
+
+
+def test_a_function_whose_result_is_refused_is_called_once() -> None:
+    calls = []
+
+    def returns(message: Any, tx: Any) -> Any:
+        calls.append(message.payload)
+        return coroutine_function(message, tx) if message.payload == b"loop" else iter([])
+
+    with postroom.testing.Store() as store:
+        store.db.create_queue("q", max_attempts=1)
+        worker = postroom.Worker(store.db)
+        worker.task("q", concurrency=1)(returns)
+        for payload in (b"loop", b"lazy"):  # the first one shows that it is called on the loop
+            with store.db.begin() as tx:
+                tx.enqueue("q", payload)
+        assert worker.run_until_idle() == 2
+    assert calls == [b"loop", b"loop", b"lazy"]
 
 
 def test_a_function_that_is_now_of_the_one_form_and_now_of_the_other_runs() -> None:
