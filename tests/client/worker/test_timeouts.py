@@ -13,6 +13,7 @@ import postroom
 import postroom.aio
 import postroom.testing
 from postroom.client.worker import calls
+from postroom.client.worker.threads import Threads
 from tests.client.worker.running import WAIT_SECONDS, Running, eventually
 
 
@@ -50,6 +51,13 @@ class Hanging:
             except asyncio.CancelledError:
                 continue
         self.ended.release()
+
+    async def failing(self, message: Any, tx: Any) -> None:
+        self.begun.release()
+        try:
+            await asyncio.sleep(2 * WAIT_SECONDS)
+        except asyncio.CancelledError:
+            raise ValueError("it makes another error of its cancellation") from None
 
 
 @pytest.fixture
@@ -209,7 +217,7 @@ def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
 
 
 def test_a_worker_that_is_told_twice_gives_back_what_its_functions_hold(hanging: Hanging) -> None:
-    for kind in ("function", "coroutine", "disobedient"):
+    for kind in ("function", "coroutine", "failing", "disobedient"):
         with postroom.open(":memory:") as db:
             q = db.create_queue("q", ack_wait=600)
             worker = postroom.Worker(db)
@@ -225,3 +233,55 @@ def test_a_worker_that_is_told_twice_gives_back_what_its_functions_hold(hanging:
                     hanging.over.set()
             (again,) = q.claim(1)
             assert again.epoch == 0
+
+
+@pytest.mark.parametrize("kind", ["function", "coroutine", "failing", "disobedient"])
+def test_a_worker_that_is_told_twice_counts_no_attempt_at_the_mail_of_its_functions(
+    hanging: Hanging, kind: str
+) -> None:
+    with postroom.open(":memory:") as db:
+        worker = postroom.Worker(db)
+        worker.inbox(b"k")(getattr(hanging, kind))
+        with Running(worker) as running:
+            with db.begin() as tx:
+                tx.enqueue_message(b"k", b"v")
+            assert hanging.begun.acquire(timeout=WAIT_SECONDS)
+            running.tell()
+            worker.stop()
+            with db.begin() as tx:
+                (message,) = tx.reap_queue(b"k", wait=WAIT_SECONDS)
+            hanging.over.set()
+        assert (message.attempts, message.last_error) == (0, "")
+        assert db.scheduled() == []
+
+
+# --- the threads of functions
+
+
+def test_a_call_that_waits_for_a_thread_gets_the_place_of_a_lost_one(hanging: Hanging) -> None:
+    threads = Threads(1, "test")
+    lost = threads.submit(hanging.over.wait, 2 * WAIT_SECONDS)
+    waiting = threads.submit(lambda: "called")
+    while not lost.running():
+        threading.Event().wait(0.001)
+    assert not waiting.running()
+    assert threads.lose(lost)
+    assert waiting.result(WAIT_SECONDS) == "called"
+    assert threads.lost == 1
+    hanging.over.set()
+    eventually(lambda: threads.lost == 0)
+    threads.shutdown()
+
+
+def test_there_are_at_most_twice_as_many_threads_as_calls_at_a_time(hanging: Hanging) -> None:
+    threads = Threads(1, "two at most")
+    for _ in range(2):
+        lost = threads.submit(hanging.over.wait, 2 * WAIT_SECONDS)
+        while not lost.running():
+            threading.Event().wait(0.001)
+        assert threads.lose(lost)
+    third = threads.submit(lambda: "called")
+    assert [each.name for each in threading.enumerate()].count("two at most") == 2
+    hanging.over.set()
+    assert third.result(WAIT_SECONDS) == "called"
+    threads.shutdown()
