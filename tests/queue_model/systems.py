@@ -13,11 +13,13 @@ from typing import Any, Protocol
 
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues.queries import ListQueueMessages
+from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import CommitTransaction, Now
 from postroom.server.node_options import NodeOptions
 from tests.messaging.queues.cache_rules import check_cache
-from tests.messaging.queues.harness import Q, Queues
+from tests.messaging.queues.harness import Q, Queues, queues_of
+from tests.messaging.queues.lease_rules import check_holders, check_leases
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.generators import closed_quietly
 
@@ -73,6 +75,14 @@ def everything(system: System) -> list[StoredQueueMessage]:
     return found
 
 
+def check_memory(queues: RangeQueues) -> None:
+    """Raise ``AssertionError`` unless the leaseholder's memory of queues follows from itself."""
+    for manager in queues._by_name.values():
+        check_cache(manager.ready)
+        check_leases(manager)
+    check_holders(queues)
+
+
 class Embedded:
     """A store that is driven by hand."""
 
@@ -125,8 +135,8 @@ class Embedded:
             self._queues.store.restart()
 
     def check(self) -> None:
+        check_memory(self._queues.range_queues)
         for manager in self._queues.range_queues._by_name.values():
-            check_cache(manager.ready)
             assert not manager.speculation.is_under_way
 
 
@@ -178,7 +188,9 @@ class ThreeNodes:
         victim.crash(power=self._chance.random() < 0.5)
 
     def check(self) -> None:
-        """Do nothing: the simulator looks by itself."""
+        leader = self._cluster.leader()
+        if leader is not None and leader.node is not None and leader.node.replica.serves:
+            check_memory(queues_of(leader.node))
 
 
 @contextmanager

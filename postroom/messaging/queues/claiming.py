@@ -213,13 +213,27 @@ class Claiming:
 
     def holds(self, manager: Manager, client: bytes) -> None:
         """Note that a client's consumers began or ceased to hold messages of a queue."""
-        managers = self._holding.setdefault(client, {})
         if manager.leases.holds_for(client):
-            managers[manager] = None
-            return
+            self._holding.setdefault(client, {})[manager] = None
+        else:
+            self._holds_nothing(manager, client)
+
+    def forget(self, manager: Manager) -> None:
+        """Forget the holders of messages of a queue that is dropped, or set aside.
+
+        Its consumers without credit are woken: they are told what became of it.
+        """
+        for client in manager.leases.clients():
+            self._holds_nothing(manager, client)
+        for consumer in manager.leases.consumers:
+            self._around.credit.freed(consumer)
+        self._around.answer_credit(None)
+
+    def _holds_nothing(self, manager: Manager, client: bytes) -> None:
+        managers = self._holding.get(client, {})
         managers.pop(manager, None)
         if not managers:
-            del self._holding[client]
+            self._holding.pop(client, None)
 
     def note(self) -> str:
         """Return which message of all queues is leased longest, and by whom; empty: none is."""

@@ -198,6 +198,7 @@ class RangeQueues:
         self._agenda.forget(name)
         if manager is not None:
             self._to_look.pop(manager, None)
+            self._claiming.forget(manager)
             manager.end(Invalid(f"the queue {name!r} was dropped; nothing was claimed"))
         self._around.wake()
 
@@ -491,6 +492,7 @@ class RangeQueues:
         self._to_look.pop(manager, None)
         self._agenda.forget(error.queue)
         self._directory.set_aside(error, manager.definition)
+        self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
         self._around.wake()
 

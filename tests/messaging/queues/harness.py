@@ -38,6 +38,7 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.ranges.requests import Committed, CommitTransaction
+from postroom.server.node import Node
 from tests.client.hand_driver import Running
 from tests.client.stores import Store
 
@@ -197,12 +198,7 @@ class Queues:
 
     @property
     def range_queues(self) -> RangeQueues:
-        commit = self.store.driver.node.replica.registry.commands
-        advance: Any = next(
-            each for kind, each in commit.items() if kind.__name__ == "AdvanceQueues"
-        )
-        queues: RangeQueues = advance.__self__
-        return queues
+        return queues_of(self.store.driver.node)
 
     def manager(self, name: str = Q) -> Manager:
         return self.range_queues._by_name[name]
@@ -214,6 +210,14 @@ class Queues:
 
     def pass_time(self, seconds: float) -> None:
         self.store.driver.advance(seconds)
+
+
+def queues_of(node: Node) -> RangeQueues:
+    """Return the queues of a node's range."""
+    commands = node.replica.registry.commands
+    advance: Any = next(each for kind, each in commands.items() if kind.__name__ == "AdvanceQueues")
+    queues: RangeQueues = advance.__self__
+    return queues
 
 
 def is_of_a_queue(key: bytes) -> bool:

@@ -9,8 +9,10 @@ from postroom.messaging.queues import firing
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.requests import ClaimSelection
+from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.checks import unpacked
-from tests.messaging.queues.harness import Queues
+from tests.messaging.queues.harness import Q, Queues, attempt
+from tests.messaging.queues.lease_rules import check_holders
 
 
 @pytest.fixture
@@ -230,3 +232,22 @@ def test_the_service_of_queues_tells_which_message_is_held_for_longest(queues: Q
     assert "the message 'first' of the queue 'other': for 5 s, since 20" in note
     services = queues.store.node.services.status()
     assert next(each.note for each in services if each.name == "queues") == note
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_no_message_of_a_queue_that_is_gone_is_held(queues: Queues, is_damaged: bool) -> None:
+    queues.enqueue(b"1", b"2")
+    (message,) = queues.claim()
+    queues.claim(transaction_id=b"\x07" * 16)
+    in_hand = queues.claim_request(0, in_hand=[attempt(message)], wait=True)
+    waiting = queues.start(in_hand)
+    if is_damaged:
+        queues.range_queues.set_aside(QueueDamaged(Q, "a test"))
+        queues.store.driver.settle()
+    else:
+        queues.drop()
+    with pytest.raises(Invalid if not is_damaged else QueueDamaged):
+        waiting.result()
+    assert queues.range_queues.note() == ""
+    assert queues.store.node.replicas.clients_that_hold() == set()
+    check_holders(queues.range_queues)

@@ -1,0 +1,55 @@
+"""The invariants of a queue's leases: each count and each set follows from the leases themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.ranges.requests import CLIENT_ID_BYTES
+
+
+def check_leases(manager: Manager) -> None:
+    """Raise ``AssertionError`` unless the table's memory is what its leases say."""
+    table = manager.leases
+    leases = table.all()
+    holds = Counter(lease.hold for lease in leases)
+    stored = {hold: hold.stored for hold in holds}
+    clients = Counter(lease.consumer[:CLIENT_ID_BYTES] for lease in leases)
+    assert {hold: hold.left for hold in holds} == holds, "a hold is miscounted"
+    assert table._held_by == Counter(lease.consumer for lease in leases)
+    assert table._clients == clients, "a client is miscounted"
+    assert table._of_groups == Counter(lease.entry.group for lease in leases)
+    of_consumers = {(each.consumer, hold) for hold, each in stored.items()}
+    assert _pairs(table._of_consumers) == of_consumers, "a hold is another consumer's"
+    of_transactions = {
+        (each.transaction, hold) for hold, each in stored.items() if each.transaction
+    }
+    assert _pairs(table._of_transactions) == of_transactions, "a hold is another transaction's"
+    assert set(table._deadlines._moments) == set(holds), "a hold has no deadline, or is gone"
+    assert set(table._since._moments) == set(holds), "a hold is not among those held for long"
+    assert manager.counted.leased == len(leases), "the counter of leases differs"
+    if not manager.speculation.is_under_way:
+        assert len(table) == len(leases), "a promise is left behind"
+        assert not table._promised_groups, "a promise to a group is left behind"
+        assert not manager.speculation.taken, "an entry is taken by no proposal"
+
+
+def check_holders(queues: RangeQueues) -> None:
+    """Raise ``AssertionError`` unless the range knows who holds messages of which queue."""
+    holding = {
+        (client, manager)
+        for manager in queues._by_name.values()
+        for client in manager.leases.clients()
+    }
+    assert _pairs(queues.claiming._holding) == holding
+    of_transactions = {
+        (transaction, manager)
+        for manager in queues._by_name.values()
+        for transaction in manager.leases.transactions
+    }
+    assert of_transactions <= _pairs(queues.claiming._claiming)
+
+
+def _pairs(sets: dict[bytes, dict[object, None]]) -> set[tuple[bytes, object]]:
+    return {(name, each) for name, known in sets.items() for each in known}
