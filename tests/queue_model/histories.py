@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final
 
+import msgspec
+
 from postroom.errors import ConditionFailed, LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.messaging import due as times
@@ -33,7 +35,7 @@ from postroom.messaging.queues.requests import (
     StoredQueueMessage,
     UpdateQueue,
 )
-from postroom.ranges.requests import Put
+from postroom.ranges.requests import Put, ReleaseLocks
 from tests.messaging.queues.harness import Q
 from tests.queue_model.reference import Message, Reference, Wrong, require, takes
 from tests.queue_model.systems import System, everything
@@ -97,7 +99,7 @@ class History:
             (6, self.enqueue), (8, self.claim), (4, self.settle), (2, self.settle_by_id),
             (1, self.extend), (2, self.cancel), (3, self.reschedule), (2, self.replay),
             (5, self.pass_time), (1, self.pause), (1, self.update), (1, self.disturb),
-            (2, self.claim_along), (2, self.claim_after_a_jump),
+            (2, self.claim_along), (2, self.claim_after_a_jump), (2, self.claim_in_transaction),
         ]  # fmt: skip
         acts = [act for weight, act in weighted for _ in range(weight)]
         try:
@@ -244,6 +246,31 @@ class History:
         names = {each.name for each in after}
         self._judge(request, answer.messages, [each for each in wanted if each.name in names])
 
+    def claim_in_transaction(self) -> None:
+        """Claim in a transaction, which then commits, or ends without a commit."""
+        id_ = self.system.consumer + self.chance.randbytes(8)
+        request = msgspec.structs.replace(
+            self._claim_request(), consumer=id_, transaction_id=id_, seconds=60.0
+        )
+        commits = self.chance.random() < 0.5
+        self.note(f"{'commit' if commits else 'roll back'} with {shown(request)}")
+        wanted = self._sure(request, self.system.now())
+        given = self._ask(request).messages
+        self._judge(request, given, wanted)
+        attempts = [attempt_of(each) for each in given]
+        if commits and attempts:
+            transaction = self.system.transaction(Acknowledge(Q, attempts))
+            committed = self._ask(msgspec.structs.replace(transaction, transaction_id=id_))
+            require(committed.answers in ([], [len(given)]), f"{committed.answers} of {attempts}")
+        else:
+            self._ask(ReleaseLocks(id_))
+        for each in given:
+            message = self.reference.messages[each.kind, each.id]
+            if commits:
+                self.reference.finish(message, self.system.now())
+            else:
+                self.reference.return_soon(message)
+
     def _judge(
         self, request: ClaimQueue, given: list[StoredQueueMessage], wanted: list[Message]
     ) -> None:
@@ -281,7 +308,7 @@ class History:
         if not self.attempts:
             return None
         told = self.chance.choice(self.attempts)
-        attempt = Attempt(told.key, told.kind, told.id, told.epoch, fired_at=told.fired_at)
+        attempt = attempt_of(told)
         message = self.reference.messages.get((told.kind, told.id))
         holds = message is not None and message.state == "leased"
         holds = holds and message is not None and message.fired_at == told.fired_at
@@ -456,6 +483,11 @@ def shown(request: Any) -> str:
         if value not in (None, 0, "", b"", False) and name not in left_out
     )
     return f"({', '.join(said)})"
+
+
+def attempt_of(told: StoredQueueMessage) -> Attempt:
+    """Return the name of the attempt for which a message was claimed."""
+    return Attempt(told.key, told.kind, told.id, told.epoch, fired_at=told.fired_at)
 
 
 def by_id(message: Message) -> Attempt:

@@ -1,4 +1,4 @@
-"""The invariants of a queue's leases: each count and each set follows from the leases themselves."""
+"""The invariants of a queue's leases: all counts and sets follow from the leases themselves."""
 
 from __future__ import annotations
 
