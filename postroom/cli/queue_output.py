@@ -132,7 +132,9 @@ def print_queue(notation: Notation, queue: postroom.Queue) -> None:
         return
     table = Table(box=box.SIMPLE, show_header=False)
     rows = {"queue": info.name, "paused": info.paused, **msgspec.structs.asdict(info.settings)}
-    for name, value in {**rows, **json_stats(stats)}.items():
+    held = stats.longest_held
+    told_held = None if held is None else f"{field(held.id)} by {held.consumer}, {held.seconds:g} s"
+    for name, value in {**rows, **json_stats(stats), "longest_held": told_held}.items():
         table.add_row(name, "" if value is None else str(value))
     for each in schedules:
         table.add_row(f"schedule {each.name}", f"{each.cron} ({each.timezone})")
@@ -161,7 +163,11 @@ def json_definition(info: postroom.QueueInfo) -> dict[str, object]:
 def json_stats(stats: postroom.QueueStats) -> dict[str, object]:
     """Return the numbers of a queue as JSON."""
     oldest = _iso(Timestamp(stats.oldest)) if stats.oldest else None
-    return {**msgspec.structs.asdict(stats), "oldest": oldest}
+    held = stats.longest_held
+    told: dict[str, object] = {} if held is None else msgspec.structs.asdict(held)
+    if held is not None:
+        told["since"] = _iso(Timestamp(held.since))
+    return {**msgspec.structs.asdict(stats), "oldest": oldest, "longest_held": told or None}
 
 
 def _iso(moment: Timestamp | None) -> str | None:

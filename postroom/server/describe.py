@@ -88,6 +88,8 @@ def describe(node: DescribedNode) -> NodeStatus:
     """Return the present state of ``node``."""
     group, known = node.group, node.nodes
     mine = None if known is None else known.by_id(node.node_id)
+    # A node that is alone renews its lease only when it is asked for something.
+    has_services = node.serves or node.services.running
     return NodeStatus(
         node.node_id,
         "" if mine is None else mine.address,
@@ -102,7 +104,7 @@ def describe(node: DescribedNode) -> NodeStatus:
         node.engine.free_bytes(),
         node.clock_offset_seconds(),
         node.damage.found,
-        node.services.status() if node.serves else (),
+        node.services.status() if has_services else (),
         VERSION,
         storage_status(node),
         node.certificate,

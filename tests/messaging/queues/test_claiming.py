@@ -251,3 +251,12 @@ def test_no_message_of_a_queue_that_is_gone_is_held(queues: Queues, is_damaged: 
     assert queues.range_queues.note() == ""
     assert queues.store.node.replicas.clients_that_hold() == set()
     check_holders(queues.range_queues)
+
+
+def test_a_node_that_is_alone_tells_of_its_services_when_its_lease_is_over(queues: Queues) -> None:
+    queues.enqueue(b"1", id=b"first")
+    queues.claim()
+    node = queues.store.node
+    queues.store.clock.seconds += 10
+    assert not node.serves
+    assert "'first'" in next(each.note for each in node.describe().services if each.note)
