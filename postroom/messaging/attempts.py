@@ -55,11 +55,13 @@ from postroom.errors import (
     StoreCorrupted,
     TransactionTooLarge,
     Unavailable,
+    shorten,
 )
 from postroom.kv import keys
 from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
 from postroom.messaging.claims import Claims
 from postroom.messaging.dead_letters import DeadLetters
+from postroom.messaging.deaths import DeathLog, reviving_letter
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.inbox import Inboxes, tried_by_another
 from postroom.messaging.outbox import Outbox
@@ -110,6 +112,7 @@ class Attempts:
         self._dead_letters = dead_letters
         self._chance = chance
         self._since = since
+        self._deaths = DeathLog()
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators."""
@@ -204,6 +207,9 @@ class Attempts:
             trial, is_over = self._noted(request, message)
             if is_over and 0 < request.attempts_max <= trial.attempts:
                 self._bury(ctx, key, id_, message, trial)
+                revive = f"to revive it: {reviving_letter(_origin(id_).hex())}"
+                what = f"message {id_.hex()} of {shorten(key)}"
+                self._deaths.died(ctx, what, trial.attempts, trial.error, revive)
             else:
                 back.append((id_, _encode(_back(ctx, message, trial))))
         self._put_back(ctx, key, back)

@@ -84,7 +84,9 @@ def test_a_transaction_that_does_not_commit_is_no_attempt(store: Store) -> None:
     assert reap(db) == [(b"m", 0, "")]
 
 
-def test_a_transaction_whose_time_passes_is_an_attempt(store: Store) -> None:
+def test_a_transaction_whose_time_passes_is_an_attempt(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     db = store.db
     send(db, b"m", b"n")
     for number in range(3):
@@ -95,6 +97,9 @@ def test_a_transaction_whose_time_passes_is_an_attempt(store: Store) -> None:
     (letter,) = db.dead_letters()
     assert (letter.message, letter.attempts) == (b"m", 3)
     assert "time" in letter.reason
+    (line,) = [each for each in caplog.messages if "is dead" in each]
+    assert "is dead after 3 attempts: the time" in line
+    assert line.endswith(f"to revive it: postroom dead-letters --replay {letter.id}")
 
 
 def test_an_attempt_that_is_lost_is_counted_once_and_costs_little(store: Store) -> None:

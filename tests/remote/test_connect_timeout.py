@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -58,3 +59,8 @@ def test_connecting_in_asyncio_ends_in_time_too(refusing: str) -> None:
 def test_a_connect_timeout_is_a_number_of_seconds(seconds: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="connect_timeout"):
         postroom.connect("127.0.0.1:1", insecure=True, connect_timeout=seconds)
+
+
+def test_connecting_may_take_five_seconds_by_default() -> None:
+    for connect in (postroom.connect, postroom.aio.connect):
+        assert inspect.signature(connect).parameters["connect_timeout"].default == 5

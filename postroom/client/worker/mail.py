@@ -39,6 +39,7 @@ from postroom.errors import (
     WrongType,
 )
 from postroom.limits import KEY_BYTES_MAX
+from postroom.messaging.deaths import reviving_letter
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 LOCK_PATIENCE_SECONDS: Final = 0.05
@@ -202,7 +203,7 @@ class Mail:
     def _failure(self, message: Message, error: Exception, outcome: Outcome) -> Failure:
         attempt, most = max(message.attempts, 0) + 1, self._task.options.max_attempts
         dead = outcome.dead or (most is not None and attempt >= most)
-        revive = f"to revive it: postroom dead-letters --replay {message.letter_id}"
+        revive = f"to revive it: {reviving_letter(message.letter_id)}"
         name = f"message {message.id} of {message.key!r}"
         return Failure(message, name, attempt, error, revive if dead else "")
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -36,6 +35,7 @@ from postroom.client.worker.outcomes import outcome_of
 from postroom.client.worker.workplace import Workplace
 from postroom.errors import Error, LeaseLost
 from postroom.log_once import shown
+from postroom.messaging.deaths import reviving_queue_message
 from postroom.messaging.queues.requests import QueueSettings
 
 SETTINGS_SECONDS: Final = 1.0
@@ -266,7 +266,7 @@ class TaskLoop:
         if dies and settings.dead_letter_queue:
             revive = f"it is in queue {settings.dead_letter_queue!r} now, which works on it"
         elif dies:
-            revive = f"to revive it: {_reviving(self.task.queue, message.id)}"
+            revive = f"to revive it: {reviving_queue_message(self.task.queue, message.id)}"
         await self._failures.tell(Failure(message, name, message.epoch + 1, error, revive))
 
     async def _settings(self) -> QueueSettings:
@@ -274,14 +274,6 @@ class TaskLoop:
         if self._known is None or now - self._asked_at > SETTINGS_SECONDS:
             self._known, self._asked_at = (await self._queue.info()).settings, now
         return self._known
-
-
-def _reviving(queue: str, id_: str | bytes) -> str:
-    """Return the command that revives a dead message; the call, if a shell cannot take its id."""
-    if isinstance(id_, bytes) or not (id_.isprintable() and queue.isprintable()):
-        return f"db.queue({queue!r}).replay({id_!r})"
-    dashes = " --" if queue.startswith("-") or id_.startswith("-") else ""
-    return f"postroom queue replay{dashes} {shlex.quote(queue)} {shlex.quote(id_)}"
 
 
 __all__ = ["Task", "TaskLoop"]

@@ -32,7 +32,9 @@ from postroom.limits import (
     QUEUE_BACKOFF_SECONDS_MAX,
     REASON_CHARACTERS_MAX,
 )
+from postroom.log_once import shown
 from postroom.messaging import due as times
+from postroom.messaging.deaths import DeathLog, reviving_queue_message
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import counters, groups, holdings, records
 from postroom.messaging.queues.leases import Lease
@@ -133,6 +135,7 @@ class Settling:
 
     def __init__(self, queues: SettledQueues) -> None:
         self._queues = queues
+        self._deaths = DeathLog()
 
     # --- requests
 
@@ -377,7 +380,10 @@ class Settling:
         epoch = lease.entry.epoch + 1
         if settings.max_attempts is not None and epoch >= settings.max_attempts:
             place = _place_of(lease)
-            self._bury(ctx, manager, settings, place, Death(why, epoch, how))
+            death = Death(why, epoch, how)
+            other = self._bury(ctx, manager, settings, place, death)
+            if how == EXPIRED:
+                self._tell_death(ctx, manager, lease.entry, death, other)
             return
         layout, now = manager.layout, ctx.timestamp
         due = min(due_after(now, seconds), times.LATEST)
@@ -424,8 +430,11 @@ class Settling:
         settings: QueueSettings,
         place: Place,
         death: Death,
-    ) -> None:
-        """Bury a message: keep it here with the reason, or move it to the dead letter queue."""
+    ) -> str | None:
+        """Bury a message: keep it here with the reason, or move it to the dead letter queue.
+
+        Return the name of that queue if it was moved.
+        """
         reason, epoch, how = death
         entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
         reason = reason[:REASON_CHARACTERS_MAX]
@@ -436,7 +445,7 @@ class Settling:
             self._move_away(ctx, manager, other, entry, reason)
             change = counters.MOVED_AWAY[place.where]
             self._end(ctx, manager, place, records.MOVED, change)
-            return
+            return other
         layout, at = manager.layout, ctx.timestamp
         _leave(ctx, manager, place)
         ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
@@ -449,6 +458,21 @@ class Settling:
             ctx.notes.append((manager, change, Manager.lease_removed, entry.locator, None))
         else:
             ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
+        return None
+
+    def _tell_death(
+        self, ctx: Evaluation, manager: Manager, entry: Entry, death: Death, moved_to: str | None
+    ) -> None:
+        """Log the death of a message whose consumer cannot log it."""
+        try:
+            id_: str | bytes = entry.id.decode()
+        except UnicodeDecodeError:
+            id_ = entry.id
+        revive = f"to revive it: {reviving_queue_message(manager.name, id_)}"
+        if moved_to is not None:
+            revive = f"it is in queue {moved_to!r} now"
+        what = f"message {shown(id_)} of queue {manager.name!r}"
+        self._deaths.died(ctx, what, death.epoch, death.reason, revive)
 
     def _may_move(self, ctx: Evaluation, manager: Manager, other: str, group: str) -> bool:
         """Return whether a dying message can move to another queue.

@@ -273,7 +273,7 @@ def test_a_call_that_waits_for_a_thread_gets_the_place_of_a_lost_one(hanging: Ha
     threads.shutdown()
 
 
-def test_there_are_at_most_twice_as_many_threads_as_calls_at_a_time(hanging: Hanging) -> None:
+def test_threads_are_at_most_twice_as_many_as_calls_at_a_time(hanging: Hanging) -> None:
     threads = Threads(1, "two at most")
     for _ in range(2):
         lost = threads.submit(hanging.over.wait, 2 * WAIT_SECONDS)

@@ -235,7 +235,7 @@ def test_the_service_of_queues_tells_which_message_is_held_for_longest(queues: Q
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_no_message_of_a_queue_that_is_gone_is_held(queues: Queues, is_damaged: bool) -> None:
+def test_a_queue_that_is_gone_holds_no_message(queues: Queues, is_damaged: bool) -> None:
     queues.enqueue(b"1", b"2")
     (message,) = queues.claim()
     queues.claim(transaction_id=b"\x07" * 16)

@@ -169,15 +169,37 @@ def test_after_max_attempts_it_is_dead_with_its_reason_and_can_be_replayed(queue
     assert queues.counts()["done"] == 1
 
 
-def test_one_that_never_gets_an_answer_dies_too(queues: Queues) -> None:
+def test_one_that_never_gets_an_answer_dies_too(
+    queues: Queues, caplog: pytest.LogCaptureFixture
+) -> None:
     queues.update(max_attempts=3)
-    queues.enqueue(b"1")
+    queues.enqueue(b"1", id=b"order 17")
     for _ in range(3):
         queues.claim(wait=True)
     queues.pass_time(1000)
     (dead,) = queues.list("dead")
     assert dead.last_error == "it was not acknowledged in time"
     assert queues.counts()["expired"] == 3
+    (line,) = [each for each in caplog.messages if "is dead" in each]
+    assert line == (
+        "message order 17 of queue 'emails' is dead after 3 attempts: it was not acknowledged in "
+        "time; to revive it: postroom queue replay emails 'order 17'"
+    )
+
+
+def test_the_line_of_a_message_that_dies_and_moves_names_its_new_queue(
+    queues: Queues, caplog: pytest.LogCaptureFixture
+) -> None:
+    queues.create("grave")
+    queues.update(max_attempts=1, dead_letter_queue="grave")
+    queues.enqueue(b"1")
+    queues.claim(consumer=queues.consumer(1, b"\x07" * 8))
+    queues.store.node.replica.release_client(b"\x07" * 8)
+    assert queues.payloads(name="grave", wait=True) == [b"1"]
+    (line,) = [each for each in caplog.messages if "is dead" in each]
+    assert line.endswith(
+        "is dead after 1 attempt: the consumer has gone; it is in queue 'grave' now"
+    )
 
 
 def test_rejected_for_good_it_is_dead_at_once(queues: Queues) -> None:
