@@ -17,9 +17,10 @@ def check_leases(manager: Manager) -> None:
     stored = {hold: hold.stored for hold in holds}
     clients = Counter(lease.consumer[:CLIENT_ID_BYTES] for lease in leases)
     assert {hold: hold.left for hold in holds} == holds, "a hold is miscounted"
-    assert table._held_by == Counter(lease.consumer for lease in leases)
+    assert table._held_by == Counter(lease.consumer for lease in leases), "a consumer is miscounted"
     assert table._clients == clients, "a client is miscounted"
-    assert table._of_groups == Counter(lease.entry.group for lease in leases)
+    of_groups = Counter(lease.entry.group for lease in leases)
+    assert table._of_groups == of_groups, "a group is miscounted"
     of_consumers = {(each.consumer, hold) for hold, each in stored.items()}
     assert _pairs(table._of_consumers) == of_consumers, "a hold is another consumer's"
     of_transactions = {
@@ -42,13 +43,14 @@ def check_holders(queues: RangeQueues) -> None:
         for manager in queues._by_name.values()
         for client in manager.leases.clients()
     }
-    assert _pairs(queues.claiming._holding) == holding
+    assert _pairs(queues.claiming._holding) == holding, "a client's holdings are others"
     of_transactions = {
-        (transaction, manager)
+        (lease.hold.stored.transaction, manager)
         for manager in queues._by_name.values()
-        for transaction in manager.leases.transactions
+        for lease in manager.leases.all()
+        if lease.hold.stored.transaction and lease.attempt not in manager.to_give_back
     }
-    assert of_transactions <= _pairs(queues.claiming._claiming)
+    assert of_transactions <= _pairs(queues.claiming._claiming), "a transaction is not known"
 
 
 def _pairs(sets: dict[bytes, dict[object, None]]) -> set[tuple[bytes, object]]:
