@@ -66,7 +66,8 @@ class Program:
         self._number = 0
         self.answered = 0
         self._sessions = [
-            Attacker(target, b"s%d" % number, "ipv4:10.0.0.1:999") for number in range(SESSIONS)
+            Attacker(target, b"s%d" % number, f"ipv4:10.0.0.1:{number}")
+            for number in range(SESSIONS)
         ]
         self._last: list[list[int]] = [[] for _ in range(SESSIONS)]
 
