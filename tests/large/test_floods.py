@@ -104,7 +104,7 @@ def _cases() -> Iterator[object]:
     waits = pytest.mark.xfail(reason="a large commit is evaluated as one", strict=False)
     for kind in SESSIONS:
         for call in (get, put, send):
-            marks = [waits] if kind in ATOMIC and call is not get else []
+            marks = [waits] if kind in ATOMIC else []
             yield pytest.param(kind, call, marks=marks, id=f"{call.__name__} beside {kind}")
 
 
