@@ -64,5 +64,6 @@ def test_a_large_commit_wakes_the_watches_that_it_hits_and_no_others(
     hit.result(hit.commit(Put(b"watched/00007", b"v")))
     target.settle()
     attacker.read()
-    assert [len(changes) for changes, _ in attacker.answers.values()] == [1], "it goes on from there"
+    answers = attacker.answers.values()
+    assert [len(changes) for changes, _ in answers] == [1], "it goes on from there"
     target.check_alive()

@@ -47,7 +47,7 @@ def test_all_requests_together_take_256_mebibytes_at_most() -> None:
     assert 2 * DECODED_BYTES_ALL <= 256 * MIB
 
 
-def test_what_was_taken_before_counts() -> None:
+def test_bytes_taken_before_count_in_a_budget() -> None:
     budget = DecodingBudget(admit)
     budget.begin(4 * MIB)
     budget.take(31 * MIB)

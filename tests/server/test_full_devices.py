@@ -143,7 +143,7 @@ def eventually(holds: Callable[[], object], act: Callable[[], object]) -> None:
             act()
 
 
-def test_what_was_deleted_is_compacted_while_room_is_scarce(
+def test_deleted_data_is_compacted_while_room_is_scarce(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_guard, "COMPACT_SECONDS", 0.1)
