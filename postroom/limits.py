@@ -132,14 +132,15 @@ TRANSACTION_STEPS_MAX: Final = 1_000_000
 Other writers wait for it.
 """
 DELETED_AT_ONCE_MAX: Final = 2000
-"""The keys that a deferred ``DeleteRange`` removes in one step."""
+"""The keys that ``db.delete_range`` removes in one transaction, and a deferred one in one step.
+
+It is what one turn has room for: nobody waits for more of a deletion than that.
+"""
 DELETION_VISITS_MAX: Final = TURN_STEPS_MAX
-"""Keys that one step of a deferred ``DeleteRange`` looks at, with those that are deleted already.
+"""Keys that such a step looks at, with those that are deleted already.
 
 Each step writes an entry to the log.
 """
-DELETED_TOGETHER_MAX: Final = 20_000
-"""The keys that ``db.delete_range`` removes in one transaction, about."""
 INBOXES_LISTED_MAX: Final = 10_000
 INBOXES_LISTED_BYTES_MAX: Final = 16 * 1024 * 1024
 """Inboxes of one span in one request, and bytes of their keys."""

@@ -309,7 +309,7 @@ class CoreDatabase(
     async def delete_range(self, start: bytes, end: bytes | None) -> int:
         """Remove the keys with ``start <= key < end``; return how many there were.
 
-        It takes a transaction for each 20,000 keys or 4 MiB of them, in the order of the keys. Each
+        It takes a transaction for each 2,000 keys or 4 MiB of them, in the order of the keys. Each
         transaction is atomic, the whole is not. Keys that are written after it has begun stay.
 
         Args:

@@ -175,29 +175,14 @@ def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None,
         TransactionTooLarge: they are more than a transaction may delete.
     """
     if request.part_of is not None:
-        return (yield from _delete_part(ctx, request, request.part_of or ctx.timestamp))
+        began = request.part_of or ctx.timestamp
+        return *delete_some(ctx, request, request.start, began.to_bytes(8, "big")), began
     deleted, size_before = 0, ctx.bytes
     for key in _keys_there(ctx, request.start, request.end):
         deleted += _delete_one(ctx, key, size_before)
         if ctx.is_used_up():
             yield
     return deleted
-
-
-def _delete_part(
-    ctx: Evaluation, request: DeleteRange, began: int
-) -> Generator[None, None, tuple[int, bytes | None, int]]:
-    """Delete as much as one transaction of several does; see ``DeleteRange.part_of``."""
-    deleted, size_before = 0, ctx.bytes
-    position: bytes | None = request.start
-    while position is not None:
-        some, position = delete_some(ctx, request, position, began.to_bytes(8, "big"))
-        deleted += some
-        if deleted >= limits.DELETED_TOGETHER_MAX or ctx.bytes - size_before > _STEP_BYTES:
-            break
-        if ctx.is_used_up():
-            yield
-    return deleted, position, began
 
 
 def delete_some(

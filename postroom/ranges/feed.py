@@ -25,7 +25,7 @@ Invariant: while a watch stands in line for its span, changes are kept.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Generator
 from typing import Final, Protocol
 
@@ -54,6 +54,7 @@ Versions are kept for longer.
 _REFRESHED_AT_ONCE: Final = 64
 _REFRESH_PAUSE_SECONDS: Final = 0.05
 _CHANGES_A_STEP: Final = 32
+_FEW_WATCHES: Final = 64
 _OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
 """For this wait watches that came when changes were not kept yet."""
@@ -197,16 +198,17 @@ class ChangeFeed:
         if self.floor is not None:
             staged, before = ctx.staged, self._applied()
             last = ctx.last_commit
-            ctx.after.append(lambda: self._hear(_changes(staged, before), before, last))
+            ctx.after.append(lambda: self._hear(staged, before, last))
 
-    def _hear(self, changes: list[CommittedChange], before: int, last: int) -> None:
+    def _hear(self, staged: WriteSet, before: int, last: int) -> None:
         """Remember changes that are applied, and note which of those that watch they concern."""
         if self.floor is None:
             return  # forgotten meanwhile
         self._before, watched = before, self._waiting.watched
+        changes = _changes(staged, before)
         changes.sort(key=lambda change: (change.timestamp, change.key))
         if len(changes) > CHANGES_MAX:
-            self._hit = {span: [] for span in watched.all()}
+            self._hit |= {span: [] for span in _written(watched.all(), staged)}
         elif watched:
             for change in changes:
                 for span in watched.holding(change.key):
@@ -286,6 +288,28 @@ class ChangeFeed:
                 refreshed += 1
                 if not refreshed % _REFRESHED_AT_ONCE:
                     await sleep(_REFRESH_PAUSE_SECONDS)
+
+
+def _written(watched: list[UserSpan], staged: WriteSet) -> list[UserSpan]:
+    """Return the watched spans of which a large proposal writes a key.
+
+    A few of them are returned without a look: each finds out for itself.
+    """
+    if len(watched) <= _FEW_WATCHES:
+        return watched
+    found, wide = [], []
+    for span in watched:
+        if span.end != span.start + b"\x00":
+            wide.append(span)
+        elif keys.head_key(span.start) in staged:
+            found.append(span)
+    heads = sorted(filter(keys.is_head, staged)) if wide else []
+    for span in wide:
+        start, end = keys.data_span(*span)
+        place = bisect_left(heads, start)
+        if place < len(heads) and heads[place] < end:
+            found.append(span)
+    return found
 
 
 def _token(request: ScanChanges) -> ChangeToken:

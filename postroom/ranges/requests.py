@@ -423,7 +423,7 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
         start: first key.
         end: first key that stays; ``None``: no bound.
         part_of: for layers on top. ``None``: all of them, in one transaction. Else a part of them,
-            at most about ``DELETED_TOGETHER_MAX``; the answer is ``[how many, where the next part
+            at most ``DELETED_AT_ONCE_MAX``; the answer is ``[how many, where the next part
             begins, when the first part began]``. What is written after that (0: now) stays.
     """
 

@@ -74,6 +74,7 @@ class Committer:
         self._may_be_long: frozenset[type[Write]] = frozenset()
         self._now = now
         self._held = waits.locks.held
+        self._commits_in_line = waits.calls
         self._blocker = waits.blocker
         self._remembers_from = 0
         self._latest: dict[bytes, bytes] = {}
@@ -131,7 +132,7 @@ class Committer:
             if known is not None:
                 return _from_record(known)
         _check_age(ctx, request, self._registry.replaced_at)
-        if self._held:
+        if self._held or self._commits_in_line:
             ctx.steps += len(self._held) // _LOCKS_A_STEP
             blocker = self._blocker(request)
             if blocker is not None:

@@ -122,19 +122,53 @@ def test_withdrawing_takes_its_share_of_a_turn(target: Target, attacker: Attacke
     target.check_alive()
 
 
+LONG_KEY = bytes(7000)
+TINY_KEYS = [b"%02d" % (number % 100) for number in range(4000)]
+
+
+@pytest.mark.parametrize(
+    ("many", "steps"),
+    [
+        (False, 14_000 // limits.FRAME_BYTES_PER_STEP),
+        (True, 4000 * 48 // limits.DECODED_BYTES_PER_STEP),
+    ],
+    ids=["long keys", "many keys"],
+)
+def test_frames_take_their_share_of_a_turn_by_their_bytes_and_by_what_they_decode_to(
+    target: Target, attacker: Attacker, many: bool, steps: int
+) -> None:
+    taken = 0
+    while attacker.session.reading:
+        if many:
+            attacker.ask(attacker.commit(reads=TINY_KEYS))
+        else:
+            attacker.ask(Get(LONG_KEY), Get(LONG_KEY))
+        taken += 1
+    assert taken <= limits.INTAKE_STEPS_MAX // steps + 1
+    target.settle()
+    target.check_alive()
+
+
 def test_the_frames_of_one_read_of_a_socket_are_opened_over_many_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done, most, open_frame = 0, 0, Session.open_frame
+    received, most_received, receive = 0, 0, Session.received
 
     def counted(session: Session, frame: bytes) -> None:
         nonlocal done
         done += 1
         open_frame(session, frame)
 
+    def counted_as_received(session: Session, frame: bytes) -> None:
+        nonlocal received
+        received += 1
+        receive(session, frame)
+
     def next_turn() -> None:
-        nonlocal done, most
+        nonlocal done, most, received, most_received
         most, done = max(most, done), 0
+        most_received, received = max(most_received, received), 0
 
     with Server() as server, Connected(server.address) as attacker:
         node = server.sessions.node
@@ -146,9 +180,11 @@ def test_the_frames_of_one_read_of_a_socket_are_opened_over_many_turns(
 
         monkeypatch.setattr(node, "prepare", turn)
         monkeypatch.setattr(Session, "open_frame", counted)
+        monkeypatch.setattr(Session, "received", counted_as_received)
         attacker.socket.sendall(flood.chunk("empty frames") * 2)
         with postroom.connect(server.address, insecure=True) as db:
             assert db.get(b"k") is None
         attacker.say(flood.KINDS["look-ups"]())
         attacker.frame()
         assert 0 < most <= limits.INTAKE_STEPS_MAX // limits.FRAME_STEPS + 10
+        assert most_received <= most + 10, "the rest of what was read is not even cut into frames"

@@ -51,6 +51,28 @@ def test_delete_range_takes_time_in_proportion_to_its_keys() -> None:
     assert taken[1] < 5 * 16_000
 
 
+def test_a_put_beside_a_deletion_waits_for_what_a_turn_has_room_for(
+    target: Target, attacker: Attacker
+) -> None:
+    target.fill(20_000)
+    polite = Attacker(target, b"polite", "ipv4:10.0.0.9:1")
+    position: bytes | None = b""
+    began = slowest = 0
+    while position is not None:
+        part = attacker.ask(attacker.commit(DeleteRange(position, None, began)))
+        asked, turns = polite.ask(polite.commit(Put(b"a", b""))), 0
+        while not polite.has(asked):
+            target.turn()
+            turns += 1
+            polite.read()
+        slowest = max(slowest, turns)
+        target.until(lambda part=part: attacker.read() >= 0 and attacker.has(part))  # type: ignore[misc]
+        ((_, position, began),) = attacker.answers[part][1]
+    assert slowest <= 2
+    assert [key for key, _ in target.store.db.scan()] == [b"a"]
+    target.check_alive()
+
+
 def delete_all(tx: Transaction) -> None:
     tx.delete_range(b"", None)
     tx.commit()

@@ -66,7 +66,8 @@ class Program:
         self._number = 0
         self.answered = 0
         self._sessions = [
-            Attacker(target, b"s%d" % number, "ipv4:10.0.0.1:999") for number in range(SESSIONS)
+            Attacker(target, b"s%d" % number, f"ipv4:10.0.0.1:{number}")
+            for number in range(SESSIONS)
         ]
         self._last: list[list[int]] = [[] for _ in range(SESSIONS)]
 
@@ -128,3 +129,10 @@ def test_a_polite_request_takes_few_turns_beside_a_program_with_many_sessions(
 
 def test_a_put_takes_few_turns_beside_commits_that_have_read_many_spans(target: Target) -> None:
     assert turns_beside(target, _spans, 2, _put) <= 6
+
+
+def test_a_commit_that_has_read_many_spans_is_checked_beside_those_of_a_program(
+    target: Target,
+) -> None:
+    """Each principal has one such check under way, and they take turns."""
+    assert turns_beside(target, _spans, 2, _spans) <= 100

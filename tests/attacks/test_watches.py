@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from postroom.ranges import feed
 from postroom.ranges.requests import Put, ScanChanges
 from tests.attacks.hostile import Attacker, Target
 from tests.work import lines_of
@@ -35,4 +38,32 @@ def test_a_commit_does_not_pay_for_watches_of_other_keys(target: Target) -> None
     assert target.store.node.replica.sizes()["parked"] >= WATCHES
     beside = min(cost_of_a_commit(polite, number) for number in range(20))
     assert beside <= 1.2 * alone + 200
+    target.check_alive()
+
+
+def test_a_large_commit_wakes_the_watches_that_it_hits_and_no_others(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It writes more than is kept of the changes: those that are hit read the versions."""
+    monkeypatch.setattr(feed, "CHANGES_MAX", 100)
+    attacker, hit = Attacker(target, b"w"), Attacker(target, b"hit", "ipv4:10.0.0.9:1")
+    watch(target, attacker, 1000)
+    at = target.store.node.replica.last_commit
+    wide = [ScanChanges(b"none/%03d" % n, b"none/%03d~" % n, at) for n in range(200)]
+    attacker.ask(*wide)
+    spans = [(b"large/050", b"large/050\x00"), (b"large/0", b"large/1"), (b"a", None)]
+    numbers = [hit.ask(ScanChanges(start, end, at)) for start, end in spans]
+    target.settle()
+    parked = target.store.node.replica.sizes()["parked"]
+    hit.ask(hit.commit(*[Put(b"large/%03d" % n, b"v") for n in range(200)]))
+    target.settle()
+    hit.read()
+    assert [len(hit.answers[number][0]) for number in numbers] == [1, 100, 200]
+    assert attacker.read() == 0
+    assert target.store.node.replica.sizes()["parked"] == parked - len(spans)
+    hit.result(hit.commit(Put(b"watched/00007", b"v")))
+    target.settle()
+    attacker.read()
+    answers = attacker.answers.values()
+    assert [len(changes) for changes, _ in answers] == [1], "it goes on from there"
     target.check_alive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import select
 import socket
 import threading
@@ -177,3 +178,20 @@ def test_a_client_that_does_not_read_is_cut_off_when_its_stream_ends(server: Ser
 
         server.on_loop(end())
         eventually(lambda: not len(server.native.connections))
+
+
+def test_a_broken_connection_is_not_written_to(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else asyncio logs a line for each answer."""
+
+    async def break_and_write() -> None:
+        (stream,) = server.native.streams
+        stream._transport.abort()
+        for _ in range(100):
+            stream.write(b"an answer")
+
+    with caplog.at_level(logging.WARNING), Attacker(server.address):
+        server.on_loop(break_and_write())
+        eventually(lambda: not server.native.streams)
+    assert "raised exception" not in caplog.text

@@ -60,8 +60,7 @@ def test_a_deletion_in_a_transaction_counts_as_much_as_its_commit(
 def test_a_deletion_goes_in_parts_and_says_how_many(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DELETED_TOGETHER_MAX", 10)
-    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 10)
     for number in range(95):
         store.db.put(b"%02d" % number, b"1")
     assert store.db.delete_range(b"05", None) == 90
@@ -78,8 +77,7 @@ def test_a_deletion_of_more_bytes_than_a_transaction_may_write(store: Store) -> 
 def test_a_deletion_that_fails_says_how_far_it_came(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DELETED_TOGETHER_MAX", 10)
-    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
+    monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 10)
     for number in range(30):
         store.db.put(b"%02d" % number, b"1")
     commit_one, parts = database.commit_one, []
@@ -97,7 +95,6 @@ def test_a_deletion_that_fails_says_how_far_it_came(
 
 
 def test_a_write_during_a_deletion_stays(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "DELETED_TOGETHER_MAX", 5)
     monkeypatch.setattr(limits, "DELETED_AT_ONCE_MAX", 5)
     for number in range(20):
         store.db.put(b"%02d" % number, b"1")

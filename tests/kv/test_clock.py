@@ -149,6 +149,15 @@ def test_a_restart_goes_on_above_the_ceiling_and_with_time(machine: Machine) -> 
     assert seconds_between(first, clock.now()) == pytest.approx(2.0, abs=0.02)
 
 
+def test_the_first_timestamp_after_a_restart_goes_on_with_time(machine: Machine) -> None:
+    ceiling = from_milliseconds(machine.wall) + from_seconds(DAY)
+    clock = machine.clock(ceiling)
+    first = clock.now()
+    assert first > ceiling
+    machine.passes(2.0)
+    assert seconds_between(first, clock.now()) == pytest.approx(2.0, abs=0.02)
+
+
 def test_a_clock_that_was_wrong_before_anything_was_stamped_leaves_no_lead(
     machine: Machine,
 ) -> None:

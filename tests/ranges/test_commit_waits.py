@@ -25,12 +25,12 @@ BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
 HOLDER, NEXT = b"h" * 16, b"n" * 16
 
 
-def _lock(transaction_id: bytes) -> GetForUpdate:
-    return GetForUpdate(b"k", BEGAN, transaction_id, 60.0)
+def _lock(transaction_id: bytes, timestamp: int = BEGAN) -> GetForUpdate:
+    return GetForUpdate(b"k", timestamp, transaction_id, 60.0)
 
 
-def _commit(write: Any) -> CommitTransaction[Any]:
-    return CommitTransaction(b"c" * 16, BEGAN, 60.0, 0, b"k", [], [], [write])
+def _commit(write: Any, transaction_id: bytes = b"c" * 16) -> CommitTransaction[Any]:
+    return CommitTransaction(transaction_id, BEGAN, 60.0, 0, b"k", [], [], [write])
 
 
 @pytest.mark.parametrize("write", [Put(b"k", b"new"), DeleteRange(b"k", b"k\0", 0)])
@@ -50,6 +50,33 @@ def test_a_withdrawn_commit_leaves_the_line_with_its_evaluation(write: Any) -> N
     assert one_range.ask(Get(b"k")).answers[0][0].value is None
     assert not replica.waiting_for
     assert not len(replica.commit_waits)
+
+
+def test_a_newcomer_does_not_lock_before_a_commit_that_has_waited() -> None:
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    commit = one_range.ask(_commit(Put(b"k", b"new")))
+    one_range.replica.submit(Asked(ReleaseLocks(HOLDER)))
+    newcomer = one_range.ask(_lock(NEXT, 0))
+    one_range.settle()
+    assert commit.answers[0][1] is None
+    assert newcomer.answers[0][0].value == b"new"
+
+
+def test_a_newcomer_does_not_write_before_one_that_has_waited_for_the_lock() -> None:
+    one_range = OneRange()
+    one_range.ask(_lock(HOLDER))
+    first = one_range.ask(_commit(Put(b"k", b"first")))
+    waiting = one_range.ask(_lock(NEXT, 0))
+    one_range.replica.submit(Asked(ReleaseLocks(HOLDER)))
+    newcomer = one_range.ask(_commit(Put(b"k", b"newcomer"), b"d" * 16))
+    one_range.settle()
+    assert first.answers[0][1] is None
+    assert waiting.answers[0][0].value == b"first"
+    assert not newcomer.answers
+    one_range.ask(ReleaseLocks(NEXT))
+    one_range.settle()
+    assert newcomer.answers[0][1] is None
 
 
 def test_the_rules_see_a_withdrawn_commit_that_is_not_evaluated_any_more() -> None:

@@ -23,10 +23,15 @@ class Client:
     """The other end of a session, by hand; its ``secret`` is made from its name."""
 
     def __init__(
-        self, sessions: Sessions, name: bytes = b"", stream: int = 1, secret: bytes = b""
+        self,
+        sessions: Sessions,
+        name: bytes = b"",
+        stream: int = 1,
+        secret: bytes = b"",
+        host: str = "somebody",
     ) -> None:
         self.told = 0
-        self.session = sessions.open("somebody", self._tell)
+        self.session = sessions.open(host, self._tell)
         self.clock = sessions.node.clock.reading()
         self.frames: list[Any] = []
         self.answers: dict[int, Any] = {}

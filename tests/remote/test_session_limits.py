@@ -116,6 +116,21 @@ def test_a_node_that_is_full_says_so_at_once(store: Store) -> None:
     assert client.answers[10][0] == b"v"
 
 
+def test_a_principal_with_many_clients_has_the_share_of_one_with_one(store: Store) -> None:
+    sessions = Sessions(store.node, NodeLimits(requests_max=8))
+    many = [Client(sessions, b"%d" % number, host="ipv4:10.0.0.1:1") for number in range(4)]
+    one = Client(sessions, b"one", host="ipv4:10.0.0.2:1")
+    at = store.node.clock.reading()
+    for client in many:
+        client.ask(*[ScanChanges(b"a", b"b", at)] * 2)
+    one.ask(*[ScanChanges(b"a", b"b", at)] * 5)
+    one.read()
+    assert list(one.failures) == [5]
+    many[0].ask(ScanChanges(b"a", b"b", at), first=3)
+    many[0].read()
+    assert list(many[0].failures) == [3]
+
+
 def test_bytes_count_too_over_all_sessions(store: Store) -> None:
     sessions = Sessions(store.node, NodeLimits(bytes_max=6000))
     first, second = Client(sessions, b"11111111"), Client(sessions, b"22222222")

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,11 @@ from postroom.kv.open_folder import OpenFolder
 from postroom.kv.opening import open_engine, open_to_read
 from postroom.kv.reopening import ReopeningEngine
 from postroom.kv.storage import Storage
+from postroom.server import disk_guard
 from tests.kv.on_disk import INSTALLED
 
 MIB = 1024 * 1024
+PATIENCE_SECONDS = 30.0
 
 
 @pytest.fixture
@@ -129,6 +132,38 @@ def test_a_device_that_is_full_all_at_once_stops_no_store(
         assert len(list(db.scan())) == 20
         (device / "filler").unlink()
         put_at_last(db, b"new")
+
+
+def eventually(holds: Callable[[], object], act: Callable[[], object]) -> None:
+    """Act, which may be refused, until something holds."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < until
+        with contextlib.suppress(errors.Unavailable):
+            act()
+
+
+def test_deleted_data_is_compacted_while_room_is_scarce(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_guard, "COMPACT_SECONDS", 0.1)
+    with opened(tmp_path) as db:
+        storage, compacted = db._core._sender.node.engine, list[Any]()
+        monkeypatch.setattr(storage.applied, "compact", lambda *span: compacted.append(span))
+        monkeypatch.setattr(storage.state, "free_bytes", lambda: 10 * MIB)
+        eventually(lambda: compacted, lambda: db.delete(b"key"))
+        assert db.status().refused
+
+
+def test_the_log_gets_room_for_deletions_while_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Storage, "_make_spare", lambda _: None)
+    with opened(tmp_path) as db:
+        storage = db._core._sender.node.engine
+        assert not storage._log.has_spare
+        monkeypatch.setattr(storage.state, "free_bytes", lambda: 10 * MIB)
+        eventually(lambda: storage._log.has_spare, lambda: db.put(b"key", b"value"))
 
 
 @pytest.mark.parametrize("free", [0, 1, 3, 10, 100])

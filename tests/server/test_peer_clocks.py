@@ -92,6 +92,16 @@ def test_a_clock_that_was_wrong_from_the_start_gives_way_to_two_others_that_agre
     assert nodes.peers.is_alone()
 
 
+def test_a_clock_that_is_set_from_one_wrong_time_to_another_gives_way_to_the_others() -> None:
+    nodes = Nodes(2, 3)
+    nodes.ahead = {0: DAY, 2: DAY, 3: DAY}
+    nodes.passes(0.5)
+    assert nodes.trusted_ahead == pytest.approx(DAY, abs=0.01)
+    nodes.ahead = {0: 2 * DAY, 2: 0.0, 3: 0.0}
+    nodes.passes(0.5)
+    assert nodes.trusted_ahead == pytest.approx(0.0, abs=0.01)
+
+
 def test_a_peer_whose_clock_is_set_is_believed_at_once() -> None:
     nodes = Nodes(2)
     nodes.ahead[0] = nodes.ahead[2] = DAY

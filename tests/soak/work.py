@@ -34,6 +34,8 @@ WIDE: Final = 200
 """Keys that snapshots read."""
 SWEPT: Final = 300
 """Keys that are written and deleted again and again: more than a gap has, that scans jump over."""
+CONTENDED: Final = 20
+"""Keys that some write, and others lock."""
 LARGE_BYTES: Final = (100_000, 400_000, 1_048_576)
 HELD_SECONDS: Final = 2.0
 """How long a consumer may hold messages, also a dead one."""
@@ -41,6 +43,10 @@ HELD_SECONDS: Final = 2.0
 
 def _inbox(number: int) -> bytes:
     return b"soak/inbox/%d" % number
+
+
+def _contended(number: int) -> bytes:
+    return b"soak/contended/%02d" % number
 
 
 class Soak:
@@ -90,6 +96,8 @@ class Soak:
             ("consumer", self._consume, 8),
             ("locker", self._lock, 4),
             ("teller", self._transfer, 4),
+            ("overwriter", self._overwrite, 2),
+            ("changer", self._change, 1),
             ("watcher", self._watch, 2),
             ("archivist", self._read_wide, 1),
             ("writer", self._write_wide, 1),
@@ -120,6 +128,7 @@ class Soak:
             ("program", crowd.program, 1),
             ("idle crowd", crowd.idle, 1),
             ("watchers", crowd.watch, 1),
+            ("bulk", crowd.bulk, 1),
             ("glutton", crowd.glut, 1),
         ]
 
@@ -250,6 +259,25 @@ class Soak:
 
         await self.db.run(transfer)
         worker.did()
+
+    async def _overwrite(self, worker: Worker) -> None:
+        """Write keys that others lock, without asking for the lock."""
+        await self.db.put(_contended(worker.random.randrange(CONTENDED)), b"theirs")
+        worker.did()
+        await asyncio.sleep(0.01)
+
+    async def _change(self, worker: Worker) -> None:
+        """Delete all of these keys in one transaction, beside those who write them."""
+
+        async def change(tx: Any) -> None:
+            for number in range(CONTENDED):
+                await tx.get_for_update(_contended(number))
+            for number in range(CONTENDED):
+                tx.delete(_contended(number))
+
+        await self.db.run(change)
+        worker.did()
+        await asyncio.sleep(0.05)
 
     async def _watch(self, worker: Worker) -> None:
         """For a while; the last one reads slowly."""

@@ -1,6 +1,6 @@
 """Floods, and programs with many sessions, beside a polite client that hardly waits for them.
 
-In some truces forty streams of one place want something of the leader all the time:
+In some truces twenty streams of one place want something of the leader all the time:
 
 ============ =====================================================================
 empty frames    which ask for nothing
@@ -12,7 +12,7 @@ puts            commits that write a lot
 ============ =====================================================================
 
 *Rule*: a request of another principal is answered within :data:`TURNS_MAX` turns of the leader.
-Turns are small meanwhile: who must wait for all forty streams waits for several times as many.
+Turns are small meanwhile: a request that waits for all these streams takes several times as many.
 """
 
 from __future__ import annotations
