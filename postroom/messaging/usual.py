@@ -245,7 +245,7 @@ class _Batch:
 
     def _commit(self, call: Call, request: CommitTransaction[Any]) -> None:
         """Evaluate one commit, as :class:`.Committer` does."""
-        writes = request.writes
+        writes, committer = request.writes, self._parts.committer
         if request.spans or len(request.reads) + len(writes) > FEW:
             raise _Unusual
         record = keys.transaction_key(request.anchor, request.transaction_id)
@@ -267,6 +267,8 @@ class _Batch:
             return
         if writes:
             self._write(request.transaction_id, writes)
+            if self.steps >= limits.TURN_STEPS_MAX and committer.is_long(request):
+                raise _Unusual  # the general way evaluates the rest in the next turn
             self.staged[record] = self._stamp
             self.garbage.append(record)
             self.last_commit = self._timestamp
@@ -432,7 +434,7 @@ class _Batch:
             by, packed = sums.get(request.key, (0, False))
             sums[request.key] = by + request.by, packed or request.packed
         self.steps += len(sums)
-        if self.steps > steps_max:
+        if self.steps >= steps_max:
             raise _Unusual
         for key, (by, packed) in sums.items():
             head = keys.head_key(key)

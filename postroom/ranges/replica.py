@@ -379,7 +379,7 @@ class Replica:
         )
 
     def propose_usual(self, taken: list[Call]) -> bool:
-        """Propose what waits if that is usual; else leave the calls that were taken in ``taken``."""
+        """Propose what waits, if that is usual; else the calls that were taken are ``taken``."""
         way = self.usual_way
         if way is None or not (self._evaluator.is_at_rest and self._admission.is_plain):
             return False

@@ -142,7 +142,7 @@ class Committer:
                 raise MustWait(blocker)
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
-        if is_checked or self._is_long(request):
+        if is_checked or self.is_long(request):
             return self._evaluate_in_parts(ctx, request, record, is_checked)
         check_reads(ctx, request)
         size_before = ctx.bytes
@@ -160,7 +160,8 @@ class Committer:
                 check_size(ctx.bytes - size_before)
         return self._committed(ctx, request, record, answers if tells else [])
 
-    def _is_long(self, request: CommitTransaction[Any]) -> bool:
+    def is_long(self, request: CommitTransaction[Any]) -> bool:
+        """Return whether a commit may take more than a turn."""
         if request.spans or len(request.reads) + len(request.writes) > FEW:
             return True
         long_kinds = self._may_be_long
@@ -221,6 +222,7 @@ def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
 
 
 def from_record(record: bytes) -> Committed:
+    """Return the answer that a COMMIT record remembers."""
     answers: list[Any] = _decode(record[8:]) if len(record) > 8 else []
     return Committed(int.from_bytes(record[:8], "big"), answers)
 

@@ -35,7 +35,7 @@ def _commit(*writes: Any) -> CommitTransaction[Any]:
     return CommitTransaction(os.urandom(16), BEGAN, 60.0, 0, b"k", [], [], list(writes))
 
 
-def _held(*, is_general_only: bool = False) -> OneRange:
+def _held(*, is_general_only: bool | None = None) -> OneRange:
     one_range = OneRange(is_general_only=is_general_only)
     one_range.ask(_commit(Put(b"k", b"old")))
     one_range.group.holds = True
