@@ -99,7 +99,12 @@ class Messaging:
         replica.join(self, self)
         if not is_general_only:
             replica.usual_way = UsualEvaluator(
-                range_id, replica.usual_parts, self.conservation, self.inboxes, self.queues
+                range_id,
+                replica.usual_parts,
+                self.conservation,
+                self.outboxes.deliverable,
+                self.inboxes,
+                self.queues,
             )
 
     def _register(self, around: QueueEnvironment, check_age: Callable[[View, int], None]) -> None:

@@ -30,7 +30,7 @@ from postroom import limits
 from postroom.errors import Error, TransactionConflict
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import WriteSet
+from postroom.kv.engine import BlockDamaged, EngineFailed, WriteSet
 from postroom.limits import (
     COMMAND_BYTES_MAX,
     HEADERS_BYTES_PER_STEP,
@@ -42,7 +42,7 @@ from postroom.messaging.claims import Claims
 from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.index import read_mail, stored_mail
-from postroom.messaging.outbox import ENTRY_BYTES
+from postroom.messaging.outbox import ENTRY_BYTES, Outbox
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Counters,
@@ -102,6 +102,7 @@ class UsualEvaluator:
         range_id: the id of the range.
         parts: the parts of the replica.
         conservation: the counters.
+        outbox: the outbox of messages.
         inboxes: the inboxes.
         rider: the addition to proposals.
     """
@@ -111,12 +112,14 @@ class UsualEvaluator:
         range_id: int,
         parts: UsualParts,
         conservation: Conservation,
+        outbox: Outbox,
         inboxes: Inboxes,
         rider: Rider,
     ) -> None:
         self._sender = keys.u64(range_id)
         self._parts = parts
         self._conservation = conservation
+        self._outbox = outbox
         self._claims = inboxes.claims
         self._arrived = inboxes.arrived
         self._rider = rider
@@ -143,10 +146,7 @@ class UsualEvaluator:
         """Evaluate the calls without any effect; see ``propose``."""
         parts, conservation = self._parts, self._conservation
         applied = conservation.applied
-        if (
-            applied.pending_messages or applied.pending_updates or self._rider.is_wanted
-            or parts.locks or parts.registry.refusal is not None
-        ):  # fmt: skip
+        if self._rider.is_wanted or parts.locks or parts.registry.refusal is not None:
             return None
         timestamp = parts.clock.coming(REQUESTS_AT_ONCE)
         if not timestamp:
@@ -157,9 +157,15 @@ class UsualEvaluator:
             if batch.sent or batch.deferred:
                 batch.go_along()
                 if batch.sent:
+                    if applied.pending_messages and self._outbox.has_due_stored(
+                        parts.cache, batch.last_commit
+                    ):
+                        return None
                     batch.deliver(self._sender)
                     batch.after.append(partial(self._arrived, batch.first))
                 if batch.deferred:
+                    if applied.pending_updates:
+                        return None
                     batch.execute()
             if parts.feed.floor is not None:
                 batch.after.append(parts.feed.followed(batch.staged, batch.last_commit))
@@ -168,8 +174,8 @@ class UsualEvaluator:
             after = batch.counted(applied)
             batch.after.append(partial(setattr, conservation, "applied", after))
             return batch.proposal(_encode(after))
-        except _Unusual:
-            return None
+        except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):
+            return None  # the general way tells the callers
 
     def settle(self, usual: UsualProposal) -> None:
         """Let the memory follow a proposal that is made now."""
@@ -459,7 +465,8 @@ class _Batch:
         sent, executed = len(self.sent), len(self.deferred)
         after = Counters(
             applied.enqueued + sent + executed, applied.delivered + sent,
-            applied.executed + executed, 0, 0, applied.dead, applied.discarded,
+            applied.executed + executed, applied.pending_messages, applied.pending_updates,
+            applied.dead, applied.discarded,
             applied.reaped + self.messages_reaped, applied.cancelled,
         )  # fmt: skip
         if not after.conserved():

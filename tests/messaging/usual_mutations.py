@@ -22,9 +22,9 @@ HISTORIES_MAX: Final = 300
 NOTHING: Final = "pass"
 
 MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
-    ("applied.pending_messages or ", ""),
-    ("applied.pending_updates or ", ""),
-    ("or parts.locks ", ""),
+    ("if applied.pending_messages and self", "if not self"),
+    ("if applied.pending_updates:", "if False:"),
+    ("if self._rider.is_wanted or parts.locks or ", "if self._rider.is_wanted or "),
     ("batch.after.append(partial(self._arrived, batch.first))", NOTHING),
     ("if parts.feed.floor is not None:", "if False:"),
     ("if not (batch.sent or batch.deferred or batch.reaped):", "if not batch.sent:"),
