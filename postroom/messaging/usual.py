@@ -156,17 +156,7 @@ class UsualEvaluator:
             batch.commit_all(calls, taken, timestamp)
             if batch.sent or batch.deferred:
                 batch.go_along()
-                if batch.sent:
-                    if applied.pending_messages and self._outbox.has_due_stored(
-                        parts.cache, batch.last_commit
-                    ):
-                        return None
-                    batch.deliver(self._sender)
-                    batch.after.append(partial(self._arrived, batch.first))
-                if batch.deferred:
-                    if applied.pending_updates:
-                        return None
-                    batch.execute()
+                self._deliver_and_execute(batch, applied)
             if parts.feed.floor is not None:
                 batch.after.append(parts.feed.followed(batch.staged, batch.last_commit))
             if not (batch.sent or batch.deferred or batch.reaped):
@@ -176,6 +166,20 @@ class UsualEvaluator:
             return batch.proposal(_encode(after))
         except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):
             return None  # the general way tells the callers
+
+    def _deliver_and_execute(self, batch: _Batch, applied: Counters) -> None:
+        """Deliver messages and carry out increments, unless older ones wait in an outbox."""
+        if batch.sent:
+            if applied.pending_messages and self._outbox.has_due_stored(
+                self._parts.cache, batch.last_commit
+            ):
+                raise _Unusual
+            batch.deliver(self._sender)
+            batch.after.append(partial(self._arrived, batch.first))
+        if batch.deferred:
+            if applied.pending_updates:
+                raise _Unusual
+            batch.execute()
 
     def settle(self, usual: UsualProposal) -> None:
         """Let the memory follow a proposal that is made now."""
