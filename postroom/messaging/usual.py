@@ -69,7 +69,7 @@ from postroom.ranges.usual import UsualParts
 _UNKNOWN: Final[Any] = object()
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
-_AGE_MAX: Final = from_seconds(TRANSACTION_SECONDS_MAX)
+_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -264,17 +264,19 @@ class _Batch:
             if known is not None:
                 self._results.append((call, from_record(known), None))
                 return
-        age_max = min(from_seconds(request.seconds_max), _AGE_MAX)
-        replaced_at = self._parts.registry.replaced_at
+        since, seconds_max = request.read_timestamp, request.seconds_max
         if (
-            self._timestamp - request.began > age_max or 0 < request.read_timestamp < replaced_at
-        ):  # fmt: skip
+            self._timestamp - request.began
+            > from_seconds(min(seconds_max, TRANSACTION_SECONDS_MAX))
+            or 0 < since < self._parts.registry.replaced_at
+        ):
             raise _Unusual
-        try:
-            check_reads(self, request)
-        except TransactionConflict as error:
-            self._results.append((call, None, error.with_traceback(None)))
-            return
+        if 0 < since < self.last_commit:
+            try:
+                check_reads(self, request)
+            except TransactionConflict as error:
+                self._results.append((call, None, error.with_traceback(None)))
+                return
         if writes:
             self._write(request.transaction_id, writes)
             if self.steps >= limits.TURN_STEPS_MAX and committer.is_long(request):
@@ -299,11 +301,16 @@ class _Batch:
     def _write(self, transaction_id: bytes, writes: list[Any]) -> None:
         """Evaluate the writes of a commit."""
         bytes_max, moved_max = self.bytes + TRANSACTION_BYTES_MAX, self.moved + COMMAND_BYTES_MAX
-        ordinal = 0
+        ordinal, staged, head_key = 0, self.staged, keys.head_key
         for write in writes:
             kind = type(write)
             if kind is Put:
-                self._put(write)
+                if write.integer and len(write.value) != INTEGER.size:
+                    raise _Unusual
+                head = head_key(write.key)
+                old = staged[head] if head in staged else self._cache(head)
+                kind_of_value = versions.INTEGER_KIND if write.integer else versions.VALUE_KIND
+                self._put_version(head, old, kind_of_value, write.value)
             elif kind is EnqueueMessage:
                 ordinal += 1
                 self._enqueue_message(write, ordinal)
@@ -318,15 +325,6 @@ class _Batch:
                 raise _Unusual
             if self.bytes > bytes_max or self.moved > moved_max:
                 raise _Unusual
-
-    def _put(self, write: Put) -> None:
-        kind = versions.VALUE_KIND
-        if write.integer:
-            kind = versions.INTEGER_KIND
-            if len(write.value) != INTEGER.size:
-                raise _Unusual
-        head = keys.head_key(write.key)
-        self._put_version(head, self.get(head), kind, write.value)
 
     def _put_version(self, head: bytes, old: bytes | None, kind: bytes, value: bytes = b"") -> None:
         """Make ``value`` the newest version of a user key, as ``Evaluation.put_version`` does."""
@@ -449,11 +447,13 @@ class _Batch:
         for key, (by, packed) in sums.items():
             head = keys.head_key(key)
             old = self.get(head)
-            value, is_integer = versions.payload(old), versions.is_integer(old)
-            try:
-                number = added(value, by, key, integer=is_integer, packed=packed)
-            except Error as error:
-                raise _Unusual from error
+            number = by
+            if old is not None and old[0] == versions.INTEGER:
+                number += INTEGER.unpack_from(old, versions.PAYLOAD)[0]
+            elif old is not None:
+                number = _added(old, by, key, packed=packed)
+            if not _INTEGER_MIN <= number <= _INTEGER_MAX:
+                raise _Unusual
             self._put_version(head, old, versions.INTEGER_KIND, INTEGER.pack(number))
         if self.bytes + self.moved > full_at:
             raise _Unusual
@@ -492,3 +492,11 @@ class _Batch:
             raise _Unusual
         proposal = Proposal(command, self._results, self.after, self.last_commit, packed=packed)
         return UsualProposal(proposal, self.latest, self.first, self.reaped, self._timestamp)
+
+
+def _added(old: bytes, by: int, key: bytes, *, packed: bool) -> int:
+    """Return the sum of an increment and what was put, which may be no integer."""
+    try:
+        return added(versions.payload(old), by, key, integer=False, packed=packed)
+    except Error as error:
+        raise _Unusual from error
