@@ -25,7 +25,8 @@ or their client has gone (:mod:`.memory`).
 A turn takes several replicas of a node through each stage together::
 
     begin    ─▶ begin    ─▶ ...   reads, the lease; may answer calls
-    evaluate ─▶ evaluate          requests, into a batch            ┐
+    usual    ─▶ usual             what is usual, in one pass (:mod:`.usual`)
+    evaluate ─▶ evaluate          other requests, into a batch      ┐
     complete ─▶ complete          the companion, records that sum up │ no call is answered
     propose  ─▶ propose           the command                       ┘
     conclude ─▶ ...               proposals that write nothing are answered
