@@ -398,7 +398,7 @@ class _Batch:
         self.messages_reaped += len(messages)
         self.after.append(partial(self._claims.taken, key, ids))
 
-    # --- what goes along with them
+    # --- delivery and execution
 
     def deliver(self, sender: bytes) -> None:
         """Put the messages into their inboxes, as :class:`.Delivery` and :class:`.Inboxes` do."""
