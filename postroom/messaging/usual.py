@@ -264,12 +264,9 @@ class _Batch:
             if known is not None:
                 self._results.append((call, from_record(known), None))
                 return
-        since, seconds_max = request.read_timestamp, request.seconds_max
-        if (
-            self._timestamp - request.began
-            > from_seconds(min(seconds_max, TRANSACTION_SECONDS_MAX))
-            or 0 < since < self._parts.registry.replaced_at
-        ):
+        since, age = request.read_timestamp, self._timestamp - request.began
+        age_max = from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
+        if age > age_max or 0 < since < self._parts.registry.replaced_at:
             raise _Unusual
         if 0 < since < self.last_commit:
             try:

@@ -22,7 +22,7 @@ HISTORIES_MAX: Final = 300
 NOTHING: Final = "pass"
 
 MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
-    ("if applied.pending_messages and self", "if not self"),
+    ("if applied.pending_messages and self", "if False and self"),
     ("if applied.pending_updates:", "if False:"),
     ("if self._rider.is_wanted or parts.locks or ", "if self._rider.is_wanted or "),
     ("batch.after.append(partial(self._arrived, batch.first))", NOTHING),
@@ -39,7 +39,7 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("timestamp += 1\n            self.steps", "self.steps"),
     ("if request.spans or len(", "if len("),
     ("if known is not None:", "if False:"),
-    ("self._timestamp - request.began > age_max or", ""),
+    ("if age > age_max or", "if"),
     ("            check_reads(self, request)", "            pass"),
     ("self.staged[record] = self._stamp", NOTHING),
     ("self.garbage.append(record)", NOTHING),
@@ -48,8 +48,12 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("        self.latest[client] = number", "        pass"),
     ("return request.began < committer.remembers_from", "return False"),
     ("self._delete(write.key)", NOTHING),
-    ("kind = versions.INTEGER_KIND\n", "kind = versions.VALUE_KIND\n"),
-    ("if len(write.value) != INTEGER.size:", "if False:"),
+    ("versions.INTEGER_KIND if write.integer else", "versions.VALUE_KIND if write.integer else"),
+    ("if write.integer and len(write.value) != INTEGER.size:", "if False:"),
+    ("staged[head] if head in staged else self", "self"),
+    ("if not _INTEGER_MIN <= number <= _INTEGER_MAX:", "if False:"),
+    ("if old is not None and old[0] == versions.INTEGER:", "if old is not None:"),
+    ("number = _added(old, by, key, packed=packed)", "number = by"),
     ("(before := old[1:9]) != stamp:", "(before := old[1:9]):"),
     ("self.staged[history] = old", NOTHING),
     ("self.garbage.append(history)\n        self.staged[head]", "self.staged[head]"),
