@@ -78,6 +78,7 @@ sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RU
 .PHONY: mutations
 mutations: $(VENV)/.dev  ## Break the store on purpose, and see that simulations find it (ARGS="locks_everybody ...")
 	$(BIN)/python -m tests.sim.cluster.mutations $(ARGS)
+	$(BIN)/python -m tests.messaging.usual_mutations
 
 .PHONY: soak
 soak: $(VENV)/.dev  ## Everything at once for a long time: nothing may grow, nothing slow down (MINUTES=30); then random histories of a queue (MODEL_MINUTES=10 each)

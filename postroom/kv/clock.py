@@ -275,6 +275,20 @@ class HybridLogicalClock(TrustedWall):
         self._last = timestamp
         return timestamp
 
+    def coming(self, more: int) -> int:
+        """Return the timestamp that ``now`` would return; 0: that would have to store a ceiling.
+
+        Args:
+            more: how many timestamps after it must lie below the ceiling, too.
+        """
+        timestamp = max(self.reading(), self._last + 1)
+        return timestamp if timestamp + more < self._ceiling else 0
+
+    def take(self, timestamp: int) -> None:
+        """Take the timestamps from ``coming`` up to this one."""
+        self.rests = False
+        self._last = timestamp
+
     def following(self) -> int:
         """Return the next timestamp after one that ``now`` has answered a moment ago.
 

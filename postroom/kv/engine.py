@@ -77,11 +77,15 @@ class TableFiles(NamedTuple):
     open_max: int = 0
 
 
-class Reader(Protocol):
-    """A reader of the engine as it is now, or of a snapshot of it."""
+class ValueReader(Protocol):
+    """A reader of single values."""
 
     def get(self, key: bytes, /) -> bytes | None:
         """Return the value of ``key``, or ``None``."""
+
+
+class Reader(ValueReader, Protocol):
+    """A reader of the engine as it is now, or of a snapshot of it."""
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False

@@ -221,12 +221,18 @@ class Claims:
             self._found_bytes += size_bytes
             inbox.finds(transaction_id, FoundMessages(messages, size_bytes, is_gapless, following))
 
+    def found(self, key: bytes, transaction_id: bytes, ids: list[bytes]) -> FoundMessages | None:
+        """Return what a transaction has found, if that is ``ids`` and all of it is still there."""
+        held = self._holders.get(transaction_id)
+        if held is None or held.get(key) != ids:
+            return None
+        return self._inboxes[key].found.get(transaction_id)
+
     def take_found(
         self, key: bytes, transaction_id: bytes, ids: list[bytes]
     ) -> FoundMessages | None:
-        """Take what a transaction has found, if that is ``ids`` and all of it is still there."""
-        held = self._holders.get(transaction_id)
-        if held is None or held.get(key) != ids:
+        """Take what a transaction has found; see ``found``."""
+        if self.found(key, transaction_id, ids) is None:
             return None
         return self._drop(self._inboxes[key], transaction_id)
 

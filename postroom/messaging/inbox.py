@@ -146,10 +146,15 @@ class Inboxes:
                 oldest = min(oldest, mail.oldest)
             writes[index] = _encode((number, oldest))
         self._claims.arriving(first)
-        ctx.after.append(partial(self._arrived, first))
+        ctx.after.append(partial(self.arrived, first))
         return delivered
 
-    def _arrived(self, first: dict[bytes, bytes]) -> None:
+    def arrived(self, first: dict[bytes, bytes]) -> None:
+        """Let those go on that wait for messages: these have arrived, as applied.
+
+        Args:
+            first: the least id of the messages that have arrived, by inbox.
+        """
         self._claims.arrived(first)
         self._wake(map(Arrival, first))
 

@@ -21,7 +21,7 @@ import msgspec
 from postroom import limits
 from postroom.errors import Invalid
 from postroom.kv import keys
-from postroom.kv.engine import Reader
+from postroom.kv.engine import Reader, ValueReader
 from postroom.limits import INBOXES_BY_KEY_MAX, INBOXES_LISTED_MAX
 from postroom.messaging.inbox_order import InboxOrder, is_held_up
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Inbox, InboxIndexEntry, ListInboxes
@@ -69,7 +69,7 @@ _Search: TypeAlias = Iterator[list[Inbox] | None]
 """The pages of a search, with the answer at the end."""
 
 
-def read_mail(reader: View | Evaluation, key: bytes) -> InboxIndexEntry | None:
+def read_mail(reader: ValueReader, key: bytes) -> InboxIndexEntry | None:
     """Return the entry of an inbox in the index; `None`: it is empty and not held up."""
     stored = reader.get(keys.mail_key(key))
     return None if stored is None else _mail.decode(stored)
@@ -77,10 +77,14 @@ def read_mail(reader: View | Evaluation, key: bytes) -> InboxIndexEntry | None:
 
 def write_mail(ctx: Evaluation, key: bytes, left: InboxIndexEntry) -> None:
     """Write the entry of an inbox in the index; delete that of an empty one that is not held up."""
+    ctx.writes[keys.mail_key(key)] = stored_mail(left)
+
+
+def stored_mail(left: InboxIndexEntry) -> bytes | None:
+    """Return the stored form of an entry; `None`: none is needed."""
     if not left.messages and left.oldest:
         left = InboxIndexEntry(0, b"", left.held)
-    is_needed = left.messages or left.held
-    ctx.writes[keys.mail_key(key)] = _encode(left) if is_needed else None
+    return _encode(left) if left.messages or left.held else None
 
 
 def mail_entries(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, InboxIndexEntry]]:

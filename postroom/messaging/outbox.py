@@ -142,17 +142,21 @@ class Outbox:
             return False
         return next(self._due(ctx, ctx.timestamp), None) is not None
 
+    def has_due_stored(self, reader: Reader, now: int) -> bool:
+        """Return whether a stored entry is due."""
+        return next(self._due(reader, now), None) is not None
+
     def _waiting(self, ctx: Evaluation) -> int:
         stored: int = getattr(self._conservation.applied, self.pending)
         return stored + ctx.tally.get(self.pending, 0)
 
-    def _due(self, reader: Evaluation | View, now: int) -> Iterator[tuple[bytes, bytes]]:
+    def _due(self, reader: Reader | Evaluation | View, now: int) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over the entries that are due, first those that wait for timestamps."""
         for line in self._lines:
             yield from self._due_in(line, reader, now)
 
     def _due_in(
-        self, line: _Line, reader: Evaluation | View, now: int
+        self, line: _Line, reader: Reader | Evaluation | View, now: int
     ) -> Iterable[tuple[bytes, bytes]]:
         upper = self.prefix + keys.u64(self._last_due(line, now) + 1)
         return reader.iterate(line.head, upper) if upper > line.head else ()

@@ -38,6 +38,7 @@ from postroom.messaging.scanning import RecordScans
 from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import CommitSignal
 from postroom.messaging.staging_requests import ReadStaging
+from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
 from postroom.ranges.replica import Replica
@@ -53,6 +54,7 @@ class Messaging:
         deliveries, executions: the signals that a commit has added to an outbox.
         notes: the signal that attempts have to be written down.
         around: the environment of the queues.
+        is_general_only: whether all proposals are made in the general way.
 
     Attributes:
         restoring: the restore of the range, if there may be one: it decides under each lease
@@ -72,6 +74,8 @@ class Messaging:
         executions: CommitSignal,
         notes: CommitSignal,
         around: QueueEnvironment,
+        *,
+        is_general_only: bool,
     ) -> None:
         range_id, check_age, self._wake = replica.range_id, replica.check_age, replica.wake
         self._range_id = range_id
@@ -93,6 +97,15 @@ class Messaging:
         self._register(around, check_age)
         self.rider, self.hear = self.queues, around.answer_credit
         replica.join(self, self)
+        if not is_general_only:
+            replica.usual_way = UsualEvaluator(
+                range_id,
+                replica.usual_parts,
+                self.conservation,
+                self.outboxes.deliverable,
+                self.inboxes,
+                self.queues,
+            )
 
     def _register(self, around: QueueEnvironment, check_age: Callable[[View, int], None]) -> None:
         """Register the evaluators with the registry, which has the range's own already."""

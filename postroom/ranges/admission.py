@@ -304,6 +304,14 @@ class CommandAdmission:
         upkeep = self.upkeep, limits.UPKEEP_BYTES, steps
         return (upkeep, clients) if self._upkeep_leads else (clients, upkeep)
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether only clients wait, none is refused, and a proposal has its usual size."""
+        return (
+            self.refusal is None and self.requests_max == REQUESTS_AT_ONCE
+            and not (self.upkeep.arrived or self.upkeep.by_owner)
+        )  # fmt: skip
+
     def missed(self, queue: FairQueue) -> None:
         """Let a queue lead the next proposal: a long request left it no share in this one."""
         if queue:

@@ -20,7 +20,8 @@ the next batch, or the one after that, if the last one was as long: others have 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
+from itertools import chain
 from types import GeneratorType
 from typing import Any, Final
 
@@ -110,11 +111,17 @@ class BatchEvaluator:
         """Return whether there are requests that were begun, and left for others."""
         return bool(self.put_off or self.checks.waiting)
 
-    def evaluate(self, last_commit: int) -> Batch:
+    @property
+    def is_at_rest(self) -> bool:
+        """Return whether nothing was begun in earlier turns."""
+        return not (self.batch or self.put_off or self._others_next or self.checks.waiting)
+
+    def evaluate(self, last_commit: int, taken: list[Call]) -> Batch:
         """Evaluate as many commands as a turn has room for.
 
         Args:
             last_commit: the timestamp of the last commit that is applied.
+            taken: the calls of clients that were taken already, and are evaluated first.
 
         Returns:
             The batch. If its last command is unfinished, it goes on with the next turn.
@@ -126,7 +133,10 @@ class BatchEvaluator:
                 self._lead(batch)
             if batch.unfinished is None:
                 shares = self._admission.shares()
-                self._evaluate_calls(batch, *shares[0])
+                calls = iter(taken)
+                self._evaluate_calls(batch, *shares[0], calls)
+                for call in reversed(tuple(calls)):  # none, unless both ways count differently
+                    self._admission.clients.appendleft(call)
                 if len(shares) > 1:
                     self._evaluate_second(batch, *shares[1])
             return batch
@@ -226,14 +236,19 @@ class BatchEvaluator:
         ctx.reject()
 
     def _evaluate_calls(
-        self, batch: Batch, queue: FairQueue, share_bytes: int, share_steps: int
+        self,
+        batch: Batch,
+        queue: FairQueue,
+        share_bytes: int,
+        share_steps: int,
+        taken: Iterable[Call] = (),
     ) -> None:
         ctx, results, admission = batch.ctx, batch.results, self._admission
         commands, room = self._commands, admission.requests_max
         if room < REQUESTS_AT_ONCE:
             room -= len(results)  # both queues together, or it might not become less
         steps_max, bytes_max = ctx.steps + share_steps, ctx.bytes + ctx.moved + share_bytes
-        calls, now = queue.taken(), self._clock.now
+        calls, now = chain(taken, queue.taken()), self._clock.now
         while room and ctx.steps < steps_max and ctx.bytes + ctx.moved < bytes_max:
             call = next(calls, None)
             if call is None:

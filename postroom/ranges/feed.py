@@ -36,7 +36,7 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
-from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
@@ -193,12 +193,10 @@ class ChangeFeed:
             )
         self._protections.check_replaced(request.after)
 
-    def follow(self, ctx: Evaluation) -> None:
-        """Remember the changes of a proposal once it is applied, while somebody watches."""
-        if self.floor is not None:
-            staged, before = ctx.staged, self._applied()
-            last = ctx.last_commit
-            ctx.after.append(lambda: self._hear(staged, before, last))
+    def followed(self, staged: WriteSet, last_commit: int) -> Callable[[], None]:
+        """Return what is to be done once a proposal is applied: to remember its changes."""
+        before = self._applied()
+        return lambda: self._hear(staged, before, last_commit)
 
     def _hear(self, staged: WriteSet, before: int, last: int) -> None:
         """Remember changes that are applied, and note which of those that watch they concern."""

@@ -23,7 +23,7 @@ from postroom import limits
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader
+from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.positions import PositionRecords
 from postroom.ranges.protections import Protections
@@ -63,7 +63,7 @@ class GarbageLists:
         garbage = ctx.garbage
         if len(garbage) <= limits.GARBAGE_LIST_KEYS_MAX // 2:  # the rule; as long as keys may be
             if garbage:
-                ctx.staged[self._prefix + ctx.stamp] = _encode(garbage)
+                self.stage(ctx.staged, garbage, ctx.stamp)
             return None
         listing = self._list(ctx)
         if len(garbage) > limits.COMPLETED_AT_ONCE_MAX:
@@ -71,6 +71,10 @@ class GarbageLists:
         for _ in listing:
             pass
         return None
+
+    def stage(self, staged: WriteSet, garbage: list[bytes], stamp: bytes) -> None:
+        """Stage the list of a proposal that leaves little."""
+        staged[self._prefix + stamp] = _encode(garbage)
 
     def _list(self, ctx: Evaluation) -> Iterator[None]:
         room = limits.COMPLETED_AT_ONCE_MAX

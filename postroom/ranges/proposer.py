@@ -164,7 +164,7 @@ class Proposer:
         """Stage the records that sum up the proposal, and extend the lease."""
         ctx.sum_up()
         if self._feed.floor is not None:
-            self._feed.follow(ctx)
+            ctx.after.append(self._feed.followed(ctx.staged, ctx.last_commit))
         if ctx.tally or ctx.notes:
             self.companion.sum_up(ctx)
         if ctx.garbage:

@@ -25,7 +25,8 @@ or their client has gone (:mod:`.memory`).
 A turn takes several replicas of a node through each stage together::
 
     begin    ─▶ begin    ─▶ ...   reads, the lease; may answer calls
-    evaluate ─▶ evaluate          requests, into a batch            ┐
+    usual    ─▶ usual             what is usual, in one pass (:mod:`.usual`)
+    evaluate ─▶ evaluate          other requests, into a batch      ┐
     complete ─▶ complete          the companion, records that sum up │ no call is answered
     propose  ─▶ propose           the command                       ┘
     conclude ─▶ ...               proposals that write nothing are answered
@@ -82,6 +83,7 @@ from postroom.ranges.registry import Registry
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
+from postroom.ranges.usual import UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
 
 
@@ -110,6 +112,8 @@ class Replica:
         waiting: the lines of calls that wait.
         commit_waits: the locks, and the commits that wait for them.
         on_room: called with each turn, when there is room for reads again.
+        usual_way: makes usual proposals; ``None``: the general way makes all of them.
+        usual_parts: the parts that it is made from.
         evaluate, complete: the stages of a turn, see ``take_turn``.
         try_get, is_used_up, charge: see :class:`.LocalReads`.
         wake, release_*, holds_for, clients_that_hold: see :class:`.LeaseMemory`.
@@ -123,7 +127,7 @@ class Replica:
         "clients_that_hold", "commit_waits", "complete", "evaluate", "failed", "feed", "group",
         "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
         "protections", "range_id", "reads", "registry", "release_client", "release_expired",
-        "release_locks", "state", "try_get", "waiting", "wake",
+        "release_locks", "state", "try_get", "usual_parts", "usual_way", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -206,6 +210,11 @@ class Replica:
         self._answers = Answering(
             self.node_id, lambda: self.group.leader, self._host, memory, waits, self.feed
         )
+        self.usual_parts = UsualParts(
+            self._cache, clock, registry, committer, self.feed, garbage,
+            self._lease_holder,
+        )  # fmt: skip
+        self.usual_way: UsualWay | None = None
         self.evaluate, self.complete = self._evaluator.evaluate, self._proposer.complete
         self.reads.look_at_commit = waits.look
         self.reads.given_up = memory.given_up
@@ -369,6 +378,17 @@ class Replica:
         return self._lease_holder.serves(self._clock.reading()) and not (
             self._lease_holder.resting and self._wants_to_write()
         )
+
+    def propose_usual(self, taken: list[Call]) -> bool:
+        """Propose what waits, if that is usual; else the calls that were taken are ``taken``."""
+        way = self.usual_way
+        if way is None or not (self._evaluator.is_at_rest and self._admission.is_plain):
+            return False
+        proposal = way.propose(self._clients.taken(), taken, self.reads.last_commit)
+        if proposal is None:
+            return False
+        self._start(proposal)
+        return True
 
     def propose(self, batch: Batch) -> bool:
         """Propose a batch; return whether it writes nothing, and there are only results to tell."""
@@ -582,8 +602,9 @@ def take_turn(replicas: Iterable[Replica]) -> None:
     begun = [replica for replica in replicas if replica.begin_turn()]
     evaluated: list[tuple[Replica, Batch]] = []
     for replica in begun:
-        batch = replica.evaluate(replica.reads.last_commit)
-        evaluated.append((replica, batch))
+        taken: list[Call] = []
+        if not replica.propose_usual(taken):
+            evaluated.append((replica, replica.evaluate(replica.reads.last_commit, taken)))
     for replica, batch in evaluated:
         replica.complete(batch)
     for replica in [replica for replica, batch in evaluated if replica.propose(batch)]:

@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from operator import itemgetter
 from types import GeneratorType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,7 @@ from postroom import limits
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionExpired, shorten
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
-from postroom.kv.engine import Reader
+from postroom.kv.engine import ValueReader
 from postroom.limits import (
     LOCKS_AT_ONCE_MAX,
     TRANSACTION_BYTES_MAX,
@@ -50,7 +50,7 @@ _encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.decode
 
 
-_FEW: Final = 256
+FEW: Final = 256
 """A transaction of no more reads and writes is evaluated in one go."""
 
 
@@ -66,6 +66,10 @@ class Committer:
         registry: the evaluators.
         now: a function that returns about now, by the node's clock.
         waits: the commits that wait for locks of others.
+
+    Attributes:
+        latest: the number of the newest transaction of each client.
+        remembers_from: a timestamp; those of later transactions are all here.
     """
 
     def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
@@ -76,8 +80,8 @@ class Committer:
         self._held = waits.locks.held
         self._commits_in_line = waits.calls
         self._blocker = waits.blocker
-        self._remembers_from = 0
-        self._latest: dict[bytes, bytes] = {}
+        self.remembers_from = 0
+        self.latest: dict[bytes, bytes] = {}
 
     def register(self, registry: Registry) -> None:
         """Register the commit."""
@@ -96,20 +100,25 @@ class Committer:
         )
         self.forget()
 
+    @property
+    def may_have_to_wait(self) -> bool:
+        """Return whether a key is locked, or a commit waits in line: a commit may have to wait."""
+        return bool(self._held or self._commits_in_line)
+
     def forget(self) -> None:
         """Forget all transactions: none that began up to now counts as new."""
-        self._latest.clear()
-        self._remembers_from = self._now() + 1
+        self.latest.clear()
+        self.remembers_from = self._now() + 1
 
     def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
         client, number = request.transaction_id[:8], request.transaction_id[8:]
-        latest = self._latest.get(client)
+        latest = self.latest.get(client)
         if latest is not None and number <= latest:
             return True
-        if latest is None and len(self._latest) >= CLIENTS_REMEMBERED:
+        if latest is None and len(self.latest) >= CLIENTS_REMEMBERED:
             self.forget()
-        self._latest[client] = number
-        return request.began < self._remembers_from
+        self.latest[client] = number
+        return request.began < self.remembers_from
 
     def __call__(
         self, ctx: Evaluation, request: CommitTransaction[Any], *, is_checked: bool = False
@@ -130,18 +139,18 @@ class Committer:
         if self._may_be_known(request):
             known = ctx.get(record)
             if known is not None:
-                return _from_record(known)
+                return from_record(known)
         _check_age(ctx, request, self._registry.replaced_at)
-        if self._held or self._commits_in_line:
+        if self.may_have_to_wait:
             ctx.steps += len(self._held) // _LOCKS_A_STEP
             blocker = self._blocker(request)
             if blocker is not None:
                 raise MustWait(blocker)
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
-        if is_checked or self._is_long(request):
+        if is_checked or self.is_long(request):
             return self._evaluate_in_parts(ctx, request, record, is_checked)
-        _check_reads(ctx, request)
+        check_reads(ctx, request)
         size_before = ctx.bytes
         evaluators = self._writes
         answers = []
@@ -157,8 +166,9 @@ class Committer:
                 check_size(ctx.bytes - size_before)
         return self._committed(ctx, request, record, answers if tells else [])
 
-    def _is_long(self, request: CommitTransaction[Any]) -> bool:
-        if request.spans or len(request.reads) + len(request.writes) > _FEW:
+    def is_long(self, request: CommitTransaction[Any]) -> bool:
+        """Return whether a commit may take more than a turn."""
+        if request.spans or len(request.reads) + len(request.writes) > FEW:
             return True
         long_kinds = self._may_be_long
         if long_kinds.isdisjoint(map(type, request.writes)):  # usually
@@ -217,7 +227,8 @@ def _to_the_end(evaluating: Generator[None, None, Any]) -> Any:
             return stop.value
 
 
-def _from_record(record: bytes) -> Committed:
+def from_record(record: bytes) -> Committed:
+    """Return the answer that a COMMIT record remembers."""
     answers: list[Any] = _decode(record[8:]) if len(record) > 8 else []
     return Committed(int.from_bytes(record[:8], "big"), answers)
 
@@ -258,8 +269,19 @@ def advice_on_time(seconds: float) -> str:
     return "that is as long as one may be: do the work in shorter ones, or before you begin one"
 
 
-def _check_reads(ctx: Evaluation, request: CommitTransaction[Any]) -> None:
-    """Refuse a transaction if a key that it has read has changed since."""
+class ReadsChecker(ValueReader, Protocol):
+    """The reader of a check, which counts its steps, and knows the last commit before it."""
+
+    steps: int
+    last_commit: int
+
+
+def check_reads(ctx: ReadsChecker, request: CommitTransaction[Any]) -> None:
+    """Refuse a transaction if a key that it has read has changed since.
+
+    Raises:
+        TransactionConflict: it has.
+    """
     since = request.read_timestamp
     if since >= ctx.last_commit or not since:
         return
@@ -352,7 +374,7 @@ def _replaced() -> TransactionConflict:
     )
 
 
-def _changed(ctx: Reader, first: bytes, reads: list[bytes], stamp: bytes) -> list[bytes]:
+def _changed(ctx: ValueReader, first: bytes, reads: list[bytes], stamp: bytes) -> list[bytes]:
     """Return ``first``, and what else of ``reads`` has changed, as far as a turn may look."""
     found = [first]
     for key in islice(reads, limits.TURN_STEPS_MAX):

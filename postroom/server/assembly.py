@@ -112,7 +112,10 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip
-    messaging = Messaging(replica, deliveries, executions, notes, around)
+    messaging = Messaging(
+        replica, deliveries, executions, notes, around,
+        is_general_only=options.is_general_only,
+    )  # fmt: skip
     Images(range_id, protections.reader).register(registry)
     restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from typing import Final
+
 import msgspec
 
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.raft.options import RaftOptions
 from postroom.ranges.lease import LEASE_SECONDS
+
+GENERAL_ONLY: Final = "POSTROOM_GENERAL_ONLY"
+"""The environment variable that turns off the usual way of proposals, to look for a fault."""
 
 
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +25,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
         memory_bytes: the budget of memory that its storage has too (:mod:`postroom.kv.budget`).
         rests_alone: whether a node that is alone writes nothing, its lease included, before the
             first write of a client or a service.
+        is_general_only: whether all proposals are made in the general way
+            (:mod:`postroom.messaging.usual`).
     """
 
     node_id: int = 1
@@ -33,6 +41,9 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_reserve_bytes: int = DISK_RESERVE_BYTES
     memory_bytes: int = MEMORY_BYTES
     rests_alone: bool = False
+    is_general_only: bool = msgspec.field(
+        default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
+    )
 
 
 __all__ = ["NodeOptions"]

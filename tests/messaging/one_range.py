@@ -26,6 +26,7 @@ from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.replica import Replica, take_turn
+from postroom.server.node_options import NodeOptions
 
 RANGE_ID: Final = 1
 EPOCH_MILLISECONDS: Final = 1_700_000_000_000
@@ -109,7 +110,9 @@ class OneRange:
     lease_seconds = LEASE_SECONDS
     values_bytes = Budget().values_bytes
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_general_only: bool | None = None) -> None:
+        if is_general_only is None:
+            is_general_only = NodeOptions().is_general_only
         self._service: Coroutine[None, None, None] | None = None
         self.seconds = 0.0
         self.engine = MemoryEngine(MemoryDisk())
@@ -123,7 +126,9 @@ class OneRange:
             may_purge=replica.positions.limit, kept=0, signal=_Signal(), forgets_strangers=False,
             rouse=lambda: None,
         )  # fmt: skip
-        messaging = Messaging(replica, _Signal(), _Signal(), _Notice(), around)
+        self.messaging = messaging = Messaging(
+            replica, _Signal(), _Signal(), _Notice(), around, is_general_only=is_general_only
+        )
         self._attempts = messaging.attempts
         self.group = ScriptedGroup(self.replica, self.engine)
         self.replica.group = self.group  # type: ignore[assignment]

@@ -35,8 +35,8 @@ def _commit(*writes: Any) -> CommitTransaction[Any]:
     return CommitTransaction(os.urandom(16), BEGAN, 60.0, 0, b"k", [], [], list(writes))
 
 
-def _held() -> OneRange:
-    one_range = OneRange()
+def _held(*, is_general_only: bool | None = None) -> OneRange:
+    one_range = OneRange(is_general_only=is_general_only)
     one_range.ask(_commit(Put(b"k", b"old")))
     one_range.group.holds = True
     return one_range
@@ -79,7 +79,7 @@ def test_each_makes_the_proposal_that_it_makes_alone() -> None:
 
 
 def test_an_error_in_one_proposal_does_not_stop_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = _held(), _held()
+    first, second = _held(is_general_only=True), _held()
 
     def fail(_: object) -> None:
         raise ArithmeticError("no sum")

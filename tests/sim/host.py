@@ -19,6 +19,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.requests import CommitTransaction
 from postroom.server.node import UPKEEP_SECONDS, Node
 from postroom.server.node_options import NodeOptions
+from tests.sim.both_ways import check_usual_way
 from tests.sim.clock import VirtualClock
 from tests.sim.disks import SEGMENT_BYTES, open_storage, write_gathered
 from tests.sim.grants import Grants
@@ -65,6 +66,7 @@ class Host:
             except Unavailable:
                 storage.close()
                 return False
+            check_usual_way(node)
             node.on_wake = self._on_wake
             self.grants = Grants(node)
             self.node = node

@@ -25,6 +25,7 @@ from postroom.kv.memory import MemoryDisk
 from postroom.server.node import UPKEEP_SECONDS, Node
 from postroom.server.node_options import NodeOptions
 from tests.sim.agenda import Agenda
+from tests.sim.both_ways import check_usual_way
 from tests.sim.cluster.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
@@ -146,6 +147,7 @@ class Machine:
             except Unavailable:
                 storage.close()
                 return False
+            check_usual_way(node)
             node.on_wake = self._on_wake
             self.node = node
             self.lives += 1

@@ -1,0 +1,503 @@
+"""The usual proposal: the commits of most programs, evaluated in one pass.
+
+A proposal passes through several stages, each of which is made for everything that a request may
+be: long, refused, waiting, too large. Most proposals consist of commits that put, delete, send,
+defer increments and reap, and need none of that. This module evaluates such a batch in one loop::
+
+    waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualProposal ─▶ settle ─▶ proposed
+                     (changes nothing)  └─▶ None: the general way evaluates the calls (``taken``)
+
+It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
+:mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
+:mod:`.delivery`, :mod:`.execution`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
+
+Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
+the answers and the memory that the general way makes. Until ``settle`` is called, it has changed
+nothing but the cache of values. ``tests/messaging/test_usual_way.py`` compares both ways with
+random batches, and the simulators compare them in each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from postroom import limits
+from postroom.errors import Error, TransactionConflict
+from postroom.kv import keys, versions
+from postroom.kv.clock import from_seconds
+from postroom.kv.engine import BlockDamaged, EngineFailed, WriteSet
+from postroom.limits import (
+    COMMAND_BYTES_MAX,
+    HEADERS_BYTES_PER_STEP,
+    PROPOSAL_BYTES_MAX,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_SECONDS_MAX,
+)
+from postroom.messaging.claims import Claims
+from postroom.messaging.counters import Conservation
+from postroom.messaging.inbox import Inboxes
+from postroom.messaging.index import read_mail, stored_mail
+from postroom.messaging.outbox import ENTRY_BYTES, Outbox
+from postroom.messaging.requests import (
+    MESSAGE_ID_BYTES,
+    Counters,
+    EnqueueMessage,
+    EnqueueUpdate,
+    InboxIndexEntry,
+    ReapMessages,
+)
+from postroom.ranges.admission import REQUESTS_AT_ONCE
+from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
+from postroom.ranges.checks import check_headers
+from postroom.ranges.evaluation import WRITE_BYTES
+from postroom.ranges.evaluators import INTEGER, added
+from postroom.ranges.ports import Rider
+from postroom.ranges.requests import Committed, CommitTransaction, Delete, Increment, Put
+from postroom.ranges.transactions import (
+    CLIENTS_REMEMBERED,
+    FEW,
+    check_reads,
+    from_record,
+)
+from postroom.ranges.usual import UsualParts
+
+_UNKNOWN: Final[Any] = object()
+_encode = msgspec.msgpack.Encoder().encode
+_mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
+_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
+
+
+@dataclass(slots=True)
+class UsualProposal:
+    """A proposal that has changed nothing yet.
+
+    Attributes:
+        proposal: the proposal.
+        latest: the numbers of the newest transactions, by client.
+        first: the least id of the messages that arrive, by inbox.
+        reaped: the ids of the messages that are reaped, by inbox, with their transaction.
+        timestamp: the last timestamp that it has used.
+    """
+
+    proposal: Proposal
+    latest: dict[bytes, bytes]
+    first: dict[bytes, bytes]
+    reaped: dict[bytes, tuple[bytes, list[bytes]]]
+    timestamp: int
+
+
+class _Unusual(Exception):
+    """The batch holds something that the general way must evaluate."""
+
+
+class UsualEvaluator:
+    """The evaluator of usual batches; see the module.
+
+    Args:
+        range_id: the id of the range.
+        parts: the parts of the replica.
+        conservation: the counters.
+        outbox: the outbox of messages.
+        inboxes: the inboxes.
+        rider: the addition to proposals.
+    """
+
+    def __init__(
+        self,
+        range_id: int,
+        parts: UsualParts,
+        conservation: Conservation,
+        outbox: Outbox,
+        inboxes: Inboxes,
+        rider: Rider,
+    ) -> None:
+        self._sender = keys.u64(range_id)
+        self._parts = parts
+        self._conservation = conservation
+        self._outbox = outbox
+        self._claims = inboxes.claims
+        self._arrived = inboxes.arrived
+        self._rider = rider
+
+    def propose(
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int
+    ) -> Proposal | None:
+        """Return the proposal of the calls, or ``None`` if the general way must make it.
+
+        Args:
+            calls: the waiting calls; those that a proposal has no room for are left.
+            taken: the calls that were taken join it; the general way begins with them.
+            last_commit: the timestamp of the last commit that is applied.
+        """
+        usual = self.evaluate(calls, taken, last_commit)
+        if usual is None:
+            return None
+        self.settle(usual)
+        return usual.proposal
+
+    def evaluate(
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int
+    ) -> UsualProposal | None:
+        """Evaluate the calls without any effect; see ``propose``."""
+        parts, conservation = self._parts, self._conservation
+        applied = conservation.applied
+        if (
+            self._rider.is_wanted
+            or parts.committer.may_have_to_wait
+            or parts.registry.refusal is not None
+        ):
+            return None
+        timestamp = parts.clock.coming(REQUESTS_AT_ONCE)
+        if not timestamp:
+            return None
+        batch = _Batch(parts, self._claims, last_commit)
+        try:
+            batch.commit_all(calls, taken, timestamp)
+            if batch.sent or batch.deferred:
+                batch.go_along()
+                self._deliver_and_execute(batch, applied)
+            if parts.feed.floor is not None:
+                batch.after.append(parts.feed.followed(batch.staged, batch.last_commit))
+            if not (batch.sent or batch.deferred or batch.reaped):
+                return batch.proposal(None)
+            after = batch.counted(applied)
+            batch.after.append(partial(setattr, conservation, "applied", after))
+            return batch.proposal(_encode(after))
+        except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):
+            return None  # the general way tells the callers
+
+    def _deliver_and_execute(self, batch: _Batch, applied: Counters) -> None:
+        """Deliver messages and carry out increments, unless older ones wait in an outbox."""
+        if batch.sent:
+            if applied.pending_messages and self._outbox.has_due_stored(
+                self._parts.cache, batch.last_commit
+            ):
+                raise _Unusual
+            batch.deliver(self._sender)
+            batch.after.append(partial(self._arrived, batch.first))
+        if batch.deferred:
+            if applied.pending_updates:
+                raise _Unusual
+            batch.execute()
+
+    def settle(self, usual: UsualProposal) -> None:
+        """Let the memory follow a proposal that is made now."""
+        parts = self._parts
+        parts.clock.take(usual.timestamp)
+        parts.committer.latest.update(usual.latest)
+        for key, (transaction_id, ids) in usual.reaped.items():
+            self._claims.take_found(key, transaction_id, ids)
+            self._claims.gone(key, ids)
+        if usual.first:
+            self._claims.arriving(usual.first)
+
+
+class _Batch:
+    """The batch under evaluation.
+
+    Attributes:
+        staged, garbage, bytes, moved, steps, last_commit: as in :class:`.Evaluation`.
+        sent, deferred: the requests in the outboxes of the commits, with the ids of the messages.
+        latest, first, reaped: see :class:`UsualProposal`.
+    """
+
+    __slots__ = (
+        "_cache", "_claims", "_parts", "_results", "_stamp", "_timestamp", "after", "bytes",
+        "deferred", "first", "garbage", "last_commit", "latest", "messages_reaped", "moved",
+        "reaped", "sent", "staged", "steps",
+    )  # fmt: skip
+
+    def __init__(self, parts: UsualParts, claims: Claims, last_commit: int) -> None:
+        self._parts = parts
+        self._cache = parts.cache.get
+        self._claims = claims
+        self._results: list[Result] = []
+        self._timestamp, self._stamp = 0, b""
+        self.last_commit = last_commit
+        self.staged: WriteSet = {}
+        self.garbage: list[bytes] = []
+        self.after: list[Callable[[], None]] = []
+        self.sent: list[tuple[bytes, EnqueueMessage]] = []
+        self.deferred: list[Increment] = []
+        self.latest: dict[bytes, bytes] = {}
+        self.first: dict[bytes, bytes] = {}
+        self.reaped: dict[bytes, tuple[bytes, list[bytes]]] = {}
+        self.bytes = self.moved = self.steps = self.messages_reaped = 0
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """Return the value of an engine key, as the calls before have left it."""
+        value = self.staged.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            return self._cache(key)
+        return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+
+    # --- commits
+
+    def commit_all(self, calls: Iterator[Call], taken: list[Call], timestamp: int) -> None:
+        """Evaluate the calls that a proposal has room for, the first one at ``timestamp``."""
+        room, steps_max, bytes_max = (
+            REQUESTS_AT_ONCE, limits.TURN_STEPS_MAX, limits.PROPOSAL_BYTES_MAX
+        )  # fmt: skip
+        while room and self.steps < steps_max and self.bytes + self.moved < bytes_max:
+            call = next(calls, None)
+            if call is None:
+                break
+            taken.append(call)
+            request = call.request
+            if type(request) is not CommitTransaction or call.cancelled:
+                raise _Unusual
+            room -= 1
+            self._timestamp, self._stamp = timestamp, timestamp.to_bytes(8, "big")
+            timestamp += 1
+            self.steps += 1
+            self._commit(call, request)
+
+    def _commit(self, call: Call, request: CommitTransaction[Any]) -> None:
+        """Evaluate one commit, as :class:`.Committer` does."""
+        writes, committer = request.writes, self._parts.committer
+        if request.spans or len(request.reads) + len(writes) > FEW:
+            raise _Unusual
+        record = keys.transaction_key(request.anchor, request.transaction_id)
+        if self._may_be_known(request):
+            known = self.get(record)
+            if known is not None:
+                self._results.append((call, from_record(known), None))
+                return
+        since, age = request.read_timestamp, self._timestamp - request.began
+        age_max = from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
+        if age > age_max or 0 < since < self._parts.registry.replaced_at:
+            raise _Unusual
+        if 0 < since < self.last_commit:
+            try:
+                check_reads(self, request)
+            except TransactionConflict as error:
+                self._results.append((call, None, error.with_traceback(None)))
+                return
+        if writes:
+            self._write(request.transaction_id, writes)
+            if self.steps >= limits.TURN_STEPS_MAX and committer.is_long(request):
+                raise _Unusual  # the general way evaluates the rest in the next turn
+            self.staged[record] = self._stamp
+            self.garbage.append(record)
+            self.last_commit = self._timestamp
+        self._results.append((call, Committed(self._timestamp, []), None))
+
+    def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
+        """Return whether there may be a COMMIT record; note the transaction as its client's."""
+        client, number = request.transaction_id[:8], request.transaction_id[8:]
+        committer = self._parts.committer
+        latest = self.latest.get(client) or committer.latest.get(client)
+        if latest is None and len(committer.latest) + len(self.latest) >= CLIENTS_REMEMBERED:
+            raise _Unusual
+        if latest is not None and number <= latest:
+            return True
+        self.latest[client] = number
+        return request.began < committer.remembers_from
+
+    def _write(self, transaction_id: bytes, writes: list[Any]) -> None:
+        """Evaluate the writes of a commit."""
+        bytes_max, moved_max = self.bytes + TRANSACTION_BYTES_MAX, self.moved + COMMAND_BYTES_MAX
+        ordinal, staged, head_key = 0, self.staged, keys.head_key
+        for write in writes:
+            kind = type(write)
+            if kind is Put:
+                if write.integer and len(write.value) != INTEGER.size:
+                    raise _Unusual
+                head = head_key(write.key)
+                old = staged[head] if head in staged else self._cache(head)
+                kind_of_value = versions.INTEGER_KIND if write.integer else versions.VALUE_KIND
+                self._put_version(head, old, kind_of_value, write.value)
+            elif kind is EnqueueMessage:
+                ordinal += 1
+                self._enqueue_message(write, ordinal)
+            elif kind is EnqueueUpdate:
+                ordinal += 1
+                self._enqueue_update(write)
+            elif kind is Delete:
+                self._delete(write.key)
+            elif kind is ReapMessages:
+                self._reap(transaction_id, write)
+            else:
+                raise _Unusual
+            if self.bytes > bytes_max or self.moved > moved_max:
+                raise _Unusual
+
+    def _put_version(self, head: bytes, old: bytes | None, kind: bytes, value: bytes = b"") -> None:
+        """Make ``value`` the newest version of a user key, as ``Evaluation.put_version`` does."""
+        stamp = self._stamp
+        if old is not None and (before := old[1:9]) != stamp:
+            history = keys.history_key(head, before)
+            self.staged[history] = old
+            self.moved += len(old)
+            self.garbage.append(history)
+        self.staged[head] = kind + stamp + value
+        self.steps += 1
+        self.bytes += len(value) + 2 * len(head) + WRITE_BYTES
+
+    def _delete(self, key: bytes) -> None:
+        head = keys.head_key(key)
+        old = self.get(head)
+        if versions.payload(old) is None:
+            return
+        self._put_version(head, old, versions.TOMBSTONE_KIND)
+        self.garbage.append(head)
+        self.bytes += 2 * len(head)
+
+    def _enqueue_message(self, write: EnqueueMessage, ordinal: int) -> None:
+        if write.due:
+            raise _Unusual
+        if write.headers is not None:
+            self._count_headers(write)
+        self.sent.append((self._stamp + ordinal.to_bytes(4, "big"), write))
+        self.steps += 1
+        self.bytes += len(write.value) + len(write.key) + ENTRY_BYTES
+
+    def _count_headers(self, write: EnqueueMessage) -> None:
+        if write.is_long():
+            raise _Unusual
+        try:
+            size = check_headers(write.headers, write.key)
+        except Error as error:
+            raise _Unusual from error
+        self.bytes += size
+        self.steps += size // HEADERS_BYTES_PER_STEP
+
+    def _enqueue_update(self, write: EnqueueUpdate) -> None:
+        if write.due or type(write.request) is not Increment:
+            raise _Unusual
+        self.deferred.append(write.request)
+        self.steps += 1
+        self.bytes += ENTRY_BYTES
+
+    def _reap(self, transaction_id: bytes, write: ReapMessages) -> None:
+        """Reap messages that were found for this transaction, as :class:`.Inboxes` does."""
+        key = write.key
+        mail = None if key in self.reaped else read_mail(self, key)
+        found = self._claims.found(key, transaction_id, write.ids) if mail is not None else None
+        if mail is None or found is None:
+            raise _Unusual
+        prefix, messages, oldest = keys.inbox_prefix(key), found.messages, mail.oldest
+        left = mail.messages - len(messages)
+        if left and oldest == messages[0][0]:
+            if not (found.is_gapless and found.following):
+                raise _Unusual
+            oldest = found.following
+        self.bytes += found.size_bytes + len(messages) * (len(prefix) + 2 * MESSAGE_ID_BYTES)
+        self.steps += len(messages)
+        ids = [id_ for id_, _ in messages]
+        self.staged.update(dict.fromkeys([prefix + id_ for id_ in ids]))
+        self.staged[keys.mail_key(key)] = stored_mail(InboxIndexEntry(left, oldest, mail.held))
+        history = keys.reaped_key(key, self._stamp)
+        self.staged[history] = _encode(messages)
+        self.garbage.append(history)
+        self.reaped[key] = transaction_id, ids
+        self.messages_reaped += len(messages)
+        self.after.append(partial(self._claims.taken, key, ids))
+
+    # --- delivery and execution
+
+    def deliver(self, sender: bytes) -> None:
+        """Put the messages into their inboxes, as :class:`.Delivery` and :class:`.Inboxes` do."""
+        sent, staged, now = self.sent, self.staged, self._timestamp
+        if len(sent) > max(limits.TURN_STEPS_MAX // 2, 1) or (
+            len(sent) > limits.DELIVERED_AT_ONCE_MAX
+        ):
+            raise _Unusual
+        arrivals: dict[bytes, list[tuple[bytes, bytes]]] = {}
+        for id_, write in sent:
+            stored = _encode((now, write.value, write.headers))
+            arrived, key = (id_[:8] + sender + id_[8:], stored), write.key
+            if key in arrivals:
+                arrivals[key].append(arrived)
+            else:
+                arrivals[key] = [arrived]
+        for key, messages in arrivals.items():
+            prefix, index = keys.inbox_prefix(key), keys.mail_key(key)
+            for message_id, stored in messages:
+                staged[prefix + message_id] = stored
+            number, oldest = len(messages), messages[0][0]
+            self.first[key] = oldest
+            before = self.get(index)
+            if before is not None:
+                mail = _mail(before)
+                if mail.held:
+                    raise _Unusual
+                number += mail.messages
+                oldest = min(oldest, mail.oldest)
+            staged[index] = _encode((number, oldest))
+
+    def execute(self) -> None:
+        """Carry out the increments, those of a key as one, as :class:`.Execution` does."""
+        deferred = self.deferred
+        if len(deferred) > limits.TURN_STEPS_MAX or len(deferred) > limits.EXECUTED_AT_ONCE_MAX:
+            raise _Unusual
+        sums: dict[bytes, tuple[int, bool]] = {}
+        steps_max = max(limits.TURN_STEPS_MAX, self.steps + limits.TURN_STEPS_MAX // 4)
+        full_at = self.bytes + self.moved + PROPOSAL_BYTES_MAX
+        for request in deferred:
+            by, packed = sums.get(request.key, (0, False))
+            sums[request.key] = by + request.by, packed or request.packed
+        self.steps += len(sums)
+        if self.steps >= steps_max:
+            raise _Unusual
+        for key, (by, packed) in sums.items():
+            head = keys.head_key(key)
+            old = self.get(head)
+            number = by
+            if old is not None and old[0] == versions.INTEGER:
+                number += INTEGER.unpack_from(old, versions.PAYLOAD)[0]
+            elif old is not None:
+                number = _added(old, by, key, packed=packed)
+            if not _INTEGER_MIN <= number <= _INTEGER_MAX:
+                raise _Unusual
+            self._put_version(head, old, versions.INTEGER_KIND, INTEGER.pack(number))
+        if self.bytes + self.moved > full_at:
+            raise _Unusual
+
+    def go_along(self) -> None:
+        """Begin what goes along with the commits, at the next timestamp."""
+        self._timestamp += 1
+        self._stamp = self._timestamp.to_bytes(8, "big")
+        self.last_commit = self._timestamp
+
+    def counted(self, applied: Counters) -> Counters:
+        """Return the counters after this proposal."""
+        sent, executed = len(self.sent), len(self.deferred)
+        after = Counters(
+            applied.enqueued + sent + executed, applied.delivered + sent,
+            applied.executed + executed, applied.pending_messages, applied.pending_updates,
+            applied.dead, applied.discarded,
+            applied.reaped + self.messages_reaped, applied.cancelled,
+        )  # fmt: skip
+        if not after.conserved():
+            raise _Unusual
+        return after
+
+    def proposal(self, sums: bytes | None) -> UsualProposal:
+        """Return the proposal."""
+        staged, parts, stamp = self.staged, self._parts, self.last_commit.to_bytes(8, "big")
+        if len(self.garbage) > limits.GARBAGE_LIST_KEYS_MAX // 2:
+            raise _Unusual
+        if self.garbage:
+            parts.garbage.stage(staged, self.garbage, stamp)
+        if len(staged) > limits.COMPLETED_AT_ONCE_MAX or not staged:
+            raise _Unusual
+        command = LeasedWrites(parts.lease.lease.sequence, staged, self.last_commit, sums)
+        packed = encode(command)
+        if len(packed) >= COMMAND_BYTES_MAX or parts.lease.wants_extension(self._timestamp):
+            raise _Unusual
+        proposal = Proposal(command, self._results, self.after, self.last_commit, packed=packed)
+        return UsualProposal(proposal, self.latest, self.first, self.reaped, self._timestamp)
+
+
+def _added(old: bytes, by: int, key: bytes, *, packed: bool) -> int:
+    """Return the sum of an increment and what was put, which may be no integer."""
+    try:
+        return added(versions.payload(old), by, key, integer=False, packed=packed)
+    except Error as error:
+        raise _Unusual from error

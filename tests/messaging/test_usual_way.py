@@ -1,0 +1,264 @@
+"""The usual way makes byte for byte what the general way makes, or leaves the batch to it.
+
+Two ranges are asked the same. One of them makes all proposals in the general way. After each turn
+their proposals, their answers, their stored states and their memories are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postroom.kv.clock import from_milliseconds, from_seconds
+from postroom.messaging import requests as messaging
+from postroom.messaging.requests import (
+    DeliverDue,
+    EnqueueMessage,
+    EnqueueUpdate,
+    Peek,
+    ReapMessages,
+    ReapQueue,
+)
+from postroom.raft.proposals import ProposalOutcome
+from postroom.ranges.replica import take_turn
+from postroom.ranges.requests import (
+    Accounting,
+    CollectGarbage,
+    CommitTransaction,
+    ConditionalPut,
+    Delete,
+    DeleteRange,
+    GetForUpdate,
+    Increment,
+    Put,
+    ReleaseLocks,
+    ScanChanges,
+)
+from tests.messaging.one_range import EPOCH_MILLISECONDS, Asked, OneRange
+
+EPOCH: Final = from_milliseconds(EPOCH_MILLISECONDS)
+KEYS: Final = (b"a", b"b", b"\x00", b"c/1")
+INBOXES: Final = (b"a", b"in")
+INTEGER_MAX: Final = 2**63 - 1
+Step: TypeAlias = tuple[Any, ...]
+
+
+class Both:
+    """The two ranges, which are asked the same.
+
+    Attributes:
+        usual: how many proposals were made in the usual way.
+    """
+
+    def __init__(self) -> None:
+        self.general, self.other = OneRange(is_general_only=True), OneRange(is_general_only=False)
+        self.usual = self.numbers = 0
+        self._asked: list[tuple[Asked, Asked]] = []
+        for each in (self.general, self.other):
+            each.group.holds = True
+        way = self.other.replica.usual_way
+        assert way is not None
+        propose = way.propose
+
+        def counted(*args: Any) -> Any:
+            proposal = propose(*args)
+            self.usual += proposal is not None
+            return proposal
+
+        way.propose = counted  # type: ignore[method-assign]  # to count
+
+    def submit(self, request: Any, *, urgent: bool = True, cancelled: bool = False) -> Asked:
+        """Ask both; return the answers of the one with the usual way."""
+        asked = Asked(request, urgent=urgent), Asked(request, urgent=urgent)
+        for one_range, each in zip((self.general, self.other), asked, strict=True):
+            one_range.replica.submit(each)
+            if cancelled:
+                one_range.replica.cancel(each)
+        self._asked.append(asked)
+        return asked[1]
+
+    def commit(self, *writes: Any, **fields: Any) -> Asked:
+        """Commit a transaction with these writes."""
+        return self.submit(self.transaction(*writes, **fields))
+
+    def transaction(self, *writes: Any, **fields: Any) -> CommitTransaction[Any]:
+        """Return a new transaction with these writes."""
+        self.numbers += 1
+        made: CommitTransaction[Any] = CommitTransaction(
+            b"a client" + self.numbers.to_bytes(8, "big"), self.now(), 60.0, 0, b"k", [], [],
+            list(writes),
+        )  # fmt: skip
+        return msgspec.structs.replace(made, **fields)
+
+    def now(self) -> int:
+        """Return a timestamp of both clocks."""
+        return EPOCH + from_seconds(self.general.seconds)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass in both."""
+        for each in (self.general, self.other):
+            each.seconds += seconds
+            each.replica.release_expired()
+
+    def lead_again(self) -> None:
+        """Begin a new lease in both."""
+        self.turns()
+        for each in (self.general, self.other):
+            each.group.holds = False
+            each.lead()
+            each.group.holds = True
+        self.compare()
+
+    def turns(self) -> None:
+        """Take turns until nothing wants one, and compare after each."""
+        for _ in range(1000):
+            for each in (self.general, self.other):
+                take_turn((each.replica,))
+            self.compare()
+            if self.general.group.proposed:
+                for each in (self.general, self.other):
+                    each.group.end(ProposalOutcome.APPLIED)
+                self.compare()
+            elif not self.general.replica.wants_turn():
+                return
+        raise AssertionError("the turns never end")
+
+    def compare(self) -> None:
+        """Compare everything that can be seen of both."""
+        one, other = (_seen(each) for each in (self.general, self.other))
+        assert one == other
+        for first, second in self._asked:
+            assert repr(first.answers) == repr(second.answers)
+        assert one[-1] == other[-1]
+
+
+def _seen(one_range: OneRange) -> tuple[Any, ...]:
+    replica, messages = one_range.replica, one_range.messaging
+    proposals = [(each.packed, each.last_commit) for each, _ in one_range.group.proposed]
+    claims = messages.inboxes.claims
+    return (
+        proposals, dict(one_range.engine.iterate(b"", b"\xff")), replica.last_commit,
+        one_range.clock.last(), messages.conservation.applied, repr(claims._inboxes),
+        repr(claims._holders), claims._found_bytes, repr(vars(claims.ahead)),
+        replica.usual_parts.committer.latest, replica.sizes(), replica.wants_turn(),
+        replica.feed.kept_bytes, sorted(map(repr, replica.waiting_for)),
+    )  # fmt: skip
+
+
+# --- random batches
+
+keys_of = st.sampled_from(KEYS)
+values = st.binary(max_size=3) | st.just(b"x" * 40)
+packed_integers = st.integers(-3, 3).map(lambda number: number.to_bytes(8, "big", signed=True))
+amounts = st.integers(-3, 3) | st.sampled_from((INTEGER_MAX, -INTEGER_MAX - 1))
+headers = st.none() | st.just({"a": 1}) | st.just({"deep": {}})
+puts = st.builds(Put, keys_of, values) | st.builds(Put, keys_of, packed_integers, st.just(True))
+sends = st.builds(EnqueueMessage, st.sampled_from(INBOXES), values, headers)
+increments = st.builds(Increment, keys_of, amounts, st.booleans())
+deferred = st.builds(EnqueueUpdate, increments)
+usual_writes = puts | st.builds(Delete, keys_of) | sends | deferred
+later = st.integers(1, 2).map(lambda seconds: EPOCH + from_seconds(seconds))
+unusual_writes = (
+    increments
+    | st.builds(ConditionalPut, keys_of, values, st.none())
+    | st.builds(DeleteRange, keys_of, st.none())
+    | st.builds(EnqueueMessage, st.sampled_from(INBOXES), values, headers, later)
+    | st.builds(EnqueueUpdate, st.builds(Put, keys_of, values))
+    | st.builds(EnqueueUpdate, st.builds(Accounting, keys_of, st.just({"n": 1})))
+    | st.builds(Put, keys_of, st.just(b"no integer"), st.just(True))
+)
+writes = st.integers(0, 49).flatmap(lambda n: unusual_writes if n == 49 else usual_writes)
+commits = st.tuples(
+    st.just("commit"), st.lists(writes, max_size=4), st.lists(keys_of, max_size=2),
+    st.sampled_from((0, 0, 0, 1, 2)), st.integers(0, 5),
+)  # fmt: skip
+unusual_steps = st.sampled_from((
+    "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
+    "later", "old",
+)).map(lambda name: (name,))  # fmt: skip
+reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
+
+
+def _step(number: int) -> st.SearchStrategy[Step]:
+    if number < 12:
+        return st.just(("turns",))
+    if number < 18:
+        return reaps
+    return unusual_steps if number > 36 else commits
+
+
+steps = st.integers(0, 39).flatmap(_step)
+
+
+def play_all(both: Both, history: list[Step]) -> None:
+    """Play a history, and compare both ranges in each turn."""
+    reaped: list[tuple[bytes, bytes, Asked]] = []
+    for step in history:
+        _play(both, step, reaped)
+    both.turns()
+
+
+def _play(both: Both, step: Step, reaped: list[tuple[bytes, bytes, Asked]]) -> None:
+    match step:
+        case ("commit", list() as asked, read, age, reaps):
+            made = both.transaction(*asked)
+            if reaps < 4 and reaped and reaped[0][2].answers:
+                made = _reaping(both, asked, *reaped.pop(0))
+            at = both.now() - from_seconds(age) if read else 0
+            both.submit(msgspec.structs.replace(made, reads=read, read_timestamp=at))
+        case ("reap", key, number, wait):
+            both.numbers += 1
+            transaction_id = b"a client" + both.numbers.to_bytes(8, "big")
+            request = ReapQueue(key, number, 10_000, transaction_id, 5.0, wait)
+            reaped.append((key, transaction_id, both.submit(request)))
+        case ("turns",):
+            both.turns()
+        case (name,):
+            _do_unusual(both, name)
+
+
+def _reaping(
+    both: Both, asked: list[Any], key: bytes, transaction_id: bytes, answer: Asked
+) -> CommitTransaction[Any]:
+    found = answer.answers[0][0]
+    ids = [id_ for id_, _ in found.messages] if found is not None else []
+    reap = [ReapMessages(key, ids, True)] if ids else []
+    return both.transaction(*reap, *asked, transaction_id=transaction_id)
+
+
+def _do_unusual(both: Both, name: str) -> None:
+    number = both.numbers.to_bytes(8, "big")
+    actions: dict[str, Callable[[], object]] = {
+        "again": lambda: both.commit(Put(b"a", b"again"), transaction_id=b"a client" + number),
+        "watch": lambda: both.submit(ScanChanges(b"", None, both.other.replica.last_commit)),
+        "lock": lambda: both.submit(GetForUpdate(b"a", both.now(), b"a locker" + number, 5.0)),
+        "unlock": lambda: both.submit(ReleaseLocks(b"a locker" + number)),
+        "time": lambda: both.pass_time(1.5),
+        "upkeep": lambda: [
+            both.submit(DeliverDue(10), urgent=False),
+            both.submit(messaging.ExecuteDue(10), urgent=False),
+            both.submit(CollectGarbage(both.now() - from_seconds(1), 100), urgent=False),
+        ],
+        "lead": both.lead_again,
+        "spans": lambda: both.commit(
+            Put(b"b", b"1"), spans=[(b"", None)], read_timestamp=both.now()
+        ),
+        "cancelled": lambda: both.submit(both.transaction(Put(b"a", b"no")), cancelled=True),
+        "peek": lambda: both.submit(Peek(b"in", 5)),
+        "later": lambda: both.commit(
+            EnqueueMessage(b"in", b"late", None, both.now() + from_seconds(1)),
+            EnqueueUpdate(Increment(b"a"), both.now() + from_seconds(1)),
+        ),
+        "old": lambda: both.commit(Put(b"a", b"old"), began=both.now() - from_seconds(70)),
+    }
+    actions[name]()
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(steps, min_size=40, max_size=80))
+def test_both_ways_make_the_same_proposals(history: list[Step]) -> None:
+    play_all(Both(), history)
