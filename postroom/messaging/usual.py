@@ -80,14 +80,14 @@ class UsualProposal:
         proposal: the proposal.
         latest: the numbers of the newest transactions, by client.
         first: the least id of the messages that arrive, by inbox.
-        reaped: the ids of the messages that are reaped, by inbox, with their transaction.
+        reaped: the ids of the messages that are reaped, by inbox.
         timestamp: the last timestamp that it has used.
     """
 
     proposal: Proposal
     latest: dict[bytes, bytes]
     first: dict[bytes, bytes]
-    reaped: dict[bytes, tuple[bytes, list[bytes]]]
+    reaped: dict[bytes, list[bytes]]
     timestamp: int
 
 
@@ -190,8 +190,7 @@ class UsualEvaluator:
         parts = self._parts
         parts.clock.take(usual.timestamp)
         parts.committer.latest.update(usual.latest)
-        for key, (transaction_id, ids) in usual.reaped.items():
-            self._claims.take_found(key, transaction_id, ids)
+        for key, ids in usual.reaped.items():
             self._claims.gone(key, ids)
         if usual.first:
             self._claims.arriving(usual.first)
@@ -226,7 +225,7 @@ class _Batch:
         self.deferred: list[Increment] = []
         self.latest: dict[bytes, bytes] = {}
         self.first: dict[bytes, bytes] = {}
-        self.reaped: dict[bytes, tuple[bytes, list[bytes]]] = {}
+        self.reaped: dict[bytes, list[bytes]] = {}
         self.bytes = self.moved = self.steps = self.messages_reaped = 0
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -395,7 +394,7 @@ class _Batch:
         history = keys.reaped_key(key, self._stamp)
         self.staged[history] = _encode(messages)
         self.garbage.append(history)
-        self.reaped[key] = transaction_id, ids
+        self.reaped[key] = ids
         self.messages_reaped += len(messages)
         self.after.append(partial(self._claims.taken, key, ids))
 

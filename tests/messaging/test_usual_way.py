@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from postroom.kv.clock import from_milliseconds, from_seconds
 from postroom.messaging import requests as messaging
+from postroom.messaging.claims import Claims
 from postroom.messaging.requests import (
     DeliverDue,
     EnqueueMessage,
@@ -58,8 +59,10 @@ class Both:
         self.general, self.other = OneRange(is_general_only=True), OneRange(is_general_only=False)
         self.usual = self.numbers = 0
         self._asked: list[tuple[Asked, Asked]] = []
+        self.arrivals: list[list[dict[bytes, bytes]]] = []
         for each in (self.general, self.other):
             each.group.holds = True
+            self.arrivals.append(_recorded(each.messaging.inboxes.claims))
         way = self.other.replica.usual_way
         assert way is not None
         propose = way.propose
@@ -129,11 +132,24 @@ class Both:
 
     def compare(self) -> None:
         """Compare everything that can be seen of both."""
+        assert self.arrivals[0] == self.arrivals[1]
         one, other = (_seen(each) for each in (self.general, self.other))
         assert one == other
         for first, second in self._asked:
             assert repr(first.answers) == repr(second.answers)
         assert one[-1] == other[-1]
+
+
+def _recorded(claims: Claims) -> list[dict[bytes, bytes]]:
+    """Return a list to which all messages are added that arrive with a proposal."""
+    arriving, calls = claims.arriving, list[dict[bytes, bytes]]()
+
+    def recorded(first: dict[bytes, bytes]) -> None:
+        calls.append(first)
+        arriving(first)
+
+    claims.arriving = recorded  # type: ignore[method-assign]  # to record
+    return calls
 
 
 def _seen(one_range: OneRange) -> tuple[Any, ...]:
@@ -178,7 +194,7 @@ commits = st.tuples(
 )  # fmt: skip
 unusual_steps = st.sampled_from((
     "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
-    "later", "old",
+    "later message", "later update", "old", "late",
 )).map(lambda name: (name,))  # fmt: skip
 reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
 
@@ -243,19 +259,40 @@ def _do_unusual(both: Both, name: str) -> None:
             both.submit(messaging.ExecuteDue(10), urgent=False),
             both.submit(CollectGarbage(both.now() - from_seconds(1), 100), urgent=False),
         ],
-        "lead": both.lead_again,
+        "lead": lambda: _commit_again_after_a_lease(both),
         "spans": lambda: both.commit(
             Put(b"b", b"1"), spans=[(b"", None)], read_timestamp=both.now()
         ),
         "cancelled": lambda: both.submit(both.transaction(Put(b"a", b"no")), cancelled=True),
         "peek": lambda: both.submit(Peek(b"in", 5)),
-        "later": lambda: both.commit(
-            EnqueueMessage(b"in", b"late", None, both.now() + from_seconds(1)),
-            EnqueueUpdate(Increment(b"a"), both.now() + from_seconds(1)),
+        "later message": lambda: both.commit(
+            EnqueueMessage(b"in", b"late", None, both.now() + from_seconds(1))
         ),
+        "later update": lambda: both.commit(
+            EnqueueUpdate(Increment(b"a"), both.now() + from_seconds(1))
+        ),
+        "late": lambda: _send_beside_a_late_one(both),
         "old": lambda: both.commit(Put(b"a", b"old"), began=both.now() - from_seconds(70)),
     }
     actions[name]()
+
+
+def _send_beside_a_late_one(both: Both) -> None:
+    """Send a message while an older one is due, and was not delivered."""
+    both.commit(EnqueueMessage(b"in", b"late", None, both.now() + from_seconds(1)))
+    both.turns()
+    both.pass_time(1.5)
+    both.commit(EnqueueMessage(b"in", b"new"))
+    both.turns()
+
+
+def _commit_again_after_a_lease(both: Both) -> None:
+    """Commit a transaction again that the new leaseholder does not remember."""
+    made = both.transaction(EnqueueMessage(b"in", b"once"))
+    both.submit(made)
+    both.lead_again()
+    both.submit(made)
+    both.turns()
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
