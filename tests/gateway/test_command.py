@@ -165,3 +165,10 @@ def test_without_its_libraries_the_command_says_what_to_install() -> None:
     )
     assert done.returncode == 1
     assert 'pip install ".[grpc]"' in done.stderr
+
+
+def test_a_gateway_of_a_folder_that_is_open_elsewhere_says_so_at_once(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    arguments = ("gateway", "--path", folder, "--listen-insecure", "--listen")
+    with running(*arguments, free_address()):
+        assert failed_with(invoke(*arguments, free_address()), 1, "is open in process")
