@@ -521,3 +521,10 @@ def test_a_type_without_a_form_is_refused_before_anything_is_read(
     made = source(connect=served, insecure="true", format="json")
     with pytest.raises(Invalid, match="'value' is of the type"):
         made.reader(StructType([StructField("value", kind)]))
+
+
+def test_a_type_without_a_form_is_refused_before_a_row_is_written() -> None:
+    made = source(connect="127.0.0.1:1", insecure="true", mode="put", format="json")
+    took = StructField("took", DayTimeIntervalType())
+    with pytest.raises(Invalid, match=r"'took' is of the type .*nothing was done"):
+        made.writer(StructType([StructField("key", BinaryType()), took]), overwrite=False)

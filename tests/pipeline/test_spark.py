@@ -15,9 +15,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 import postroom
+from postroom import pipeline
 from postroom.errors import Invalid
 from postroom.pipeline import starts_with
 from postroom.pipeline.advice import Adviser, check_python
+from tests.cluster.harness import eventually
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -262,3 +264,23 @@ def test_a_python_without_postroom_is_named_with_the_variable_that_helps(tmp_pat
         check_python(str(other))
     with pytest.raises(Invalid, match="not found"):
         check_python(str(tmp_path / "none"))
+
+
+def test_registering_checks_the_python_that_tasks_are_started_with() -> None:
+    context = SimpleNamespace(applicationId="another", pythonExec="/no/such/python")
+    session: Any = SimpleNamespace(conf={pipeline.PUSHDOWN: "true"}, sparkContext=context)
+    with pytest.raises(Invalid, match=r"/no/such/python.*PYSPARK_PYTHON="):
+        pipeline.register(session)
+
+
+def test_the_way_out_is_logged_when_spark_ends_a_query_for_its_output_mode(
+    spark: Any, served: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = spark.readStream.format("rate").load().groupBy("value").count()
+    rows = counted.selectExpr("cast(value as string) as key", "count as by")
+    writer = rows.writeStream.format("postroom").outputMode("update")
+    with pytest.raises(Exception, match="does not support"):
+        writer.options(
+            connect=served, insecure="true", mode="increment", checkpointLocation=str(tmp_path)
+        ).start().awaitTermination(120)
+    eventually(lambda: "foreachBatch" in caplog.text)
