@@ -124,7 +124,7 @@ def gateway(
     is_open = roles is None and (store.insecure or store.path is not None)
     settings = Settings(listen, tls, roles, is_open=is_open)
     connect = _connect(store)
-    asyncio.run(_run(lambda: Gateway(settings, connect), listen, store.path and connect))
+    asyncio.run(_run(lambda: Gateway(settings, connect), listen, connect if store.path else None))
 
 
 def _files_of(store: StoreOptions) -> tuple[Path | None, Path | None, Path | None]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -238,7 +238,7 @@ def _moment(name: str, given: str | None) -> int:
     if moment.tzinfo is None:
         raise Invalid(
             f"{name} is {given!r}, which has no time zone: give an aware datetime, or "
-            f"{given + '+00:00'!r} for UTC"
+            f"{moment.replace(tzinfo=UTC).isoformat()!r} for UTC"
         )
     return from_datetime(moment)
 

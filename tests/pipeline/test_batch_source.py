@@ -447,6 +447,7 @@ def test_one_percent_of_the_keys_costs_one_task_and_one_page(
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "-1"}, "whole number"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "1795491160"}, "no timestamp: give"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "yesterday"}, "or text in ISO 8601"),
+        ({"connect": "a:1", "insecure": "true", "at": "2026-01-01"}, "'2026-01-01T00:00:00.00:00'"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "start": "1.5"}, "an aware datetime"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "part_bytes": "0"}, "from 1 on"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "format": "xml"}, "json, msgpack"),
