@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import postroom
-
 from postroom.counted import counted
 
 
@@ -24,7 +23,7 @@ def test_a_plural_may_have_its_own_form() -> None:
     assert counted(2, "row was", "rows were") == "2 rows were"
 
 
-def test_no_message_puts_times_behind_a_number_that_may_be_one() -> None:
+def test_a_message_puts_times_only_behind_a_number_that_is_never_one() -> None:
     """A number that is a name in capitals is a constant above one."""
     by_hand = re.compile(r"\{[^{}]*[a-z][^{}]*\} times\b")
     sources = Path(postroom.__file__).parent.rglob("*.py")

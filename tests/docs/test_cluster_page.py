@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 @pytest.mark.skipif(
     not (shutil.which("openssl") and shutil.which("bash")), reason="needs OpenSSL and bash"
 )
-def test_nobody_else_may_read_the_keys_and_tokens_that_the_page_makes(tmp_path: Path) -> None:
+def test_the_keys_and_tokens_of_the_page_are_for_their_owner_alone(tmp_path: Path) -> None:
     (commands,) = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
     subprocess.run(["bash", "-e", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
     secrets = [tmp_path / "tokens", *tmp_path.glob("*.key")]
