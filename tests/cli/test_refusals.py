@@ -63,3 +63,14 @@ def test_a_folder_that_may_not_be_read_is_told_in_words(
     result = invoke("get", "--path", str(tmp_path), "a")
     assert failed_with(result, 1, "Permission denied; nothing was changed: check its owner")
     assert "Errno" not in result.stderr
+
+
+def test_an_error_of_the_system_is_told_without_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "data/x")
+
+    monkeypatch.setattr("postroom.open", full)
+    result = invoke("put", "--path", str(tmp_path), "a", "b")
+    assert result.stderr == "postroom: No space left on device: 'data/x'\n"
