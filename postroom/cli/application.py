@@ -68,7 +68,10 @@ class Commands(TyperGroup):
 
 
 def _one_line(error: Exception) -> str:
-    return " ".join(with_option_names(str(error)).split()) or type(error).__name__
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        said = f"{error.strerror}: {error.filename!r}"  # without its number
+    return " ".join(with_option_names(said).split()) or type(error).__name__
 
 
 def _forget_standard_output() -> None:

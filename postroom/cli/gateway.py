@@ -123,7 +123,8 @@ def gateway(
     roles = _roles(token_file, role_file)
     is_open = roles is None and (store.insecure or store.path is not None)
     settings = Settings(listen, tls, roles, is_open=is_open)
-    asyncio.run(_run(lambda: Gateway(settings, _connect(store)), listen))
+    connect = _connect(store)
+    asyncio.run(_run(lambda: Gateway(settings, connect), listen, connect if store.path else None))
 
 
 def _files_of(store: StoreOptions) -> tuple[Path | None, Path | None, Path | None]:
@@ -188,12 +189,13 @@ def _roles(token_file: Path | None, role_file: Path | None) -> Roles | None:
     return role_of_name
 
 
-async def _run(make: Any, listen: str) -> None:
+async def _run(make: Any, listen: str, open_folder: Connect | None) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     made: Gateway = make()
+    db = None if open_folder is None else await open_folder(None)  # a wrong folder is told at once
     try:
         await made.start()
         # Calls make many objects, and few circles. The imported ones are frozen.
@@ -204,6 +206,8 @@ async def _run(make: Any, listen: str) -> None:
         await stopped.wait()
     finally:
         await made.stop()
+        if db is not None:
+            await db.close()
 
 
 # --- the gateway of a node

@@ -81,7 +81,7 @@ def dead_letters(
         typer.Option(metavar="ID", help="Delete dead letter ID; give it once for each, or 'all'."),
     ] = None,
 ) -> None:
-    """Print dead letters: messages and updates that failed for good. Retry them, or discard them.
+    """Print dead letters: messages and updates that failed for good; replay or discard them.
 
     A line is: id, reason, what. A message that was tried also shows the key of its inbox and its
     failed attempts.
@@ -107,7 +107,10 @@ def _dead_letter_ids(db: postroom.Database, arguments: list[str]) -> list[str]:
         return present
     for argument in arguments:
         if argument not in present:
-            raise Error(f"there is no dead letter {argument!r}: 'postroom dead-letters' lists them")
+            raise Error(
+                f"there is no dead letter {argument!r}; nothing was changed: 'postroom "
+                "dead-letters' lists them"
+            )
     return arguments
 
 

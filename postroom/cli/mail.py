@@ -90,7 +90,10 @@ def bury(
         found = {message.id: message for message in db.peek(key_bytes, BURIED_FROM_MAX)}
         missing = [id_ for id_ in ids if id_ not in found]
         if missing:
-            raise Error(f"there is no message {missing[0]!r} in the inbox: nothing was changed")
+            raise Error(
+                f"there is no message {missing[0]!r} in the inbox; nothing was changed: 'postroom "
+                "peek --json' prints the ids"
+            )
         with db.begin() as tx:
             tx.bury([found[id_] for id_ in ids], reason)
 

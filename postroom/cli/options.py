@@ -25,7 +25,7 @@ import postroom.aio
 from postroom.cli.output import AsStored, Notation
 from postroom.cli.sizes import as_bytes
 from postroom.client.remote.connect import CONNECT_SECONDS, parsed
-from postroom.errors import Error
+from postroom.errors import AccessDenied, Error
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN, NUMBER_SECONDS_MAX
 
 TIMEOUT_SECONDS: Final = 15.0
@@ -124,13 +124,23 @@ class StoreOptions:
         """Open the store; raise an error if there is none, since the path may be mistyped."""
         if self.path is None:
             return self._connect()
-        if not self.path.exists() or (self.path.is_dir() and not any(self.path.iterdir())):
+        if not self._has_content(self.path):
             raise Error(
                 f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
             )
         return postroom.open(
             str(self.path), codec=AsStored(), create=False, memory_bytes=self.memory_bytes
         )
+
+    @staticmethod
+    def _has_content(path: Path) -> bool:
+        try:
+            return path.exists() and (not path.is_dir() or any(path.iterdir()))
+        except PermissionError as error:
+            raise AccessDenied(
+                f"{str(path)!r} cannot be read: {error.strerror}; nothing was changed: check its "
+                "owner and permissions, and those of the folders above it"
+            ) from None
 
     def _connect(self) -> postroom.Database:
         return postroom.connect(

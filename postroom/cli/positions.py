@@ -28,7 +28,9 @@ def forget_position(
     with store.open_existing() as db:
         found = db.forget_position(name)
     if not found:
-        raise Error(f"there is no position {name!r}; nothing was changed")
+        raise Error(
+            f"there is no position {name!r}; nothing was changed: 'postroom status' shows them"
+        )
     if as_json:
         print_json({"forgotten": name})
     else:

@@ -115,9 +115,17 @@ def drop(
     """Delete QUEUE with all its messages."""
     with store.open_existing() as db:
         db.queue(name).info()
-        if not yes and not typer.confirm(f"Delete the queue {name!r} with all its messages?"):
-            raise Error("nothing was changed")
+        if not yes and not _confirmed(f"Delete the queue {name!r} with all its messages?"):
+            raise Error("nothing was changed: answer y, or give --yes, to delete the queue")
         db.queue(name).drop()
+
+
+def _confirmed(question: str) -> bool:
+    """Return whether a person says yes. Without a person there is no answer, which means no."""
+    try:
+        return typer.confirm(question)
+    except typer.Abort:
+        return False
 
 
 @app.command("show")

@@ -62,6 +62,7 @@ async def demonstrate_on_cluster(
         fresh: whether to remove the cluster first.
         third_act: what Spark does with it afterwards, if anything.
     """
+    wanted = min(flights_asked, count_flights())
     if fresh:
         await asyncio.to_thread(_remove, folder)
     otherwise = "start over with --fresh, or give another --path"
@@ -70,7 +71,7 @@ async def demonstrate_on_cluster(
             (folder / MARK_FILE).touch()
         running = LocalCluster(held)
         try:
-            return await _demonstrate(running, folder, flights_asked, randomness, third_act)
+            return await _demonstrate(running, folder, wanted, randomness, third_act)
         finally:
             await asyncio.to_thread(running.stop)
 
@@ -78,7 +79,7 @@ async def demonstrate_on_cluster(
 async def _demonstrate(
     running: LocalCluster,
     folder: Path,
-    flights_asked: int,
+    wanted: int,
     randomness: random.Random | None,
     third_act: ThirdAct | None,
 ) -> bool:
@@ -94,7 +95,6 @@ async def _demonstrate(
             if third_act is not None:
                 await stack.enter_async_context(keep_readable(db))
             pauses = DeparturePauses()
-            wanted = min(flights_asked, count_flights())
             async with _with_faults(console, running, db, randomness):
                 total = await replay_missing(console, db, folder, wanted, pauses.note)
             if randomness is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -109,7 +109,7 @@ def plain(given: Mapping[str, str]) -> dict[str, str]:
     of_table = [name for name in options if name.startswith(_OF_TABLE)]
     for name in of_table:
         options.setdefault(name.removeprefix(_OF_TABLE), options.pop(name))
-    if of_table or "provider" in options:
+    if of_table or is_of_catalog(options):
         options = {name: each for name, each in options.items() if name not in _OF_SPARK}
     location = options.pop("location", "")
     if options.get("connect") and (of_table or location):
@@ -120,6 +120,17 @@ def plain(given: Mapping[str, str]) -> dict[str, str]:
     if options.get("path", "").startswith("file:"):
         options["path"] = unquote(urlsplit(options["path"]).path)
     return options
+
+
+def is_of_catalog(given: Mapping[str, str]) -> bool:
+    """Return whether Spark makes a table of its catalog with these options."""
+    return "provider" in given
+
+
+def names_store(given: Mapping[str, str]) -> bool:
+    """Return whether options name a store."""
+    options = plain(given)
+    return bool(options.get("connect") or options.get("path"))
 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
@@ -181,9 +192,10 @@ def _store(options: Mapping[str, str]) -> StoreAddress:
     connect, path = options.get("connect", ""), options.get("path", "")
     if not options:
         raise Invalid(
-            "Spark tells a source nothing of the options of a table (CREATE TABLE ... USING "
-            "postroom): give them with each query, SELECT ... FROM t WITH (path 'folder'), or once "
-            "with CREATE VIEW v AS SELECT * FROM t WITH (path 'folder')"
+            "there is no option connect= or path=, which says which store it is: give one. Spark "
+            "keeps the options of a table (CREATE TABLE t USING postroom OPTIONS (...)) if no "
+            "columns are given with them; else each query has to, SELECT ... FROM t WITH (path "
+            "'folder')"
         )
     if bool(connect) == bool(path):
         raise Invalid(
@@ -226,7 +238,7 @@ def _moment(name: str, given: str | None) -> int:
     if moment.tzinfo is None:
         raise Invalid(
             f"{name} is {given!r}, which has no time zone: give an aware datetime, or "
-            f"{given + '+00:00'!r} for UTC"
+            f"{moment.replace(tzinfo=UTC).isoformat()!r} for UTC"
         )
     return from_datetime(moment)
 

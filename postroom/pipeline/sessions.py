@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from postroom import pipeline
@@ -29,6 +30,8 @@ from postroom.pipeline.jobs.job import JobFailed, in_a_line
 
 HERE: Final = "local[*]"
 _LOOPBACK: Final = "127.0.0.1"
+_QUERY_LOGGER: Final = "SQLQueryContextLogger"
+"""The logger of Spark to which errors of queries go, with pages of Java."""
 _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -78,17 +81,24 @@ def _registered(builder: Any) -> Iterator[SparkSession]:
 
 @contextmanager
 def without_traces() -> Iterator[None]:
-    """Hide what Spark's gateway logs: errors are raised besides, and so is Ctrl-C."""
+    """Hide what Spark's Python logs of errors: they are raised besides, and so is Ctrl-C."""
 
     def is_told(record: logging.LogRecord) -> bool:
         return "py4j" not in Path(record.pathname).parts
 
     root = logging.getLogger()  # the logger to which the gateway logs
+    queries = PySparkLogger.getLogger(_QUERY_LOGGER)
     root.addFilter(is_told)
+    queries.addFilter(_nothing)
     try:
         yield
     finally:
         root.removeFilter(is_told)
+        queries.removeFilter(_nothing)
+
+
+def _nothing(_: logging.LogRecord) -> bool:
+    return False
 
 
 def _find_java() -> None:

@@ -21,11 +21,17 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from postroom.errors import Invalid
-from postroom.pipeline import connect_updates, connections, tables
+from postroom.pipeline import catalog_tables, connect_updates, connections, tables
 from postroom.pipeline.batch_source import TableReader
 from postroom.pipeline.change_stream import ChangeReader
 from postroom.pipeline.driver_service import DriverLink
-from postroom.pipeline.options import StoreAddress, parse
+from postroom.pipeline.options import (
+    StoreAddress,
+    is_of_catalog,
+    names_store,
+    parse,
+    plain,
+)
 from postroom.pipeline.prefetching import with_prefetch
 from postroom.pipeline.sinks import options as of_sinks
 from postroom.pipeline.sinks import rows
@@ -47,8 +53,23 @@ class PostroomSource(DataSource):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._prepare_planning()
         self.options = options
-        self.is_sink = of_sinks.is_sink(options)
-        self.wanted = wanted = parse(of_sinks.of_store(options) if self.is_sink else options)
+        self._is_open = names_store(options)
+        if self._is_open:
+            self._open()
+
+    def _open_table(self, schema: StructType) -> None:
+        """Open the store that a table of Spark's catalog names, if no option names one."""
+        if not self._is_open:
+            self._is_open = True
+            self.options = {**catalog_tables.options_in(schema), **plain(self.options)}
+            self._open()
+
+    def _open(self) -> None:
+        """Check the options, and find out how tasks reach the store."""
+        self.is_sink = of_sinks.is_sink(self.options)
+        self.wanted = wanted = parse(
+            of_sinks.of_store(self.options) if self.is_sink else self.options
+        )
         if wanted.store.path and self.line is None:
             raise Invalid("path= needs the driver on this machine: give connect= instead")
         self.store, self.at = self._store_for_writing() if self.is_sink else self._pinned()
@@ -93,11 +114,16 @@ class PostroomSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns of the table, values as bytes."""
-        return tables.schema_of(self.wanted.table)
+        self._open_table(StructType())
+        known = tables.schema_of(self.wanted.table)
+        if is_of_catalog(self.options):
+            return catalog_tables.with_options(known, self.options)
+        return known
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader that plans and reads a batch."""
         self._prepare_planning()
+        self._open_table(schema)
         tables.check(schema, self.wanted.table, self.wanted.format, self.wanted.mode)
         wanted = self.wanted
         if wanted.name:
@@ -109,6 +135,7 @@ class PostroomSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Return the reader that plans and reads a stream of changes."""
         self._prepare_planning()
+        self._open_table(schema)
         if self.wanted.table != "changes":
             raise Invalid(
                 f"a stream is read from the table changes, not {self.wanted.table!r}: give "
@@ -139,6 +166,7 @@ class PostroomSource(DataSource):
     def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
         """Return the options of a sink, which fit the rows."""
         self._prepare_planning()
+        self._open_table(schema)
         if overwrite:
             raise Invalid(
                 "a store is added to, and not overwritten as a whole; nothing was written: say "

@@ -18,7 +18,9 @@ from typing import IO, Any, Final
 
 from postroom.errors import Error
 
-_DAEMON: Final = "pyspark.daemon"
+_SPARK: Final = "pyspark."
+"""The beginning of the names of Spark's programs: the daemon, and the runner of streams."""
+
 _frozen = False
 
 
@@ -56,7 +58,7 @@ def _tell_errors_in_a_sentence() -> None:
 
 def _is_of_spark() -> bool:
     run_as = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return getattr(run_as, "name", "") == _DAEMON
+    return getattr(run_as, "name", "").startswith(_SPARK)
 
 
 __all__ = ["freeze_imports"]

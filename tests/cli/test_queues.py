@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 import postroom
 from postroom.cli.application import app
 from postroom.cli.queues import ended_messages
+from tests.cli.commands import failed_with
 
 COMMANDS = {
     "list", "create", "update", "pause", "resume", "drop", "show", "tail", "enqueue", "cancel",
@@ -201,6 +202,14 @@ def test_a_message_is_rescheduled_by_its_id(shell: Shell) -> None:
     missing = shell("reschedule", "emails", "b")
     assert missing.exit_code == 1
     assert "0 rescheduled; 1 held, done, or not there" in missing.stderr
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "no terminal"])
+def test_a_queue_is_dropped_only_after_a_yes(shell: Shell, answer: str) -> None:
+    result = shell("drop", "emails", input=answer)
+    assert failed_with(result, 1, "nothing was changed", "give --yes")
+    assert shell("drop", "emails", input="y\n").exit_code == 0
+    assert shell.lines("list") == []
 
 
 def test_a_payload_of_two_hundred_kilobytes_comes_from_standard_input(shell: Shell) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
+
+import pytest
 
 from tests.cli.commands import NOBODY, failed_with, invoke
 
@@ -31,3 +34,43 @@ def test_an_id_that_is_none_is_a_usage_error_without_words_of_python(tmp_path: o
     result = invoke("cancel", "--path", path, "zz")
     assert failed_with(result, 2, "'zz'", "postroom scheduled")
     assert "fromhex" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (("dead-letters", "--replay", "zz"), "'postroom dead-letters' lists them"),
+        (("forget-position", "zz"), "'postroom status' shows them"),
+        (("bury", "inbox", "zz"), "'postroom peek --json' prints the ids"),
+    ],
+    ids=lambda given: given[0] if isinstance(given, tuple) else None,
+)
+def test_an_unknown_name_is_refused_with_the_command_that_shows_the_known_ones(
+    tmp_path: Path, command: tuple[str, ...], advice: str
+) -> None:
+    path = str(tmp_path)
+    assert invoke("put", "--path", path, "a", "b").exit_code == 0
+    assert failed_with(invoke(*command, "--path", path), 1, "'zz'", "nothing was changed", advice)
+
+
+def test_a_folder_that_may_not_be_read_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    result = invoke("get", "--path", str(tmp_path), "a")
+    assert failed_with(result, 1, "Permission denied; nothing was changed: check its owner")
+    assert "Errno" not in result.stderr
+
+
+def test_an_error_of_the_system_is_told_without_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", "data/x")
+
+    monkeypatch.setattr("postroom.open", full)
+    result = invoke("put", "--path", str(tmp_path), "a", "b")
+    assert result.stderr == "postroom: No space left on device: 'data/x'\n"

@@ -207,6 +207,17 @@ def test_the_demonstration_removes_only_its_own_cluster(tmp_path: Path) -> None:
     assert (tmp_path / "mine").exists()
 
 
+def test_the_demonstration_without_its_data_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made by postroom demo").touch()
+    (tmp_path / "data").touch()
+    monkeypatch.setattr("postroom.demo.flights.find_spec", lambda _: None)
+    with pytest.raises(Error, match="needs its data"):
+        asyncio.run(demonstrate_on_cluster(tmp_path, 3, 10, None, fresh=True))
+    assert (tmp_path / "data").exists()
+
+
 def test_the_demonstration_does_not_touch_a_running_cluster(tmp_path: Path) -> None:
     mark = tmp_path / "made by postroom demo"
     with LocalFolder(tmp_path):

@@ -165,3 +165,13 @@ def test_without_its_libraries_the_command_says_what_to_install() -> None:
     )
     assert done.returncode == 1
     assert 'pip install ".[grpc]"' in done.stderr
+
+
+def test_a_gateway_of_a_folder_that_is_open_elsewhere_says_so_at_once(tmp_path: Path) -> None:
+    folder = str(tmp_path / "data")
+    arguments = ("gateway", "--path", folder, "--listen-insecure", "--listen")
+    command = [sys.executable, "-m", "postroom", *arguments, free_address()]
+    with running(*arguments, free_address()):
+        second = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert second.returncode == 1
+    assert "is open in process" in second.stderr

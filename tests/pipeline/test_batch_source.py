@@ -439,7 +439,6 @@ def test_one_percent_of_the_keys_costs_one_task_and_one_page(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "options of a table"),
         ({"connect": "a:1", "path": "b"}, "one of connect"),
         ({"connect": "127.0.0.1:1"}, "tls_ca"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "tabel": "data"}, "tabel"),
@@ -448,6 +447,7 @@ def test_one_percent_of_the_keys_costs_one_task_and_one_page(
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "-1"}, "whole number"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "1795491160"}, "no timestamp: give"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "at": "yesterday"}, "or text in ISO 8601"),
+        ({"connect": "a:1", "insecure": "true", "at": "2026-01-01"}, "'2026-01-01T00:00:00.00:00'"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "start": "1.5"}, "an aware datetime"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "part_bytes": "0"}, "from 1 on"),
         ({"connect": "127.0.0.1:1", "insecure": "true", "format": "xml"}, "json, msgpack"),
@@ -458,6 +458,25 @@ def test_one_percent_of_the_keys_costs_one_task_and_one_page(
 def test_impossible_options_are_refused_with_a_word(options: dict[str, str], said: str) -> None:
     with pytest.raises(Error, match=said):
         source(**options)
+
+
+def test_a_source_that_no_option_names_a_store_for_says_how_a_table_keeps_its_options() -> None:
+    with pytest.raises(Invalid, match="Spark keeps the options of a table"):
+        source().schema()
+
+
+def test_the_schema_of_a_table_keeps_its_options_but_no_token(
+    served: str, db: postroom.Database
+) -> None:
+    db.put(b"a/1", b"x")
+    db.put(b"b/1", b"y")
+    options = {"connect": served, "insecure": "true", "token": "secret"}
+    of_catalog = {f"option.{name}": value for name, value in options.items()}
+    schema = source(**options, **of_catalog, provider="postroom", owner="me").schema()
+    assert schema["key"].metadata == {"postroom.options": {"connect": served, "insecure": "true"}}
+    assert keys(rows(source(), schema=schema)) == [b"a/1", b"b/1"]
+    assert keys(rows(source(prefix="b"), schema=schema)) == [b"b/1"]
+    assert keys(rows(source(connect=served, insecure="true"), schema=schema)) == [b"a/1", b"b/1"]
 
 
 def test_impossible_schemas_are_refused(served: str) -> None:
@@ -503,3 +522,10 @@ def test_a_type_without_a_form_is_refused_before_anything_is_read(
     made = source(connect=served, insecure="true", format="json")
     with pytest.raises(Invalid, match="'value' is of the type"):
         made.reader(StructType([StructField("value", kind)]))
+
+
+def test_a_type_without_a_form_is_refused_before_a_row_is_written() -> None:
+    made = source(connect="127.0.0.1:1", insecure="true", mode="put", format="json")
+    took = StructField("took", DayTimeIntervalType())
+    with pytest.raises(Invalid, match=r"'took' is of the type .*nothing was done"):
+        made.writer(StructType([StructField("key", BinaryType()), took]), overwrite=False)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 from postroom.pipeline.sessions import java_home, without_traces
 
@@ -63,3 +64,16 @@ def test_the_log_of_the_gateway_is_hidden_on_an_interrupt(caplog: pytest.LogCapt
         assert not said("py4j")
         assert said("postroom")
     assert said("py4j")
+
+
+def test_the_log_of_queries_that_cannot_be_is_hidden(caplog: pytest.LogCaptureFixture) -> None:
+    queries = PySparkLogger.getLogger("SQLQueryContextLogger")
+    queries.addHandler(caplog.handler)
+    try:
+        with without_traces():
+            queries.error("trace")
+        assert caplog.messages == []
+        queries.error("trace")
+        assert len(caplog.messages) >= 1
+    finally:
+        queries.removeHandler(caplog.handler)

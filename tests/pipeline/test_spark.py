@@ -15,9 +15,11 @@ import pytest
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 import postroom
+from postroom import pipeline
 from postroom.errors import Invalid
 from postroom.pipeline import starts_with
 from postroom.pipeline.advice import Adviser, check_python
+from tests.cluster.harness import eventually
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -134,32 +136,36 @@ def test_mistakes_are_told_in_words(spark: Any, folder: str) -> None:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_a_view_of_a_table_reads_the_newest_state_at_each_query(
+def test_a_table_and_a_view_of_it_read_the_newest_state_at_each_query(
     spark: Any, served: str, db: postroom.Database
 ) -> None:
     db.put(b"a", b"1")
     reached = f"connect '{served}', insecure 'true'"
     spark.sql(f"create table shop using postroom options ({reached}, table 'data')")
-    spark.sql(f"create view newest as select * from shop with ({reached})")
+    spark.sql("create view newest as select * from shop")
+    spark.sql(f"create table typed (key string) using postroom options ({reached})")
     try:
         assert [row.key for row in spark.sql("select * from newest").collect()] == [b"a"]
         db.put(b"b", b"2")
-        found = spark.sql("select cast(value as string) v from newest where key = X'62'").collect()
-        assert [row.v for row in found] == ["2"]
+        for name in ("shop", "newest"):
+            query = f"select cast(value as string) v from {name} where key = X'62'"
+            assert [row.v for row in spark.sql(query).collect()] == ["2"]
+        few = spark.sql("select key from shop with (prefix 'b')").collect()
+        assert [row.key for row in few] == [b"b"]
         with pytest.raises(Exception, match=r"SELECT \.\.\. FROM t WITH"):
-            spark.sql("select * from shop").collect()
+            spark.sql("select * from typed").collect()
+        typed = spark.sql(f"select * from typed with ({reached})").collect()
+        assert sorted(row.key for row in typed) == ["a", "b"]
     finally:
         spark.sql("drop view newest")
         spark.sql("drop table shop")
+        spark.sql("drop table typed")
 
 
 def test_a_table_of_a_folder_is_read_where_it_is(spark: Any, folder: str) -> None:
     spark.sql(f"create table folder using postroom options (path '{folder}', table 'inbox')")
     try:
-        counted = spark.sql(
-            f"select count(*) as n from folder with (path '{folder}', table 'inbox')"
-        )
-        assert counted.collect()[0].n == 1
+        assert spark.sql("select count(*) as n from folder").collect()[0].n == 1
     finally:
         spark.sql("drop table folder")
 
@@ -258,3 +264,23 @@ def test_a_python_without_postroom_is_named_with_the_variable_that_helps(tmp_pat
         check_python(str(other))
     with pytest.raises(Invalid, match="not found"):
         check_python(str(tmp_path / "none"))
+
+
+def test_registering_checks_the_python_that_tasks_are_started_with() -> None:
+    context = SimpleNamespace(applicationId="another", pythonExec="/no/such/python")
+    session: Any = SimpleNamespace(conf={pipeline.PUSHDOWN: "true"}, sparkContext=context)
+    with pytest.raises(Invalid, match=r"/no/such/python.*PYSPARK_PYTHON="):
+        pipeline.register(session)
+
+
+def test_the_way_out_is_logged_when_spark_ends_a_query_for_its_output_mode(
+    spark: Any, served: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = spark.readStream.format("rate").load().groupBy("value").count()
+    rows = counted.selectExpr("cast(value as string) as key", "count as by")
+    writer = rows.writeStream.format("postroom").outputMode("update")
+    with pytest.raises(Exception, match="does not support"):
+        writer.options(
+            connect=served, insecure="true", mode="increment", checkpointLocation=str(tmp_path)
+        ).start().awaitTermination(120)
+    eventually(lambda: "foreachBatch" in caplog.text)

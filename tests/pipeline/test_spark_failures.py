@@ -30,6 +30,10 @@ Driver stacktrace:
             "\n[PARSE_SYNTAX_ERROR] Syntax error\n\n== SQL",
             "Spark: [PARSE_SYNTAX_ERROR] Syntax error",
         ),
+        (
+            "[PYTHON_DATA_SOURCE_ERROR] Failed to commit: postroom.errors.Invalid: no queue\n x",
+            "no queue",
+        ),
         ("", "Spark has failed, and does not say why"),
     ],
 )

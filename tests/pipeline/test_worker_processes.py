@@ -15,6 +15,8 @@ from pyspark.sql.worker import utils
 from postroom.errors import Invalid
 from postroom.pipeline import worker_processes
 
+STREAM_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
+
 
 @pytest.fixture(autouse=True)
 def _spark_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +41,7 @@ def test_only_in_processes_of_spark_what_is_imported_is_looked_at_no_more(
     assert done == (["collected", "frozen"] if name == "pyspark.daemon" else [])
 
 
-@pytest.mark.parametrize("name", ["pyspark.daemon", "a.program"])
+@pytest.mark.parametrize("name", ["pyspark.daemon", STREAM_RUNNER, "a.program"])
 def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -56,7 +58,7 @@ def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
             raise error
         except Exception as caught:
             utils.handle_worker_exception(caught, told)
-        is_plain = name == "pyspark.daemon" and not isinstance(error, KeyError)
+        is_plain = name != "a.program" and not isinstance(error, KeyError)
         assert (b"Traceback" in told.getvalue()) == (not is_plain)
         expected = b"of a program" if isinstance(error, KeyError) else b"say this"
         assert expected in told.getvalue()

@@ -11,6 +11,7 @@ A job can be killed at any moment and run again: then it ends as if it had run o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +23,8 @@ from postroom import TLS, Codec, Database, connect, pipeline
 from postroom.errors import Error, Invalid
 from postroom.pipeline.options import parse
 
-_OWN: Final = "postroom."
-"""The beginning of the names of Postroom's errors."""
+_OWN: Final = re.compile(r"\bpostroom\.(?:\w+\.)+[A-Z]\w*: (.+)")
+"""An error of Postroom, as Spark tells it: with its name before it."""
 _GENERAL: Final = "An error occurred while calling"
 
 
@@ -44,15 +45,20 @@ class JobProgress(Protocol):
         """
 
 
+def own_error(text: str) -> str:
+    """Return the last error of Postroom in Spark's text of a failure; empty: there is none."""
+    return str(["", *_OWN.findall(text)][-1]).strip()
+
+
 def in_a_line(text: str) -> str:
     """Return Spark's text of a failure as one line, without the calls in its processes.
 
     The line is the last one that Postroom has said in a task, or else the first one.
     """
-    lines = [line.strip(": ") for line in text.splitlines()]
-    own = [line for line in lines if line.startswith(_OWN)]
+    own = own_error(text)
     if own:
-        return own[-1].partition(": ")[2].strip()
+        return own
+    lines = [line.strip(": ") for line in text.splitlines()]
     told = [line for line in lines if line and not line.startswith(_GENERAL)]
     return f"Spark: {told[0]}" if told else "Spark has failed, and does not say why"
 

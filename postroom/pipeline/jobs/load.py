@@ -33,7 +33,14 @@ from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, STAGED_QUERY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.pipeline import tables
 from postroom.pipeline.filters import after_prefix
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, in_a_line
+from postroom.pipeline.jobs.job import (
+    SILENT,
+    JobFailed,
+    JobProgress,
+    database,
+    in_a_line,
+    own_error,
+)
 from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
 from postroom.pipeline.sinks.staged import last_batch
 from postroom.pipeline.typed_values import encoder
@@ -193,7 +200,10 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
     format_ = options.format or files[0].rstrip("/").rpartition(".")[2].lower()
     format_ = "json" if format_ in {"jsonl", "ndjson"} else format_
     if format_ not in FORMATS:
-        raise Invalid(f"the format is one of {', '.join(FORMATS)}, not {format_!r}: give it")
+        raise Invalid(
+            f"the format is one of {', '.join(FORMATS)}, not {format_!r}; nothing was loaded: give "
+            "it (--format)"
+        )
     fields_of(options.key)
     return LoadOptions(**{**options.__dict__, "format": format_})
 
@@ -279,7 +289,10 @@ def key_of(names: list[str], options: LoadOptions) -> Column | None:
             return F.col("key")
         if options.mode == "queue":
             return None
-        raise Invalid('the files have no column "key": give a template for the key, as "user/{id}"')
+        raise Invalid(
+            'the files have no column "key"; nothing was loaded: give a template for the key '
+            '(--key-template), as "user/{id}"'
+        )
     parts: list[Column] = []
     for text, name in fields_of(template):
         if text:
@@ -314,7 +327,9 @@ def _check_types(rows: DataFrame, names: list[str], options: LoadOptions) -> Non
 
 def _check_there(name: str, names: list[str]) -> None:
     if name not in names:
-        raise Invalid(f"the files have no column {name!r}: columns are {', '.join(names)}")
+        raise Invalid(
+            f"the files have no column {name!r}; nothing was loaded: columns are {', '.join(names)}"
+        )
 
 
 def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
@@ -391,10 +406,9 @@ def failure(error: Exception) -> Error:
             f"{said[start:end]}; nothing was loaded, but by mode=load: mend the file, or have such "
             "rows written aside (skip_bad), and run it again"
         )
-    for line in said.splitlines():
-        kind, colon, message = line.strip().partition(": ")
-        if colon and kind.startswith("postroom.errors."):
-            return JobFailed(message)
+    own = own_error(said)
+    if own:
+        return JobFailed(own)
     return JobFailed(
         f"the load has failed: {in_a_line(said)}; nothing was loaded, but by mode=load: mend that, "
         "and run it again"

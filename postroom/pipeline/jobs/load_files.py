@@ -133,8 +133,11 @@ class _Reader:
         return [name for name in (CORRUPT, FILE) if name in rows.columns]
 
     def json(self, files: Sequence[str], wanted: Columns | None) -> DataFrame:
-        """Return the rows of JSON, whose fields have names in each row."""
-        return self.rows(files, wanted or _columns(self._reader().load(list(files)).schema))
+        """Return the rows of JSON, whose fields have names in each row and may be missing."""
+        found = _columns(self._reader().load(list(files)).schema)
+        if wanted is not None and found.keys() - wanted.keys():
+            wanted = self.united(self.columns_of_files(files), wanted)
+        return self.rows(files, wanted or found)
 
     # --- which columns there are
 
@@ -250,7 +253,7 @@ class _Reader:
                         f"as {kinds[0]}; nothing was loaded: load it by itself, or give a schema "
                         "(--schema) in which the column has a type that holds both"
                     )
-        if not self._merge_schema:
+        if not self._merge_schema and self._format != "json":
             self._check_whole(found, united, expected)
         return united
 

@@ -112,6 +112,18 @@ def test_files_are_loaded_once(
     assert len(list(db.scan())) == 599
 
 
+def test_a_load_tells_how_many_rows_became_dead_letters(
+    spark: Any, served: str, db: postroom.Database, tmp_path: Path
+) -> None:
+    db.put(b"text", b"no integer")
+    (tmp_path / "a.csv").write_text("key,by\ntext,1\nn,2\n")
+    wanted = LoadOptions("counts", mode="increment")
+    store = {"connect": served, "insecure": "true"}
+    done = load(spark, store, [str(tmp_path / "a.csv")], wanted)
+    assert (done.rows, done.dead) == (2, 1)
+    assert len(db.dead_letters()) == 1
+
+
 def test_a_row_that_cannot_be_loaded(
     spark: Any, served: str, db: postroom.Database, tmp_path: Path
 ) -> None:

@@ -72,6 +72,22 @@ def test_a_file_without_a_column_is_refused_by_its_name(loaded: Load, tmp_path: 
         loaded([tmp_path], schema="id string, name string", format="csv")
 
 
+def test_a_field_of_json_that_the_schema_lacks_is_refused_by_the_name_of_its_file(
+    loaded: Load, tmp_path: Path, db: postroom.Database
+) -> None:
+    (tmp_path / "a.json").write_text('{"id": "1"}\n{"id": "2", "name": "two"}\n')
+    (tmp_path / "b.json").write_text('{"id": "3", "extra": "x"}\n')
+    with pytest.raises(Invalid, match=r"b\.json.* 'extra', and the schema has none; nothing was"):
+        loaded([tmp_path], format="json", schema="id string, name string")
+    assert list(db.scan()) == []
+    found = loaded([tmp_path], format="json", schema="id string, name string", merge_schema=True)
+    assert found == {
+        b"1": {"id": "1", "name": None, "extra": None},
+        b"2": {"id": "2", "name": "two", "extra": None},
+        b"3": {"id": "3", "name": None, "extra": "x"},
+    }
+
+
 def test_a_column_of_another_type_in_parquet_is_refused_by_the_name_of_its_file(
     spark: Any, loaded: Load, tmp_path: Path
 ) -> None:

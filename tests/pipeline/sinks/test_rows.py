@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any
 
 import msgspec
@@ -180,3 +180,25 @@ def test_chunks_hold_all_rows_in_order(batches: list[list[int]]) -> None:
     found += chunks.rest()
     assert [row for chunk in found for row in decoder.decode(chunk)] == expected
     assert all(len(decoder.decode(c)) == 1 or len(c) < 8 * CHUNK_BYTES for c in found)
+
+
+@pytest.mark.parametrize(
+    ("mode", "columns"),
+    [("put", {"key": b"a"}), ("message", {"key": b"a"}), ("queue", {"id": b"a", "queue": "q"})],
+)
+@pytest.mark.parametrize("format_", ["json", "msgpack"])
+def test_fields_are_packed_by_their_types_in_values_and_messages(
+    mode: str, columns: dict[str, Any], format_: str
+) -> None:
+    row = {**columns, "counts": [("a", 1)], "day": date(2013, 1, 31), "raw": b"x"}
+    types = {"counts": pa.map_(pa.string(), pa.int64()), "day": pa.date32(), "raw": pa.binary()}
+    known = {"key": pa.binary(), "id": pa.binary(), "queue": pa.string()}
+    schema = pa.schema({**{name: known[name] for name in columns}, **types})
+    (write,) = made([row], schema, mode=mode, format=format_)
+    packed = write.payload if mode == "queue" else write.value
+    if format_ == "json":
+        assert json.loads(packed) == {"counts": {"a": 1}, "day": "2013-01-31", "raw": "eA=="}
+    else:
+        assert msgspec.msgpack.decode(packed) == {
+            "counts": {"a": 1}, "day": "2013-01-31", "raw": b"x",
+        }  # fmt: skip

@@ -466,9 +466,21 @@ def test_rows_that_become_dead_letters_are_counted_and_warned_of(
     assert (last.batch, last.dead) == (1, 2)
     assert [each for each in caplog.messages if "2 rows of batch 1" in each]
     assert len(faults.db.dead_letters()) == 2
+    caplog.clear()
     nothing = SinkOptions(mode="increment", query=b"q", batch=2)
     writer = staged.BatchWriter(HERE, nothing)
     writer.commit([writer.write(batches([b"a"]))])
     last = staged.last_batch(faults.db.staging, b"q")
     assert last is not None
     assert last.dead == 0
+    assert caplog.messages == []
+
+
+def test_rows_of_a_stream_that_become_dead_letters_are_warned_of(
+    faults: Faults, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faults.db.put(b"text", b"no integer")
+    as_task(monkeypatch, batch=7)
+    writer = staged.StreamWriter(HERE, COUNT)
+    writer.commit([writer.write(batches([b"a", b"text"]))], 7)
+    assert [each for each in caplog.messages if "1 row of batch 7" in each]
