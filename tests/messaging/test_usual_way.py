@@ -194,7 +194,7 @@ commits = st.tuples(
 )  # fmt: skip
 unusual_steps = st.sampled_from((
     "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
-    "later message", "later update", "old", "late",
+    "later message", "later update", "old", "late", "no integer",
 )).map(lambda name: (name,))  # fmt: skip
 reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
 
@@ -259,6 +259,7 @@ def _do_unusual(both: Both, name: str) -> None:
             both.submit(messaging.ExecuteDue(10), urgent=False),
             both.submit(CollectGarbage(both.now() - from_seconds(1), 100), urgent=False),
         ],
+        "no integer": lambda: both.commit(Put(b"a", b"no integer", integer=True)),
         "lead": lambda: _commit_again_after_a_lease(both),
         "spans": lambda: both.commit(
             Put(b"b", b"1"), spans=[(b"", None)], read_timestamp=both.now()
