@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from postroom import limits
 from postroom.kv.clock import from_milliseconds, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.claims import Claims
@@ -300,3 +302,19 @@ def _commit_again_after_a_lease(both: Both) -> None:
 @given(st.lists(steps, min_size=40, max_size=80))
 def test_both_ways_make_the_same_proposals(history: list[Step]) -> None:
     play_all(Both(), history)
+
+
+SMALL: Final = {
+    "TURN_STEPS_MAX": 12, "PROPOSAL_BYTES_MAX": 300, "COMPLETED_AT_ONCE_MAX": 16,
+    "GARBAGE_LIST_KEYS_MAX": 8, "DELIVERED_AT_ONCE_MAX": 3, "EXECUTED_AT_ONCE_MAX": 3,
+}  # fmt: skip
+"""Limits that a few commits reach."""
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(steps, min_size=40, max_size=80), st.sets(st.sampled_from(sorted(SMALL))))
+def test_both_ways_keep_to_the_same_limits(history: list[Step], small: set[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in small:
+            patch.setattr(limits, name, SMALL[name])
+        play_all(Both(), history)
