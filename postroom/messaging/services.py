@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable, StoreCorrupted, Unavailable
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.clock import seconds_until
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 
 DELIVER_DUE: Final = DeliverDue(512)
@@ -119,8 +119,7 @@ class Mover:
     def _pause(self, next_due: int) -> float:
         if not next_due:
             return self._poll_seconds
-        milliseconds = (next_due - self._now() >> LOGICAL_BITS) + 1
-        return min(max(milliseconds, 0) / 1000, self._poll_seconds)
+        return min(seconds_until(next_due, self._now()), self._poll_seconds)
 
 
 def dispatcher(

@@ -407,7 +407,7 @@ class RangeQueues:
 
     def _is_due(self, manager: Manager) -> bool:
         timestamp, by_wall = manager.next_by_timestamp(), manager.next_by_wall()
-        if 0 < timestamp < self.reading() or 0 < by_wall <= self.by_wall():
+        if 0 < timestamp <= self.reading() or 0 < by_wall <= self.by_wall():
             return True
         by_time = manager.next_by_time()
         return by_time is not None and by_time <= self.monotonic()
