@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class CommitSignal(Protocol):
     """A signal that commits set and a service waits for."""
 
-    def set(self) -> None:
-        """Set the signal: there may be something to do."""
+    def set(self, *, urgent: bool = False) -> None:
+        """Set the signal: there may be something to do, and perhaps a client waits for it."""
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time, and reset it."""

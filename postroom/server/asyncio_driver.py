@@ -227,7 +227,7 @@ class AsyncioDriver:
             if not self._turn_wanted:
                 self._turn_wanted = True
                 self.loop.call_soon(self._turn)
-        else:
+        elif not self._turn_wanted:
             self._arm(self.monotonic() + UPKEEP_SECONDS)
 
     def _turn(self) -> None:

@@ -208,7 +208,7 @@ class RangeQueues:
         if len(manager.consumers):
             self._to_look[manager] = None
             self.is_wanted = True
-            self._around.wake()
+            self._around.wake(urgent=True)
 
     def current(self, manager: Manager) -> Manager:
         """Return the manager that its queue has now.
