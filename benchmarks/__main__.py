@@ -2,7 +2,8 @@
 
 Without options it runs all of them. ``--only reap`` runs those whose name contains a word.
 ``--quick`` runs a hundredth of everything, to see that it works. ``--list`` prints the names.
-``python -m benchmarks growth`` measures rates with ever more of everything.
+``python -m benchmarks growth`` measures rates with ever more of everything, ``latencies`` one thing
+after another.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import benchmarks.gateway
 import benchmarks.groups
 import benchmarks.growth
 import benchmarks.idle
+import benchmarks.latencies
 import benchmarks.messages
 import benchmarks.opening
 import benchmarks.queues
@@ -68,6 +70,8 @@ def main(arguments: list[str]) -> int:
     """Run the chosen benchmarks; return 1 if none was chosen."""
     if arguments[:1] == ["growth"]:
         return benchmarks.growth.main(arguments[1:])
+    if arguments[:1] == ["latencies"]:
+        return benchmarks.latencies.main(arguments[1:])
     chosen = _arguments(arguments)
     if chosen.child:
         print(json.dumps(run_here(chosen.child, chosen.seconds, chosen.scale, chosen.engine)))
