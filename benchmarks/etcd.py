@@ -51,6 +51,17 @@ def put_request(key: bytes, value: bytes) -> bytes:
     return _bytes(1, key) + _bytes(2, value)
 
 
+def range_request(key: bytes, end: bytes = b"", limit: int = 0) -> bytes:
+    """Return a ``RangeRequest`` for a key, or for the first keys of a span."""
+    span = _bytes(1, key) + (_bytes(2, end) if end else b"")
+    return span + (_number(3, limit) if limit else b"")
+
+
+def delete_request(key: bytes, end: bytes) -> bytes:
+    """Return a ``DeleteRangeRequest`` for a span."""
+    return _bytes(1, key) + _bytes(2, end)
+
+
 def txn_request(compared: bytes, *puts: tuple[bytes, bytes]) -> bytes:
     """Return a ``TxnRequest`` with some puts.
 

@@ -14,10 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,18 +22,14 @@ from typing import Final, TypeAlias
 
 import postroom
 import postroom.aio
+from benchmarks.checkouts import HERE, run_with
 from benchmarks.cluster import connect, started_nodes
 from benchmarks.harness import machine
 from benchmarks.latencies_peers import PEERS
 from benchmarks.latencies_subjects import LATE_CLAIMED, LATE_REAPED, NAMES, PUT, Once, subjects_of
 from benchmarks.latencies_threads import thread_subjects_of
 
-HERE: Final = Path(__file__).parents[1]
 _LATE: Final = {LATE_REAPED, LATE_CLAIMED}
-_CHILD: Final = (
-    "import sys, postroom; sys.path.insert(0, sys.argv[1]); "
-    "from benchmarks.latencies import main; sys.exit(main(sys.argv[2:]))"
-)
 
 Medians: TypeAlias = dict[str, float]
 """Milliseconds by subject."""
@@ -107,15 +100,8 @@ def measure_here(place: str, words: list[str], times: int) -> Medians:
 
 def measure(checkout: Path, place: str, words: list[str], times: int) -> Medians:
     """Measure a place in a process of its own, with the program of a checkout."""
-    command = [sys.executable, "-c", _CHILD, str(HERE), "--child", place, "--times", str(times)]
-    command += [f"--only={word}" for word in words]
-    done = subprocess.run(
-        command, cwd=checkout, env={**os.environ, "PYTHONPATH": str(checkout)},
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise RuntimeError(f"{place} failed:\n{done.stderr[-2000:]}")
-    medians: Medians = json.loads(done.stdout.strip().splitlines()[-1])
+    arguments = ["--child", place, "--times", str(times), *(f"--only={word}" for word in words)]
+    medians: Medians = run_with(checkout, "benchmarks.latencies", arguments)
     return medians
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__  # noqa: F401 - importing registers them
-from benchmarks import growth, latencies, latencies_subjects
+from benchmarks import growth, latencies, latencies_subjects, tail
 from benchmarks.growth_subjects import SUBJECTS
 from benchmarks.harness import REGISTRY, run_child, summarize
 from benchmarks.latencies_peers import PEERS
@@ -143,3 +143,15 @@ def test_latencies_of_each_place_are_measured_and_printed(
     assert medians["put"] > 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in (place, *medians))
+
+
+@pytest.mark.parametrize("name", tail.rows())
+def test_tails_of_each_row_are_measured_and_printed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    asked = ["--only", name, "--keys", "50", "--seconds", "0.05", "--rounds", "1"]
+    assert tail.main([*asked, "--json", str(results)]) == 0
+    [percentiles] = json.loads(results.read_text())["results"][name]
+    assert 0 < percentiles["50 %"] <= percentiles["99 %"] <= percentiles["most"]
+    assert name in capsys.readouterr().out
