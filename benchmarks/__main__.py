@@ -2,7 +2,8 @@
 
 Without options it runs all of them. ``--only reap`` runs those whose name contains a word.
 ``--quick`` runs a hundredth of everything, to see that it works. ``--list`` prints the names.
-``python -m benchmarks growth`` measures rates with ever more of everything.
+``python -m benchmarks growth`` measures rates with ever more of everything, ``latencies`` one thing
+after another, ``tail`` the slowest at an open rate.
 """
 
 from __future__ import annotations
@@ -21,14 +22,22 @@ import benchmarks.gateway
 import benchmarks.groups
 import benchmarks.growth
 import benchmarks.idle
+import benchmarks.latencies
 import benchmarks.messages
 import benchmarks.opening
 import benchmarks.queues
+import benchmarks.tail
 import benchmarks.transactions
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
 from postroom.kv.engine_file import ENGINES
 
 _ROW = "{:<62} {:>12} {:>12} {:>12} {:>12} {:>6} {:>8}  {}"
+
+_COMMANDS = {
+    "growth": benchmarks.growth.main,
+    "latencies": benchmarks.latencies.main,
+    "tail": benchmarks.tail.main,
+}
 
 
 def _arguments(arguments: list[str]) -> argparse.Namespace:
@@ -66,8 +75,9 @@ def _print_row(row: dict[str, Any]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the chosen benchmarks; return 1 if none was chosen."""
-    if arguments[:1] == ["growth"]:
-        return benchmarks.growth.main(arguments[1:])
+    command = _COMMANDS.get(arguments[0]) if arguments else None
+    if command is not None:
+        return command(arguments[1:])
     chosen = _arguments(arguments)
     if chosen.child:
         print(json.dumps(run_here(chosen.child, chosen.seconds, chosen.scale, chosen.engine)))

@@ -1,7 +1,7 @@
 """The program etcd beside our three nodes, in the same run: for machines with ``etcd``.
 
 Three processes on loopback with folders of their own, synced, as etcd is by default. Tasks of one
-Python process ask them over gRPC. The three messages that are needed are encoded by hand
+Python process ask them over gRPC. The few messages that are needed are encoded by hand
 (``etcd/api/etcdserverpb/rpc.proto``): the packages for Python want other versions of gRPC than
 ours. gRPC itself is imported only to measure: every benchmark imports this module, and some report
 the memory of their process.
@@ -51,6 +51,17 @@ def put_request(key: bytes, value: bytes) -> bytes:
     return _bytes(1, key) + _bytes(2, value)
 
 
+def range_request(key: bytes, end: bytes = b"", limit: int = 0) -> bytes:
+    """Return a ``RangeRequest`` for a key, or for the first keys of a span."""
+    span = _bytes(1, key) + (_bytes(2, end) if end else b"")
+    return span + (_number(3, limit) if limit else b"")
+
+
+def delete_request(key: bytes, end: bytes) -> bytes:
+    """Return a ``DeleteRangeRequest`` for a span."""
+    return _bytes(1, key) + _bytes(2, end)
+
+
 def txn_request(compared: bytes, *puts: tuple[bytes, bytes]) -> bytes:
     """Return a ``TxnRequest`` with some puts.
 
@@ -59,6 +70,11 @@ def txn_request(compared: bytes, *puts: tuple[bytes, bytes]) -> bytes:
     compare = _number(1, _LESS) + _number(2, _VERSION) + _bytes(3, compared) + _number(4, 1 << 40)
     operations = (_bytes(2, put_request(key, value)) for key, value in puts)
     return _bytes(1, compare) + b"".join(_bytes(2, each) for each in operations)
+
+
+def watch_request(key: bytes) -> bytes:
+    """Return a ``WatchRequest`` that asks for the changes of a key."""
+    return _bytes(1, _bytes(1, key))
 
 
 @contextmanager
@@ -94,7 +110,7 @@ async def _rate(
             await stack.enter_async_context(grpc.aio.insecure_channel(each)) for each in clients
         ]
         calls: list[Call] = [each.unary_unary(method) for each in channels]
-        await _ready(calls[0], request(0))
+        await wait_until_ready(calls[0], request(0))
 
         async def once(number: int) -> None:
             await calls[number % len(calls)](request(number))
@@ -104,7 +120,7 @@ async def _rate(
     return Measured(done / elapsed, percentiles(latencies))
 
 
-async def _ready(call: Call, request: bytes) -> None:
+async def wait_until_ready(call: Call, request: bytes) -> None:
     """Wait until there is a leader."""
     import grpc.aio  # noqa: PLC0415 - see the module
 

@@ -188,6 +188,11 @@ def from_seconds(seconds: float) -> int:
     return int(seconds * 1000) << LOGICAL_BITS
 
 
+def seconds_until(timestamp: int, now: int) -> float:
+    """Return how long after ``now`` a timestamp has come, in whole milliseconds; 0: it has."""
+    return max(-(now - timestamp >> LOGICAL_BITS), 0) / 1000
+
+
 def from_datetime(moment: datetime.datetime) -> int:
     """Return the first timestamp at or after an aware ``datetime`` (microseconds round up)."""
     elapsed = moment - _EPOCH

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable, StoreCorrupted, Unavailable
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.clock import seconds_until
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 
 DELIVER_DUE: Final = DeliverDue(512)
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class CommitSignal(Protocol):
     """A signal that commits set and a service waits for."""
 
-    def set(self) -> None:
-        """Set the signal: there may be something to do."""
+    def set(self, *, urgent: bool = False) -> None:
+        """Set the signal: there may be something to do, and perhaps a client waits for it."""
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time, and reset it."""
@@ -119,8 +119,7 @@ class Mover:
     def _pause(self, next_due: int) -> float:
         if not next_due:
             return self._poll_seconds
-        milliseconds = (next_due - self._now() >> LOGICAL_BITS) + 1
-        return min(max(milliseconds, 0) / 1000, self._poll_seconds)
+        return min(seconds_until(next_due, self._now()), self._poll_seconds)
 
 
 def dispatcher(

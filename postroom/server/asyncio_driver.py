@@ -22,6 +22,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get, Value
+from postroom.server.alarms import create_alarm
 from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -128,7 +129,11 @@ def _is_large(staged: WriteSet) -> bool:
 
 
 class AsyncioDriver:
-    """A driver of a node on the running event loop; a ``Sender`` for the clients on it."""
+    """A driver of a node on the running event loop; a ``Sender`` for the clients on it.
+
+    Attributes:
+        alarm: the timer that rings for the next turn.
+    """
 
     def __init__(self, node: Node, randomness: random.Random, *, is_embedded: bool = True) -> None:
         self.node = node
@@ -142,7 +147,8 @@ class AsyncioDriver:
         )
         self._signals = DeferredSignals()
         self._turn_wanted = False
-        self._timer: asyncio.TimerHandle | None = None
+        self.alarm = create_alarm(self.loop, self.ring)
+        self._is_armed = False
         self._armed_for = 0.0
         self._writing: _Writing | None = None
         self._closed = False
@@ -156,7 +162,11 @@ class AsyncioDriver:
 
     def start(self) -> None:
         """Begin to serve."""
-        self.node.start()
+        try:
+            self.node.start()
+        except BaseException:
+            self.alarm.cancel()
+            raise
         self._turn()
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Awaitable[Any]:
@@ -218,8 +228,7 @@ class AsyncioDriver:
                 while self.node.wants_turn():
                     self.node.turn()
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self.alarm.cancel()
             self.node.close(DatabaseClosed(CLOSED) if self._is_embedded else None)
 
     def _on_wake(self, urgent: bool) -> None:
@@ -227,7 +236,7 @@ class AsyncioDriver:
             if not self._turn_wanted:
                 self._turn_wanted = True
                 self.loop.call_soon(self._turn)
-        else:
+        elif not self._turn_wanted:
             self._arm(self.monotonic() + UPKEEP_SECONDS)
 
     def _turn(self) -> None:
@@ -298,15 +307,18 @@ class AsyncioDriver:
 
     def _arm(self, deadline: float) -> None:
         """Set the timer to ``deadline``, by the node's clock, which need not be the loop's."""
-        now, timer = self.monotonic(), self._timer
-        if timer is not None and not timer.cancelled() and now < self._armed_for <= deadline:
+        now = self.monotonic()
+        if self._is_armed and now < self._armed_for <= deadline:
             return
-        if timer is not None:
-            timer.cancel()
+        self._is_armed = True
         self._armed_for = deadline
-        self._timer = self.loop.call_later(deadline - now, self._ring)
+        self.alarm.set(deadline - now)
 
-    def _ring(self) -> None:
-        """Take a turn when the timer rings, perhaps a moment early by the node's clock."""
-        self._timer = None
-        self._turn()
+    def ring(self) -> None:
+        """Take a turn when the timer rings, perhaps a moment early by the node's clock.
+
+        If one is wanted already, it takes along the requests that come before it.
+        """
+        self._is_armed = False
+        if not self._turn_wanted:
+            self._turn()

@@ -25,7 +25,6 @@ from __future__ import annotations
 import logging
 import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
@@ -126,7 +125,8 @@ class Node:
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
             self._store_ceiling,
         )  # fmt: skip
-        self.tasks = NodeTasks(clock.monotonic, partial(self.wake, urgent=False))
+        self._prepares = False
+        self.tasks = NodeTasks(clock.monotonic, lambda urgent: self.wake(urgent=urgent))
         self.consensus = Consensus(
             engine, transport, node_id=options.node_id, monotonic=clock.monotonic,
             random=randomness, options=options.raft,
@@ -196,8 +196,12 @@ class Node:
         return call.pending
 
     def wake(self, *, urgent: bool) -> None:
-        """Ask for a turn: now, or within ``UPKEEP_SECONDS``."""
-        self.on_wake(urgent)
+        """Ask for a turn: now, or within ``UPKEEP_SECONDS``.
+
+        A request that a service submits while a turn is prepared is evaluated in that turn.
+        """
+        if urgent or not self._prepares:
+            self.on_wake(urgent)
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
         """Call ``act`` in a turn, after a time."""
@@ -313,8 +317,8 @@ class Node:
         return self.replicas.hurries()
 
     def wants_turn(self) -> bool:
-        """Return whether requests wait to be evaluated."""
-        return self.failed is None and self.replicas.wants_turn()
+        """Return whether requests wait to be evaluated, or a task for which a client waits."""
+        return self.failed is None and (self.tasks.is_urgent or self.replicas.wants_turn())
 
     def prepare(self) -> WriteSet:
         """Do the first part of a turn, and return the writes that it has staged."""
@@ -322,7 +326,11 @@ class Node:
             return {}
         if self.monotonic() >= self._guard.look_at:
             self._look_around()
-        self.tasks.run()
+        self._prepares = True
+        try:
+            self.tasks.run()
+        finally:
+            self._prepares = False
         self.replicas.evaluate()
         staged = self.consensus.stage()
         if staged:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, TypeAlias
 
 from postroom.counted import counted
-from postroom.kv.clock import LOGICAL_BITS, HybridLogicalClock
+from postroom.kv.clock import HybridLogicalClock, seconds_until
 from postroom.limits import SERVICE_ERROR_CHARACTERS_MAX
 from postroom.ranges.nodes import ServiceStatus
 from postroom.ranges.replica import Replica
@@ -179,10 +179,10 @@ class Rest:
         due = self._due if replica.rests else 0  # nothing has changed since it came to rest
         if not due:
             return
-        milliseconds = (due - self._clock.reading() >> LOGICAL_BITS) + 1
-        if milliseconds <= 0:
+        seconds = seconds_until(due, self._clock.reading())
+        if not seconds:
             replica.wake_up()
             return
         later = Pending()
         later.callback = lambda: self.watch_over(replica)
-        self._tasks.at(min(milliseconds / 1000, self._look_seconds), later)
+        self._tasks.at(min(seconds, self._look_seconds), later)

@@ -58,10 +58,15 @@ class Signal:
         self._set = False
         self._waiting: Pending | None = None
 
-    def set(self) -> None:
-        """Set the signal: there may be something to do."""
+    def set(self, *, urgent: bool = False) -> None:
+        """Set the signal: there may be something to do.
+
+        Args:
+            urgent: whether a client waits for the result.
+        """
         self._set = True
         if self._waiting is not None:
+            self._tasks.is_urgent |= urgent
             self._waiting.complete(None)
 
     async def wait(self, timeout_seconds: float) -> None:
@@ -82,22 +87,25 @@ class NodeTasks:
 
     Args:
         monotonic: seconds since some moment.
-        wake: called when a task has become ready outside ``run``.
+        wake: called when a task has become ready outside ``run``; with whether it is urgent.
+
+    Attributes:
+        is_urgent: whether a client waits for a task that is ready.
     """
 
-    def __init__(self, monotonic: Callable[[], float], wake: Callable[[], None]) -> None:
+    def __init__(self, monotonic: Callable[[], float], wake: Callable[[bool], None]) -> None:
         self.monotonic = monotonic
         self._wake = wake
         self._ready: deque[Coroutine[Any, Any, None]] = deque()
         self._timers: Deadlines[Pending] = Deadlines()
         self._alive: dict[Coroutine[Any, Any, None], None] = {}
-        self._stopped = False
+        self._stopped = self._runs = False
+        self.is_urgent = False
 
     def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Start a task with the next turn."""
         self._alive[coroutine] = None
-        self._ready.append(coroutine)
-        self._wake()
+        self._has_become_ready(coroutine)
 
     def cancel(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """End a task where it stands. Not to be called from within it."""
@@ -130,10 +138,14 @@ class NodeTasks:
 
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
-        for pending in self._timers.take_due(self.monotonic()):
-            pending.complete(None)
-        while self._ready and not self._stopped:
-            self._step(self._ready.popleft())
+        self._runs = True
+        try:
+            for pending in self._timers.take_due(self.monotonic()):
+                pending.complete(None)
+            while self._ready and not self._stopped:
+                self._step(self._ready.popleft())
+        finally:
+            self._runs = self.is_urgent = False
 
     def next_deadline(self) -> float | None:
         """Return when ``run`` has something to do at the latest, on the monotonic clock."""
@@ -163,5 +175,9 @@ class NodeTasks:
 
     def _resume(self, coroutine: Coroutine[Any, Any, None]) -> None:
         if not self._stopped and coroutine in self._alive:
-            self._ready.append(coroutine)
-            self._wake()
+            self._has_become_ready(coroutine)
+
+    def _has_become_ready(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._ready.append(coroutine)
+        if not self._runs:
+            self._wake(self.is_urgent)

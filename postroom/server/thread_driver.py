@@ -431,6 +431,8 @@ class ThreadDriver:
                     following.drive = True
                     following.woken.release()
                     return
+        if self.node.tasks.is_urgent:  # the client for which it was has gone
+            self._call_background(0.0)
         self._shorten_sleep()
 
     def _shorten_sleep(self) -> None:

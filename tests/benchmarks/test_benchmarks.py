@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import benchmarks.__main__  # noqa: F401 - importing registers them
-from benchmarks import growth
+from benchmarks import growth, latencies, latencies_subjects, tail
 from benchmarks.growth_subjects import SUBJECTS
 from benchmarks.harness import REGISTRY, run_child, summarize
+from benchmarks.latencies_peers import PEERS
 
 ROOT = Path(__file__).parents[2]
 MEMORY = Path("/dev/shm")
@@ -127,3 +128,30 @@ def test_two_versions_are_measured_by_turns() -> None:
     title, row = done.stdout.splitlines()
     assert title.split() == ["benchmark", "before", "now", "ratio", "ranges"]
     assert float(row.split()[4]) > 0
+
+
+@pytest.mark.parametrize("place", ["embedded", "threads", "3 nodes", *PEERS])
+def test_latencies_of_each_place_are_measured_and_printed(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    asked = ["--place", place, "--times", "1", "--rounds", "1", "--json", str(results)]
+    assert latencies.main(asked) == 0
+    [medians] = json.loads(results.read_text())["results"][place]
+    assert list(medians) == [name for name in latencies_subjects.NAMES if name in medians]
+    assert place in PEERS or len(medians) == len(latencies_subjects.NAMES)
+    assert medians["put"] > 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in (place, *medians))
+
+
+@pytest.mark.parametrize("name", tail.rows())
+def test_tails_of_each_row_are_measured_and_printed(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = tmp_path / "results.json"
+    asked = ["--only", name, "--keys", "50", "--seconds", "0.05", "--rounds", "1"]
+    assert tail.main([*asked, "--json", str(results)]) == 0
+    [percentiles] = json.loads(results.read_text())["results"][name]
+    assert 0 < percentiles["50 %"] <= percentiles["99 %"] <= percentiles["most"]
+    assert name in capsys.readouterr().out

@@ -181,7 +181,7 @@ def test_a_store_on_a_loop_goes_on_after_a_handler_has_raised_at_the_end_of_a_la
             driver._end_of = interrupted
             await db.put(b"key", b"new")
             driver._arm = lambda _: None  # upkeep would hide it, later
-            driver._timer.cancel()
+            driver.alarm.cancel()
             assert await asyncio.wait_for(db.get(b"key"), PATIENCE_SECONDS) == b"new"
             await asyncio.wait_for(db.put(b"key", b"newest"), PATIENCE_SECONDS)
             assert await db.get(b"key") == b"newest"

@@ -12,6 +12,7 @@ from postroom.kv.clock import (
     HybridLogicalClock,
     from_milliseconds,
     from_seconds,
+    seconds_until,
 )
 
 DAY = 86_400.0
@@ -194,3 +195,12 @@ def test_timestamps_rise_whatever_is_set(machine: Machine) -> None:
         assert timestamp > last
         assert reading >= last
         last = timestamp
+
+
+def test_a_timestamp_has_come_after_its_seconds_and_not_a_millisecond_later() -> None:
+    due = from_milliseconds(1020)
+    assert seconds_until(due, from_milliseconds(1000)) == 0.02
+    assert seconds_until(due, from_milliseconds(1000) + 7) == 0.02
+    assert seconds_until(due, from_milliseconds(1020)) == 0.0
+    assert seconds_until(due + 1, from_milliseconds(1020)) == 0.001
+    assert seconds_until(due, from_milliseconds(2000)) == 0.0

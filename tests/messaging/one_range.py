@@ -85,7 +85,7 @@ class ScriptedGroup:
 
 
 class _Signal:
-    def set(self) -> None:
+    def set(self, *, urgent: bool = False) -> None:
         """Do nothing: the script delivers."""
 
     async def wait(self, timeout_seconds: float) -> None:

@@ -21,7 +21,7 @@ class World:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self.tasks = NodeTasks(lambda: self.seconds, lambda: None)
+        self.tasks = NodeTasks(lambda: self.seconds, lambda _: None)
         self.signal = Signal(self.tasks)
         self.last_commit = 1
         self.next_due = 0

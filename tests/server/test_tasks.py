@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from postroom.server.tasks import NodeTasks, Pending, Signal
 
 
 class Time:
     def __init__(self) -> None:
         self.now = 0.0
-        self.tasks = NodeTasks(lambda: self.now, lambda: None)
+        self.woken = list[bool]()
+        self.tasks = NodeTasks(lambda: self.now, self.woken.append)
 
 
 def test_a_service_that_is_signalled_often_leaves_no_timers() -> None:
@@ -56,3 +59,58 @@ def test_a_timer_that_was_cancelled_does_not_ring() -> None:
     time.now = 3.0
     time.tasks.run()
     assert (first.done, second.done) == (False, True)
+
+
+def _served(time: Time, signal: Signal, heard: list[float]) -> None:
+    async def serve() -> None:
+        while True:
+            await signal.wait(5.0)
+            heard.append(time.now)
+
+    time.tasks.spawn(serve())
+    time.tasks.run()
+    time.woken.clear()
+
+
+def test_an_urgent_signal_asks_for_a_turn_at_once() -> None:
+    """It is urgent until the tasks have run: whoever drives may ask whether it is."""
+    time, heard = Time(), list[float]()
+    signal = Signal(time.tasks)
+    _served(time, signal, heard)
+    signal.set()
+    assert time.woken == [False]
+    assert not time.tasks.is_urgent
+    time.tasks.run()
+    signal.set(urgent=True)
+    assert time.woken == [False, True]
+    assert time.tasks.is_urgent
+    time.tasks.run()
+    assert not time.tasks.is_urgent
+    assert len(heard) == 2
+
+
+def test_a_task_that_becomes_ready_while_tasks_run_asks_for_no_turn() -> None:
+    """It is stepped at once, so another turn would do nothing."""
+    time, heard = Time(), list[float]()
+    signal = Signal(time.tasks)
+    _served(time, signal, heard)
+    time.now = 5.0
+    time.tasks.run()
+    assert heard == [5.0]
+    assert time.woken == []
+
+
+def test_tasks_ask_for_turns_after_an_interrupt() -> None:
+    time, heard = Time(), list[float]()
+    signal = Signal(time.tasks)
+    _served(time, signal, heard)
+
+    async def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    time.tasks.spawn(interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        time.tasks.run()
+    time.woken.clear()
+    signal.set()
+    assert time.woken == [False]

@@ -12,6 +12,7 @@ from postroom.server import thread_driver
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.hand_driver import HandClock
 from tests.client.stores import Store
+from tests.messaging.queues.harness import Queues
 from tests.remote.session_client import commit
 
 
@@ -156,6 +157,38 @@ def test_a_thread_that_sleeps_until_a_timer_is_not_woken_for_it(
     driver._closed, driver._asleep_until = False, asleep[0]
     driver.wait_for(driver.send(commit(store, 1, Put(b"a", b"1"))))
     assert not woken
+    store.db.close()
+
+
+def test_a_thread_that_claims_drives_the_turn_that_leases_to_it() -> None:
+    """It would wait for the background thread otherwise, which is not there in this test."""
+    queues = Queues()
+    queues.create()
+    queues.enqueue(b"payload")
+    driver = ThreadDriver(queues.store.node, Random(1))
+    answer: Any = driver.send(queues.claim_request(), 0.0)
+    driver.wait_for(answer)
+    assert [each.payload for each in answer._result.messages] == [b"payload"]
+    queues.store.db.close()
+
+
+def test_the_background_drives_for_a_claim_whose_thread_has_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queues = Queues()
+    queues.create()
+    queues.enqueue(b"payload")
+    store = queues.store
+    driver = ThreadDriver(store.node, Random(1))
+    told = list[float | None]()
+    monkeypatch.setattr(driver._attention, "notify", lambda: told.append(driver._next_due()))
+    driver._asleep_until = store.clock.seconds + 5
+    driver._driving = True  # another thread does
+    gone: Any = driver.send(queues.claim_request())
+    with driver._lock:
+        store.node.replicas.cancel(gone)
+        driver._hand_over(wanted=store.node.wants_turn())
+    assert told == [store.clock.seconds]
     store.db.close()
 
 

@@ -31,14 +31,14 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unavailable
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.clock import seconds_until
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import CommitSignal
 from postroom.ranges.waiting import Deadlines
 
-LOOK: Final = 1000
-"""The milliseconds in which a change of the wall clock must be noticed."""
+LOOK_SECONDS: Final = 1.0
+"""The time within which a change of the wall clock must be noticed."""
 
 
 class Agenda:
@@ -120,7 +120,7 @@ class Agenda:
         """Return the queues in which something is due, the one whose turn it is first."""
         now, reading = self._monotonic(), self._reading()
         self._due |= dict.fromkeys(self._by_time.take_due(now))
-        self._due |= dict.fromkeys(self._by_timestamp.take_due(reading - 1))
+        self._due |= dict.fromkeys(self._by_timestamp.take_due(reading))
         self._due |= dict.fromkeys(self._by_wall.take_due(self._wall()))
         return self._due
 
@@ -145,9 +145,9 @@ class Agenda:
             yield now
         timestamp, moment = self._by_timestamp.first(), self._by_wall.first()
         if timestamp is not None:
-            yield now + max((int(timestamp) - reading >> LOGICAL_BITS) + 1, 0) / 1000
+            yield now + seconds_until(int(timestamp), reading)
         if moment is not None:
-            yield now + min(max((int(moment) - self._wall() >> LOGICAL_BITS) + 1, 0), LOOK) / 1000
+            yield now + min(seconds_until(int(moment), self._wall()), LOOK_SECONDS)
         for first in (self._by_time.first(), self._polls.first()):
             if first is not None:
                 yield first

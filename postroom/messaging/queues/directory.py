@@ -249,6 +249,8 @@ class Directory:
     def _has_made(self, definition: QueueDefinition, manager: Manager) -> None:
         self.defined[definition.name] = definition
         self.by_name[definition.name] = manager
+        # Notes of the same proposal took effect before it had a name to be planned by.
+        self._around.wake_by(manager, self._around.monotonic())
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
         manager, before = self.find(ctx, request.name)

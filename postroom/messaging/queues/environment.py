@@ -131,10 +131,10 @@ class QueueEnvironment:
         self.reader = reader
         self.may_purge = may_purge
 
-    def wake(self) -> None:
-        """Wake the service: it has something to do now."""
+    def wake(self, *, urgent: bool = False) -> None:
+        """Wake the service: it has something to do now, and perhaps a claim waits for it."""
         self.rouse()
-        self._signal.set()
+        self._signal.set(urgent=urgent)
 
     def wake_by(self, moment: float) -> None:
         """Wake the service if it would sleep beyond a moment at which it has something to do."""

@@ -23,7 +23,7 @@ from itertools import islice
 from typing import Final
 
 from postroom.kv import keys
-from postroom.kv.clock import LOGICAL_BITS, from_seconds
+from postroom.kv.clock import LOGICAL_BITS, from_seconds, seconds_until
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, holdings, records
@@ -268,7 +268,7 @@ class Firing:
             now = self._ctx.timestamp
             may_at = times.look_at(head.not_before, now, manager.around.by_wall)
             if may_at > now:
-                self._free_later(group, _seconds(may_at - now))
+                self._free_later(group, seconds_until(may_at, now))
                 return False
         most = settings.group_max_concurrency
         if most is not None and held >= most:
@@ -434,8 +434,3 @@ def _grant(manager: Manager, waiters: list[WaitingClaim]) -> None:
         else:  # it was given up while the proposal was under way, or memory has begun anew
             now = manager.around.current(manager)
             now.give_back_later(map(attempt_of, waiter.messages), None)
-
-
-def _seconds(length: int) -> float:
-    """Convert a length to seconds, rounded up: what is due in this millisecond is not polled."""
-    return (max(length >> LOGICAL_BITS, 0) + 1) / 1000

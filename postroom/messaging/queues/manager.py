@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from postroom.kv import keys
-from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.clock import seconds_until
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_LEASED_MAX
 from postroom.messaging import due as times
@@ -447,7 +447,7 @@ class Manager:
             self.first_moment = earliest(self.first_moment, times.shown(due))
         else:
             self.first_due = earliest(self.first_due, due)
-        seconds = (times.look_at(due, now, self.around.by_wall) - now >> LOGICAL_BITS) / 1000
+        seconds = seconds_until(times.look_at(due, now, self.around.by_wall), now)
         self.around.wake_by(self, self.around.monotonic() + seconds)
         line = due >= times.MOMENT
         self._heads[line] = min(self._heads[line], self.layout.scheduled + due.to_bytes(8, "big"))
@@ -575,7 +575,7 @@ class Manager:
 
     def next_by_timestamp(self) -> int:
         """Return the first timestamp at which something is due; 0: nothing is."""
-        return earliest(self.first_due, self.purge_at)
+        return earliest(self.first_due, self.purge_at and self.purge_at + 1)
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""

@@ -209,7 +209,7 @@ class RangeQueues:
         if len(manager.consumers):
             self._to_look[manager] = None
             self.is_wanted = True
-            self._around.wake()
+            self._around.wake(urgent=True)
 
     def current(self, manager: Manager) -> Manager:
         """Return the manager that its queue has now.
@@ -408,7 +408,7 @@ class RangeQueues:
 
     def _is_due(self, manager: Manager) -> bool:
         timestamp, by_wall = manager.next_by_timestamp(), manager.next_by_wall()
-        if 0 < timestamp < self.reading() or 0 < by_wall <= self.by_wall():
+        if 0 < timestamp <= self.reading() or 0 < by_wall <= self.by_wall():
             return True
         by_time = manager.next_by_time()
         return by_time is not None and by_time <= self.monotonic()

@@ -216,3 +216,13 @@ def test_a_dropped_queue_is_emptied_by_the_next_leaseholder() -> None:
     queues.pass_time(1)
     assert queues.stored() == {}
     assert not queues.range_queues._dropped
+
+
+def test_a_message_scheduled_in_the_transaction_that_makes_its_queue_is_due_in_time() -> None:
+    """It was found by the next look at the queues, seconds later."""
+    queues = Queues()
+    queues.store.driver.advance(60.0)
+    queues.commit(CreateQueue(Q, QueueSettings()), queues.message(b"payload", after=0.02))
+    began = queues.store.clock.seconds
+    assert queues.payloads(wait=True) == [b"payload"]
+    assert round(queues.store.clock.seconds - began, 6) == 0.02
