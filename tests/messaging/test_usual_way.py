@@ -170,8 +170,8 @@ def _seen(one_range: OneRange) -> tuple[Any, ...]:
 # --- random batches
 
 keys_of = st.sampled_from(KEYS)
-values = st.binary(max_size=3) | st.just(b"x" * 40)
 packed_integers = st.integers(-3, 3).map(lambda number: number.to_bytes(8, "big", signed=True))
+values = st.binary(max_size=3) | st.just(b"x" * 40) | packed_integers
 amounts = st.integers(-3, 3) | st.sampled_from((INTEGER_MAX, -INTEGER_MAX - 1))
 headers = st.none() | st.just({"a": 1}) | st.just({"deep": {}})
 puts = st.builds(Put, keys_of, values) | st.builds(Put, keys_of, packed_integers, st.just(True))

@@ -78,7 +78,6 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("packed or request.packed", "request.packed"),
     ("self._timestamp += 1\n        self._stamp", "self._stamp"),
     ("        self.last_commit = self._timestamp\n\n", "\n"),
-    ("applied.enqueued + sent + executed", "applied.enqueued + sent"),
     ("if self.garbage:", "if False:"),
     ("or not staged:", ":"),
 )  # fmt: skip
