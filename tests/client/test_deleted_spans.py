@@ -1,0 +1,69 @@
+"""Spans of deleted keys: scans jump over them, and the store has them compacted by itself."""
+
+from __future__ import annotations
+
+from random import Random  # noqa: TID251 (seeded)
+from typing import Any
+
+import pytest
+
+from postroom.client import sync as blocking
+from postroom.client.codec import resolve
+from postroom.client.database import CoreDatabase
+from postroom.kv import keys
+from postroom.kv.compaction import SETTLE_SECONDS
+from postroom.kv.gathering import Gathering
+from postroom.kv.memory import MemoryDisk, MemoryEngine
+from postroom.kv.storage import Storage
+from postroom.raft.transport import NoPeers
+from postroom.ranges.transactions import RECORD_SECONDS
+from postroom.server.node import Node
+from postroom.server.node_options import NodeOptions
+from tests.client.hand_driver import HandClock, HandDriver
+from tests.client.stores import Store
+
+KEYS = 10_000
+COLLECTED_EVERY_SECONDS = 10.0
+
+
+def test_a_second_scan_does_not_step_over_deleted_keys(store: Store) -> None:
+    _delete_many(store.db)
+    store.db.put(b"last", b"value")
+    steps = []
+    for reverse in (False, True):
+        for _ in range(2):
+            before = store.engine.steps
+            found = list(store.db.scan(b"key/", None, limit=2, reverse=reverse))
+            assert found == [(b"last", b"value")]
+            steps.append(store.engine.steps - before)
+    assert steps[0] >= KEYS
+    assert max(steps[1:]) < KEYS // 20
+
+
+def test_a_span_of_collected_keys_is_compacted_while_the_store_rests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compacted: list[tuple[bytes, bytes]] = []
+    monkeypatch.setattr(Gathering, "compact", lambda _, *span: compacted.append(span))
+    disk, clock = MemoryDisk(), HandClock()
+    storage = Storage.open(MemoryEngine(disk), disk.log, lambda: bytes(16))
+    driver: Any = HandDriver(clock, Random(1))
+    core = CoreDatabase(driver, resolve(None), Store._no_status, driver.close)
+    db = blocking.CoreDatabase(driver, core)
+    options = NodeOptions(gc_ttl_seconds=1, gc_interval_seconds=COLLECTED_EVERY_SECONDS)
+    driver.attach(Node(storage, clock, Random(2), NoPeers(), options))
+    _delete_many(db)
+    assert not compacted
+    driver.advance(RECORD_SECONDS + 2 * COLLECTED_EVERY_SECONDS + SETTLE_SECONDS)
+    db.close()
+    lower, upper = compacted[0][0], compacted[-1][1]
+    assert lower <= keys.head_key(b"key/%05d" % (KEYS // 20))
+    assert upper >= keys.head_key(b"key/%05d" % (KEYS - KEYS // 20))
+
+
+def _delete_many(db: blocking.CoreDatabase) -> None:
+    for first in range(0, KEYS, 1000):
+        with db.begin() as tx:
+            for number in range(first, first + 1000):
+                tx.put(b"key/%05d" % number, b"value")
+    assert db.delete_range(b"key/", b"key0") == KEYS
