@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from random import Random  # noqa: TID251 (seeded)
-from typing import Any
-
 import pytest
 
 from postroom.client import sync as blocking
-from postroom.client.codec import resolve
-from postroom.client.database import CoreDatabase
 from postroom.kv import keys
 from postroom.kv.compaction import SETTLE_SECONDS
 from postroom.kv.gathering import Gathering
-from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.storage import Storage
-from postroom.raft.transport import NoPeers
 from postroom.ranges.transactions import RECORD_SECONDS
-from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
-from tests.client.hand_driver import HandClock, HandDriver
+from tests.client.storage_store import StorageStore
 from tests.client.stores import Store
 
 KEYS = 10_000
@@ -45,17 +35,11 @@ def test_a_span_of_collected_keys_is_compacted_while_the_store_rests(
 ) -> None:
     compacted: list[tuple[bytes, bytes]] = []
     monkeypatch.setattr(Gathering, "compact", lambda _, *span: compacted.append(span))
-    disk, clock = MemoryDisk(), HandClock()
-    storage = Storage.open(MemoryEngine(disk), disk.log, lambda: bytes(16))
-    driver: Any = HandDriver(clock, Random(1))
-    core = CoreDatabase(driver, resolve(None), Store._no_status, driver.close)
-    db = blocking.CoreDatabase(driver, core)
-    options = NodeOptions(gc_ttl_seconds=1, gc_interval_seconds=COLLECTED_EVERY_SECONDS)
-    driver.attach(Node(storage, clock, Random(2), NoPeers(), options))
-    _delete_many(db)
+    resting = StorageStore(gc_ttl_seconds=1, gc_interval_seconds=COLLECTED_EVERY_SECONDS)
+    _delete_many(resting.db)
     assert not compacted
-    driver.advance(RECORD_SECONDS + 2 * COLLECTED_EVERY_SECONDS + SETTLE_SECONDS)
-    db.close()
+    resting.driver.advance(RECORD_SECONDS + 2 * COLLECTED_EVERY_SECONDS + SETTLE_SECONDS)
+    resting.db.close()
     lower, upper = compacted[0][0], compacted[-1][1]
     assert lower <= keys.head_key(b"key/%05d" % (KEYS // 20))
     assert upper >= keys.head_key(b"key/%05d" % (KEYS - KEYS // 20))

@@ -70,6 +70,13 @@ def test_the_small_part_is_enough_for_few_heads(gathered: Gathered) -> None:
     assert gathered.gets(range(10_000, 20_000)) < 600
 
 
+def test_heads_from_before_the_large_part_are_found(gathered: Gathered) -> None:
+    gathered.write(range(100))
+    gathered.write(range(1000, 3000))
+    assert len(gathered.gathering._heads._large) > 1  # type: ignore[union-attr]
+    assert gathered.gets(range(100)) == 100
+
+
 def test_a_filter_that_tells_too_little_is_given_up(gathered: Gathered) -> None:
     for first in range(0, 4 * HEADS_A_BYTE * FILTER_BYTES, 1000):
         gathered.write(range(first, first + 1000))

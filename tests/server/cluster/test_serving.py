@@ -50,6 +50,8 @@ def test_a_node_shares_out_its_budget_of_memory(tmp_path: Path, addresses: list[
             assert (await db.status()).storage.memory_bytes == budget.memory_bytes
             storage: Any = node.served.node.engine
             assert storage.state._engine._write_buffer_bytes == budget.write_buffer_bytes
+            heads = storage.applied._heads
+            assert len(heads._small) + heads._large_bytes == budget.heads_bytes
             assert node.served.node.replica._cache._bytes_max == budget.values_bytes // 2
 
     run(main())
