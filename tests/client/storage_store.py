@@ -25,6 +25,7 @@ class StorageStore:
     Attributes:
         db: the client.
         driver: what runs the node.
+        node: what it runs.
         storage: what the node writes.
     """
 
@@ -37,5 +38,5 @@ class StorageStore:
         self.driver: Any = HandDriver(clock, Random(1))
         core = CoreDatabase(self.driver, resolve(None), Store._no_status, self.driver.close)
         self.db = blocking.CoreDatabase(self.driver, core)
-        node = Node(self.storage, clock, Random(2), NoPeers(), NodeOptions(**options))
-        self.driver.attach(node)
+        self.node = Node(self.storage, clock, Random(2), NoPeers(), NodeOptions(**options))
+        self.driver.attach(self.node)
