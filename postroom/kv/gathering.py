@@ -291,6 +291,13 @@ class Gathering:
         value = self._gathered.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._under_way.get(key, _UNKNOWN)
+        return self._engine.get(key) if value is _UNKNOWN else value
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """Return the value of ``key``, which may well be a new one: faster for a new head."""
+        value = self._gathered.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._under_way.get(key, _UNKNOWN)
         if value is not _UNKNOWN:
             return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
         heads = self._heads

@@ -14,6 +14,9 @@ heads. When that has two heads for each byte, the filter tells too little, and i
 Invariant: all heads of the engine were added, so an absence is never wrong. The filter is therefore
 made for an engine without any, and hears of every batch before it is written. Deleted heads stay.
 
+Only evaluation asks it (:meth:`.Gathering.look_up`): most reads of clients are of keys that are
+there, and would pay for the question.
+
 Left out: a store that has heads when it is opened. It has no filter, as reading all heads takes
 too long.
 """
@@ -29,6 +32,8 @@ from postroom.kv.engine import Reader
 
 SMALL_SHARE: Final = 16
 HEADS_A_BYTE: Final = 2
+SKIPS_MAX: Final = 63
+"""While keys are known, one of so many more is looked for: most puts may be of known keys."""
 
 _LAST_BYTE: Final = keys.HEAD[0]
 """The last byte of a head. Few other keys end so; those are added, too."""
@@ -39,13 +44,13 @@ _PATTERN_MASK: Final = len(_PATTERNS) - 1
 
 
 class HeadFilter:
-    """See the module. One thread at a time adds, any thread asks.
+    """See the module. One thread at a time adds, and one asks.
 
     Args:
         bytes_max: the size of both parts together.
     """
 
-    __slots__ = ("_large", "_large_bytes", "_room", "_small")
+    __slots__ = ("_large", "_large_bytes", "_room", "_skips", "_small", "_to_skip")
 
     def __init__(self, bytes_max: int) -> None:
         small_bytes = bytes_max // SMALL_SHARE
@@ -53,16 +58,28 @@ class HeadFilter:
         self._small = bytearray(small_bytes)
         self._large = bytearray(1)
         self._room = small_bytes // 2
+        self._skips = self._to_skip = 0
 
     def lacks(self, key: bytes) -> bool:
-        """Return whether ``key`` is a head that is not there; if not, it may be there."""
+        """Return whether ``key`` is a head that is not there; if not, it may be there.
+
+        To be called by one thread at a time.
+        """
         if key[-1] != _LAST_BYTE:
+            return False
+        if self._to_skip:
+            self._to_skip -= 1
             return False
         hashed, small, large = hash(key), self._small, self._large
         pattern, place = _PATTERNS[hashed & _PATTERN_MASK], hashed >> _PATTERN_BITS
-        if large[place % len(large)] & pattern == pattern:
+        if (
+            large[place % len(large)] & pattern == pattern
+            or small[place % len(small)] & pattern == pattern
+        ):
+            self._skips = self._to_skip = min(2 * self._skips + 1, SKIPS_MAX)
             return False
-        return small[place % len(small)] & pattern != pattern
+        self._skips = 0
+        return True
 
     def add(self, written: Collection[bytes]) -> bool:
         """Add the heads among some engine keys; return whether the filter is still of use."""
