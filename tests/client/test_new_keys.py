@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import head_filter
+from postroom.kv import head_filter, keys
+from postroom.kv.memory import MemoryEngine
 from tests.client.storage_store import StorageStore
 
 KEYS = 60
@@ -41,6 +42,21 @@ def test_random_writes_leave_what_a_dictionary_has_and_keep_what_was_there_befor
     _write(again.db, chance, expected, TRANSACTIONS)
     assert dict(again.db.scan()) == expected
     again.db.close()
+
+
+def test_puts_of_new_keys_ask_the_engine_for_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, asked = StorageStore(), list[bytes]()
+    get = MemoryEngine.get
+
+    def counted(self: MemoryEngine, key: bytes, /) -> bytes | None:
+        asked.append(key)
+        return get(self, key)
+
+    monkeypatch.setattr(MemoryEngine, "get", counted)
+    for number in range(1000):
+        store.db.put(b"new/%04d" % number, b"value")
+    store.db.close()
+    assert sum(map(keys.is_head, (key for key in asked if key[:1] == keys.DATA))) < 100
 
 
 def _write(db: Any, chance: Random, expected: dict[bytes, bytes], number: int) -> None:
