@@ -38,6 +38,8 @@ MEMORY_BYTES: Final = 128 * 1024 * 1024
 MEMORY_BYTES_MIN: Final = 8 * 1024 * 1024
 WRITE_BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The size of one memtable: opening after a crash reads that much again."""
+HEAD_FILTER_BYTES_MAX: Final = 32 * 1024 * 1024
+"""The size of the filter of heads; making a larger one would take too long for a turn."""
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
 """Writes are refused before the device is fuller than this: a full disk would stop the store."""

@@ -20,6 +20,7 @@ from typing import Any, Final
 from postroom.kv.budget import DEFAULT
 from postroom.kv.engine import Reader, WriteSet
 from postroom.kv.gaps import Gaps
+from postroom.kv.gathering import Gathering
 
 ENTRY_BYTES: Final = 1024
 """Larger values are not worth their room here: copying them out of the engine dominates."""
@@ -38,10 +39,13 @@ class Cache:
         gaps: where scans have found nothing but deleted keys.
     """
 
-    __slots__ = ("_bytes", "_bytes_max", "_entries_max", "_old", "_stored", "_young", "gaps")
+    __slots__ = (
+        "_bytes", "_bytes_max", "_entries_max", "_look_up", "_old", "_stored", "_young", "gaps",
+    )  # fmt: skip
 
     def __init__(self, stored: Reader, bytes_max: int = DEFAULT.values_bytes) -> None:
         self._stored = stored
+        self._look_up = stored.look_up if isinstance(stored, Gathering) else stored.get
         self.gaps = Gaps()
         self._bytes_max = bytes_max // 2
         self._entries_max = bytes_max // ENTRY_BYTES
@@ -57,6 +61,17 @@ class Cache:
         value = self._old.get(key, _UNKNOWN)
         if value is _UNKNOWN:
             value = self._stored.get(key)
+        self.offer(key, value)
+        return value  # type: ignore[no-any-return]
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """Return the value of a key that may well be new (:meth:`.Gathering.look_up`)."""
+        young = self._young
+        if key in young:
+            return young[key]
+        value = self._old.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._look_up(key)
         self.offer(key, value)
         return value  # type: ignore[no-any-return]
 

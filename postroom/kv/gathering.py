@@ -45,6 +45,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
+from postroom.kv.budget import DEFAULT
 from postroom.kv.compaction import Compaction, Tombstones
 from postroom.kv.engine import (
     Engine,
@@ -55,6 +56,7 @@ from postroom.kv.engine import (
     TableFiles,
     WriteSet,
 )
+from postroom.kv.head_filter import HeadFilter, has_data
 from postroom.kv.marker import MARKER_KEY
 from postroom.kv.memtable_sample import MemtableSample
 from postroom.kv.state_writer import StateWriter, Work
@@ -79,6 +81,7 @@ class Gathering:
         keys_max: with more keys than that, it is time to write; 0: always.
         mark: told of each batch before it is written; puts into it what has to go along.
         writer: who writes a batch that is handed over.
+        heads_bytes: the size of the filter of heads, which an engine without data gets.
 
     Attributes:
         tombstones: a sample of what was deleted.
@@ -91,6 +94,7 @@ class Gathering:
         keys_max: int,
         mark: Callable[[WriteSet], None],
         writer: StateWriter,
+        heads_bytes: int = DEFAULT.heads_bytes,
     ) -> None:
         self._engine = engine
         self._keys_max = keys_max
@@ -98,6 +102,7 @@ class Gathering:
         self._writer = writer
         self.tombstones = Tombstones()
         self._unflushed = MemtableSample()
+        self._heads = None if has_data(engine) else HeadFilter(heads_bytes)
         self._writing = threading.Lock()
         """Held by who begins a batch: whoever only looks must not wait for that."""
         self._changing = threading.Lock()
@@ -256,6 +261,8 @@ class Gathering:
             self._index, self._index_under_way = _KeyIndex(), self._index
         self.tombstones.wrote(writes)
         self._unflushed.wrote(writes)
+        if self._heads is not None and not self._heads.add(writes):
+            self._heads = None
         return writes
 
     def _carry_out(self, write: Work) -> None:
@@ -285,6 +292,16 @@ class Gathering:
         if value is _UNKNOWN:
             value = self._under_way.get(key, _UNKNOWN)
         return self._engine.get(key) if value is _UNKNOWN else value
+
+    def look_up(self, key: bytes) -> bytes | None:
+        """Return the value of ``key``, which may well be a new one: faster for a new head."""
+        value = self._gathered.get(key, _UNKNOWN)
+        if value is _UNKNOWN:
+            value = self._under_way.get(key, _UNKNOWN)
+        if value is not _UNKNOWN:
+            return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+        heads = self._heads
+        return None if heads is not None and heads.lacks(key) else self._engine.get(key)
 
     def iterate(
         self, lower: bytes, upper: bytes, *, reverse: bool = False

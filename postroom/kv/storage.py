@@ -48,6 +48,7 @@ from typing import Final
 
 from postroom.errors import Error, StoreCorrupted
 from postroom.kv import keys
+from postroom.kv.budget import DEFAULT
 from postroom.kv.device_space import DeviceSpace
 from postroom.kv.engine import (
     EngineFailed,
@@ -97,11 +98,11 @@ class Storage:
 
     def __init__(  # noqa: PLR0913 - only open calls it
         self, state: StateEngine, log_id: bytes, found: LogContents, device: Device, *,
-        segment_bytes: int, writer: StateWriter, gathered_keys_max: int,
+        segment_bytes: int, writer: StateWriter, gathered_keys_max: int, heads_bytes: int,
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._mark, writer)
+        self.applied = Gathering(state, gathered_keys_max, self._mark, writer, heads_bytes)
         self._log_id = log_id
         self._writer = writer
         self._notes: WriteSet = {}
@@ -122,7 +123,7 @@ class Storage:
         self._is_open = True
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - most have defaults
         cls,
         state: StateEngine,
         device: Device,
@@ -131,6 +132,7 @@ class Storage:
         segment_bytes: int = LOG_SEGMENT_BYTES,
         writer: StateWriter | None = None,
         gathered_keys_max: int = GATHERED_KEYS_MAX,
+        heads_bytes: int = DEFAULT.heads_bytes,
     ) -> Storage:
         """Open the storage on ``state`` and ``device``; a new one gets a log first.
 
@@ -141,6 +143,7 @@ class Storage:
             segment_bytes: how long the segments are that are made from now on.
             writer: who carries out writes.
             gathered_keys_max: how many keys of the state wait in memory for company.
+            heads_bytes: the size of the filter of heads (:mod:`.head_filter`).
 
         Raises:
             StoreCorrupted: something that was durable is missing, of the log or of the state.
@@ -166,6 +169,7 @@ class Storage:
             storage = cls(
                 state, log_id, found, device,
                 segment_bytes=segment_bytes, gathered_keys_max=gathered_keys_max,
+                heads_bytes=heads_bytes,
                 writer=InlineStateWriter() if writer is None else writer,
             )  # fmt: skip
             storage._last_marker = marker

@@ -62,8 +62,7 @@ _encode = msgspec.msgpack.encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 
 _PAGE: Final = 256
-_PAGES_FIRST: Final = 4
-"""The number of pages of a span that are read before the order is built."""
+"""A search looks at so many inboxes at a time. The order is built for a span that has more."""
 
 _Search: TypeAlias = Iterator[list[Inbox] | None]
 """The pages of a search, with the answer at the end."""
@@ -118,12 +117,11 @@ class InboxLists:
     def _list_oldest(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
         searches = [_look_through(view, request)]
         if not self._order.is_built():
-            for _ in range(_PAGES_FIRST):
-                answer = next(searches[0])
-                if answer is not None:
-                    return answer
-                if view.is_used_up():
-                    yield
+            answer = next(searches[0])
+            if answer is not None:
+                return answer
+            if view.is_used_up():
+                yield
             yield from self._order.build(view)
         if not request.start and request.end is None:
             searches.clear()

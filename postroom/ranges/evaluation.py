@@ -149,6 +149,7 @@ class Evaluation:
         "_earlier",
         "_erased",
         "_index",
+        "_look_up",
         "_marks",
         "_moved_before",
         "_own",
@@ -183,6 +184,7 @@ class Evaluation:
 
     def __init__(self, reader: Reader, range_id: int, last_commit: int) -> None:
         self._reader = reader
+        self._look_up = reader.look_up if isinstance(reader, Cache) else reader.get
         self.range_id = range_id
         self.last_commit = last_commit
         self.staged: WriteSet = {}
@@ -333,7 +335,7 @@ class Evaluation:
             return self._earlier[key]
         if key in self.staged:
             return self.staged[key]
-        return self._reader.get(key)
+        return self._look_up(key)
 
     def get_once(self, key: bytes) -> bytes | None:
         """Return the value of a key that will hardly be asked for again."""

@@ -167,6 +167,7 @@ def open_storage(
             lambda: randomness.randbytes(LOG_ID_BYTES),
             segment_bytes=segment_bytes or _fitting(engine),
             writer=StateWriterThread(),
+            heads_bytes=budget.heads_bytes,
         )
     except BaseException as error:
         if device is not None:

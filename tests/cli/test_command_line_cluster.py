@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import postroom
-from postroom.cli import state
+from postroom.cli import serve, state
 from postroom.cli.application import app
 from postroom.cli.options import StoreOptions
 from postroom.cli.state import nodes_table
@@ -164,6 +164,20 @@ USAGE = [
 @pytest.mark.parametrize(("command", "says"), USAGE, ids=[" ".join(each[0]) for each in USAGE])
 def test_wrong_usage_says_what_to_do(command: tuple[str, ...], says: str) -> None:
     assert failed_with(invoke(*command), 2, says)
+
+
+def test_a_node_is_served_with_its_budget_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served: list[Any] = []
+
+    async def run(settings: Any, *_: Any, **__: Any) -> None:
+        served.append(settings)
+
+    monkeypatch.setattr(serve, "_run", run)
+    data = ("--data", str(tmp_path / "data"), "--memory", "24MiB")
+    assert invoke("serve", *data, "--listen", NOBODY, "--insecure").exit_code == 0
+    assert [each.memory_bytes for each in served] == [24 << 20]
 
 
 def test_the_path_of_the_environment_gives_way() -> None:

@@ -13,7 +13,8 @@ GIB = 1 << 30
 @pytest.mark.parametrize("memory_bytes", [MEMORY_BYTES_MIN, MEMORY_BYTES, GIB, 64 * GIB])
 def test_the_shares_are_no_more_than_the_budget(memory_bytes: int) -> None:
     budget = Budget(memory_bytes)
-    shares = 2 * budget.write_buffer_bytes, budget.values_bytes, budget.blocks_bytes
+    caches = budget.values_bytes, budget.heads_bytes, budget.blocks_bytes
+    shares = 2 * budget.write_buffer_bytes, *caches
     assert all(share > 0 for share in shares)
     assert sum(shares) == memory_bytes
 

@@ -13,6 +13,7 @@ import postroom
 import postroom.aio
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import EngineName
+from postroom.limits import MEMORY_BYTES
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.serving import NodeSettings, ServedNode
 
@@ -30,11 +31,12 @@ class Serving:
         listen: str = "",
         lease_seconds: float = 9.0,
         engine: EngineName | None = None,
+        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self.address = address
         settings = NodeSettings(
             folder, listen or address, address, first or (address,), Security(None),
-            lease_seconds, disk_reserve_bytes=0, engine=engine,
+            lease_seconds, disk_reserve_bytes=0, engine=engine, memory_bytes=memory_bytes,
         )  # fmt: skip
         self.served = ServedNode(settings, SystemClock(), Random(folder.name + address))
         self.ready = asyncio.Event()

@@ -7,6 +7,7 @@ import logging
 import re
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from postroom.client.remote import link
 from postroom.client.remote.node_changes import remove_node
 from postroom.client.remote.survey import survey
 from postroom.errors import Invalid
+from postroom.kv.budget import Budget
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
 from postroom.server.cluster.nodes_service import JoinRequest
@@ -34,6 +36,23 @@ def test_a_node_founds_alone_and_comes_back(tmp_path: Path, addresses: list[str]
         async with serving(tmp_path / "a", addresses[0]) as node:
             assert await get(addresses[0], b"first") == b"value"
             assert node.served.node.node_id == 1
+
+    run(main())
+
+
+def test_a_node_shares_out_its_budget_of_memory(tmp_path: Path, addresses: list[str]) -> None:
+    budget = Budget(24 << 20)
+
+    async def main() -> None:
+        async with serving(
+            tmp_path / "a", addresses[0], memory_bytes=budget.memory_bytes
+        ) as node, await connect(addresses[0]) as db:  # fmt: skip
+            assert (await db.status()).storage.memory_bytes == budget.memory_bytes
+            storage: Any = node.served.node.engine
+            assert storage.state._engine._write_buffer_bytes == budget.write_buffer_bytes
+            heads = storage.applied._heads
+            assert len(heads._small) + heads._large_bytes == budget.heads_bytes
+            assert node.served.node.replica._cache._bytes_max == budget.values_bytes // 2
 
     run(main())
 
