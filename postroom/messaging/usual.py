@@ -213,7 +213,7 @@ class _Batch:
 
     def __init__(self, parts: UsualParts, claims: Claims, last_commit: int) -> None:
         self._parts = parts
-        self._cache = parts.cache.get
+        self._cache = parts.cache.look_up
         self._claims = claims
         self._results: list[Result] = []
         self._timestamp, self._stamp = 0, b""
