@@ -20,7 +20,7 @@ the next batch, or the one after that, if the last one was as long: others have 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Container, Generator, Iterable
 from itertools import chain
 from types import GeneratorType
 from typing import Any, Final
@@ -85,6 +85,7 @@ class BatchEvaluator:
         batch: the batch in the making; ``None``: there is none.
         put_off: the calls that were begun, and left for others.
         checks: the long checks under way.
+        waiting_commits: the commits that wait for locks, by the identity of their requests.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class BatchEvaluator:
         self._cache = cache
         self._clock = clock
         self._admission = admission
+        self.waiting_commits: Container[int] = ()
         self.batch: Batch | None = None
         self.checks = LongChecks(commit_checks, cache)
         self.put_off: deque[Call] = deque()
@@ -190,13 +192,13 @@ class BatchEvaluator:
         if self.checks.waiting:
             check, steps = self.checks.go_on(batch.ctx.last_commit)
             batch.ctx.steps += steps
-            if check is not None and not _is_given_up(check.call, batch.results):
+            if check is not None and not self._is_given_up(check.call, batch.results):
                 self._may_put_off = False  # it has waited already, and would be checked again
                 self._evaluate_one(batch, check.call, lambda ctx, _: check.evaluate(ctx))
                 return
         if self.put_off and not others:
             call = self.put_off.popleft()
-            if not _is_given_up(call, batch.results):
+            if not self._is_given_up(call, batch.results):
                 self._evaluate_one(batch, call, self._commands[type(call.request)])
 
     def _go_on(self, batch: Batch, call: Call, going_on: Generator[object, None, Any]) -> None:
@@ -254,7 +256,7 @@ class BatchEvaluator:
             if call is None:
                 return
             room -= 1
-            if call.cancelled and _is_given_up(call, results):
+            if call.cancelled and self._is_given_up(call, results):
                 continue
             if admission.refusal is not None and admission.refusal.concerns(call):
                 results.append((call, None, admission.refusal.error))
@@ -276,6 +278,12 @@ class BatchEvaluator:
             else:
                 ctx.accept()
                 results.append((call, answer, None))
+
+    def _is_given_up(self, call: Call, results: list[Result]) -> bool:
+        """Return whether a call is cancelled. A commit that has waited for a lock is told so."""
+        if call.cancelled and id(call.request) in self.waiting_commits:
+            results.append((call, None, withdrawn()))
+        return call.cancelled
 
     def _evaluate_one(self, batch: Batch, call: Call, evaluate: WriteEvaluator) -> None:
         """Evaluate the first request of a batch."""
@@ -302,13 +310,6 @@ def commits(calls: list[Call]) -> set[bytes]:
     return {
         call.request.transaction_id for call in calls if type(call.request) is CommitTransaction
     }
-
-
-def _is_given_up(call: Call, results: list[Result]) -> bool:
-    """Return whether a call is cancelled. A commit that stands in line is told so."""
-    if call.cancelled and call.token is not None:
-        results.append((call, None, withdrawn()))
-    return call.cancelled
 
 
 def _bare(error: Exception) -> Exception:

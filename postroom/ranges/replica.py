@@ -206,6 +206,7 @@ class Replica:
         self._evaluator = BatchEvaluator(
             self.range_id, registry, self._cache, clock, self._admission, committer.checks_first
         )
+        self._evaluator.waiting_commits = waits.calls
         self._proposer = Proposer(self.range_id, clock, self._lease_holder, self.feed, garbage)
         self._answers = Answering(
             self.node_id, lambda: self.group.leader, self._host, memory, waits, self.feed

@@ -11,11 +11,9 @@ given. An event loop would only add its own order of callbacks, which we would h
 a microsecond or ten to each step. What does run on asyncio, the gRPC shells, has its network in C
 threads, which neither of the two can simulate. The heap below is all that is needed.
 
-A cluster lives by :meth:`Agenda.step`: each event has a moment, chance is in the delays, and what
-comes next follows. The world of one node (:mod:`tests.sim.world`) lets chance pick what happens
-next, lets time pass itself, and carries out what has become due meanwhile.
-Three nodes with clocks of their own, links that are slow in one direction, and a machine that
-stands still for a while could hardly be told otherwise.
+A simulation lives by :meth:`Agenda.step`: each event has a moment, chance is in the delays, and
+what comes next follows. Three nodes with clocks of their own, links that are slow in one direction,
+and a machine that stands still for a while could hardly be told otherwise.
 """
 
 from __future__ import annotations
@@ -51,16 +49,9 @@ class Agenda:
         """Something happens after a time."""
         self.at(self.now + seconds, act)
 
-    def next_moment(self) -> float | None:
-        """Return the moment of the next entry; `None` if there is none."""
-        return self._entries[0][0] if self._entries else None
-
-    def carry_out_due(self) -> bool:
-        """Carry out every entry that is due now; return false if there is none."""
-        now, events = self.now, self.events
-        while self._entries and self._entries[0][0] <= now:
-            self.step()
-        return self.events > events
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass in which nothing happens: entries of that time come late."""
+        self.now += seconds
 
     def step(self) -> None:
         """Let the next thing happen."""

@@ -1,4 +1,4 @@
-"""Time that passes only when the simulation lets it, and a wall clock that can be set wrongly.
+"""A machine's clocks, which run at a rate of their own; the wall clock can be set wrongly.
 
 Reading the wall clock takes a moment, as it does outside: two readings of one turn may differ, and
 a deadline may fall between them.
@@ -10,49 +10,46 @@ from typing import Final
 
 from tests.sim.agenda import Agenda
 
-EPOCH_MILLISECONDS: Final = 1_700_000_000_000
+EPOCH_SECONDS: Final = 1_700_000_000
+_MOMENT_LATER: Final = 1e-6
 
 
-class VirtualClock:
+class MachineClock:
     """A :class:`postroom.kv.clock.TimeSource`.
 
     Args:
-        agenda: the time that passes.
+        agenda: the time that really passes.
+        rate: seconds of this clock in one real second.
+        offset_seconds: what the wall clock is ahead.
         reading_seconds: how long it takes to read the wall clock.
     """
 
-    def __init__(self, agenda: Agenda, reading_seconds: float = 0.0) -> None:
+    def __init__(
+        self, agenda: Agenda, rate: float, offset_seconds: float, reading_seconds: float = 0.0
+    ) -> None:
         self._agenda = agenda
+        self._rate = rate
+        self._started = 1000.0 * (rate - 0.9)
+        self._offset_seconds = EPOCH_SECONDS + offset_seconds
         self._reading_seconds = reading_seconds
-        self._offset_milliseconds = EPOCH_MILLISECONDS
 
     def wall_milliseconds(self) -> int:
         """Milliseconds since 1970, as far as this machine knows."""
         self._agenda.now += self._reading_seconds
-        return int(self._agenda.now * 1000) + self._offset_milliseconds
+        return int((self._agenda.now * self._rate + self._offset_seconds) * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since the simulation began."""
-        return self._agenda.now
+        """Seconds since some moment, which is another one on each machine."""
+        return self._started + self._agenda.now * self._rate
 
-    def advance(self, seconds: float) -> None:
-        """Time passes."""
-        assert seconds >= 0
-        self._agenda.now += seconds
-
-    def advance_to(self, moment: float) -> None:
-        """Time passes until ``moment`` on the monotonic clock, if that is still to come."""
-        self._agenda.now = max(self._agenda.now, moment)
-
-    def correct_wall(self, milliseconds: int) -> None:
-        """Somebody finds that it is ``milliseconds`` at least, and sets the wall clock right."""
-        behind = milliseconds - self.wall_milliseconds()
-        self._offset_milliseconds += max(behind, 0)
-
-    def set_right(self) -> None:
-        """Somebody corrects the wall clock, whatever anybody was told before."""
-        self._offset_milliseconds = EPOCH_MILLISECONDS
+    def moment(self, monotonic: float) -> float:
+        """When, in real time, the monotonic clock has passed ``monotonic``."""
+        return (monotonic - self._started) / self._rate + _MOMENT_LATER
 
     def set_wall(self, by_seconds: float) -> None:
         """Somebody sets the wall clock; the monotonic one does not notice."""
-        self._offset_milliseconds += int(by_seconds * 1000)
+        self._offset_seconds += by_seconds
+
+    def set_right(self) -> None:
+        """Somebody corrects the wall clock, whatever anybody was told before."""
+        self._offset_seconds = EPOCH_SECONDS + self._agenda.now * (1 - self._rate)

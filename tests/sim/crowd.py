@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from random import Random  # noqa: TID251 - made from the seed
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from postroom.client.database import CoreDatabase
+from tests.sim.cluster.cluster import Cluster
 from tests.sim.tasks import Task
 from tests.sim.workloads.workload import Client, Workload
 
 Place = tuple[int, int]
 """The index of a workload, and the number of a client of it."""
-
-
-class ClientWorld(Protocol):
-    """A world that has clients: a simulated node or a simulated cluster."""
-
-    def database(self, process: str) -> CoreDatabase:
-        """Return the database of the clients of a process."""
-
-    def spawn(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> Task:
-        """Begin a client."""
-
-    def kill(self, task: Task, database: CoreDatabase) -> None:
-        """Let a client die where it stands."""
 
 
 class Member(NamedTuple):
@@ -42,26 +30,18 @@ class Crowd:
         world: where the clients live.
         seed: the seed of the run.
         workloads: what the clients do.
-        start: a function that returns what a client does.
 
     Attributes:
         members: the client at each place.
         is_over: whether clients come to their end.
     """
 
-    def __init__(
-        self,
-        world: ClientWorld,
-        seed: int,
-        workloads: Sequence[Workload],
-        start: Callable[[Workload, Client], Coroutine[Any, Any, Any]],
-    ) -> None:
+    def __init__(self, world: Cluster, seed: int, workloads: Sequence[Workload]) -> None:
         self.members: dict[Place, Member] = {}
         self.is_over = False
         self._world = world
         self._seed = seed
         self._workloads = workloads
-        self._start = start
         self._lives = 0
 
     def begin_all(self, begin: Callable[[Place], object]) -> None:
@@ -79,7 +59,7 @@ class Crowd:
         database = self._world.database(name)
         randomness = Random(f"{name} {self._seed}")
         client = Client(database, randomness, number, self._lives, lambda: self.is_over)
-        task = self._world.spawn(name, self._start(workload, client))
+        task = self._world.spawn(name, _connect_and_start(workload, client))
         self.members[place] = Member(task, database, client)
         return task
 
@@ -95,3 +75,8 @@ class Crowd:
         """Kill every client that has not ended."""
         for place in self.members:
             self.kill(place)
+
+
+async def _connect_and_start(workload: Workload, client: Client) -> None:
+    await client.db._sender.connect()  # type: ignore[attr-defined]
+    await workload.start(client)

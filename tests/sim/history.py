@@ -1,6 +1,6 @@
 """What clients were told, held against what the store says at the end.
 
-The history is a :class:`tests.sim.world.Witness`: it sees requests and answers, and knows nothing
+The history is a :class:`tests.sim.tasks.Witness`: it sees requests and answers, and knows nothing
 of the workloads. From them follow, for every transaction and every read:
 
 * a commit that was acknowledged is there, whole: its record, values, messages and reaped messages;

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
-from tests.sim.simulation import STEPS, Simulation
+from tests.sim.simulation import STEPS, EmbeddedSimulation
 
-CLUSTER: Final = "cluster"
-EMBEDDED: Final = "embedded"
+CLUSTER: Final = ClusterSimulation.kind
+EMBEDDED: Final = EmbeddedSimulation.kind
+
+SIMULATIONS: Final = {CLUSTER: ClusterSimulation, EMBEDDED: EmbeddedSimulation}
 
 LENGTHS: Final = {CLUSTER: EVENTS, EMBEDDED: STEPS}
-"""Of a run of each kind, in events or in steps."""
+"""Of a run of each kind, in events."""
 
 
 @dataclass
@@ -40,13 +42,9 @@ class Run:
 def run_seed(kind: str, seed: int, length: int) -> Run:
     """One run; never raises ``Exception``."""
     try:
-        if kind == CLUSTER:
-            report = ClusterSimulation(seed, length).run()
-            counts = {"faults": report.faults, "commits": report.commits, "seen": report.seen}
-            return Run(seed, True, str(report), counts)
-        single = Simulation(seed, length).run()
-        counts = {"faults": single.faults, "commits": single.commits}
-        return Run(seed, True, str(single), counts)
+        report = SIMULATIONS[kind](seed, length).run()
+        counts = {"faults": report.faults, "commits": report.commits, "seen": report.seen}
+        return Run(seed, True, str(report), counts)
     except Exception:
         return Run(
             seed,

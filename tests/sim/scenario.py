@@ -6,16 +6,17 @@ happened. Whatever breaks meanwhile, at the end everything has happened exactly 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import postroom
 from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.node_options import NodeOptions
-from tests.sim import checkers, disks
+from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
-from tests.sim.world import World
+
+PATIENCE_SECONDS: Final = 1000.0
 
 
 def write(tx: Any) -> None:
@@ -100,29 +101,29 @@ async def check(db: CoreDatabase) -> None:
 
 
 class Scenario:
-    """The scenario in a world of its own, with a fault at one write.
+    """The scenario in a store of its own, with a fault at one write.
 
     Args:
         options: of the node.
     """
 
     def __init__(self, options: NodeOptions | None = None) -> None:
-        self.world = World(1, options, in_parts=False)
+        self.store = EmbeddedStore(1, options, in_parts=False)
         self.history = History()
-        self.world.witness = self.history
+        self.store.witness = self.history
 
     def run(self) -> int:
         """Carry it out and check it; answers how many writes the disk has seen."""
-        world, host = self.world, self.world.host
-        world.heals = True
-        world.host.on_crash = lambda: checkers.check(disks.content(host.disk))
-        db = world.database()
-        world.run(carry_out(db))
-        world.retry(lambda: check(db))
-        host.write_gathered()
-        self.history.check(checkers.check(disks.content(host.disk)))
-        return host.disk.writes
+        store = self.store
+        store.heals = True
+        store.machine.on_crash = lambda _: store.check()
+        db = store.database()
+        store.run(carry_out(db), seconds=PATIENCE_SECONDS)
+        store.retry(lambda: check(db), db)
+        store.write_gathered()
+        self.history.check(store.check())
+        return store.machine.disk.writes
 
     def fail_write(self, number: int, fault: WriteFault) -> None:
         """Let the write fail, and open the node again."""
-        self.world.host.disk.write_faults[number] = fault
+        self.store.machine.disk.write_faults[number] = fault

@@ -1,8 +1,8 @@
 """The sender port in simulation: what clients call, and what they wait for.
 
-Client coroutines suspend by yielding what they wait for, and the world resumes them. A request of
-a :class:`SimulatedSender` is *on its way* until the world delivers it, which may be long after
-others that were sent later. It is *at the host* until it is answered, withdrawn or lost.
+Client coroutines suspend by yielding what they wait for, and the world resumes them. There are two
+senders: :class:`LocalProcess`, for clients beside an embedded store, and
+:class:`tests.sim.cluster.process.Process`, whose requests go through a router and a network.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from postroom.ranges.calls import Call
 from postroom.ranges.requests import Unprotect
 
 if TYPE_CHECKING:
+    from tests.sim.cluster.embedded import EmbeddedStore
     from tests.sim.tasks import Task, Tasks
-    from tests.sim.world import World
 
 
 class Killed(BaseException):
@@ -61,11 +61,11 @@ class AwaitedAnswer:
 
 
 class Answer(AwaitedAnswer, Call):
-    """A request on its way, and its answer."""
+    """A request to an embedded store, and its answer."""
 
     __slots__ = ("done", "error", "result", "sender", "task")
 
-    def __init__(self, sender: SimulatedSender, request: Any) -> None:
+    def __init__(self, sender: LocalProcess, request: Any) -> None:
         super().__init__(request)
         self.sender = sender
         self.done = False
@@ -145,15 +145,18 @@ class ClientSender:
             raise Killed
 
 
-class SimulatedSender(ClientSender):
-    """A :class:`postroom.client.sender.Sender` for the clients of one process."""
+class LocalProcess(ClientSender):
+    """A :class:`postroom.client.sender.Sender` for clients beside an embedded store."""
 
-    world: World
+    world: EmbeddedStore
 
-    def __init__(self, world: World, randomness: Random) -> None:
+    def __init__(self, world: EmbeddedStore, randomness: Random) -> None:
         super().__init__(world, randomness)
         self.protected: Counter[int] = Counter()
         self.next_id = TransactionIds(randomness.randbytes(8))
+
+    async def connect(self) -> None:
+        """Do nothing: the store is here."""
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Answer:
         """Return the answer to ``request``, to be awaited once."""
@@ -181,11 +184,11 @@ class SimulatedSender(ClientSender):
     def reading(self) -> int:
         """About now."""
         self._require_alive()
-        return self.world.host.reading()
+        return self.world.reading()
 
     def monotonic(self) -> float:
         """Seconds since the simulation began."""
-        return self.world.clock.monotonic()
+        return self.world.agenda.now
 
     def _expire(self, answer: Answer) -> None:
         if not answer.done and self.world.withdraw(answer):

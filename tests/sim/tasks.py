@@ -1,16 +1,15 @@
 """Simulated clients: coroutines that go on when what they wait for has come.
 
-A world decides when a coroutine goes on: see :meth:`Tasks._resume_soon`. Everything else about the
-life of a client is here, for a world of one node and for one with a cluster. Every event goes into
-a digest: two runs that are alike have the same one. A :class:`Witness` sees each request and its
-answer; it knows nothing of the workloads.
+Every event goes into a digest: two runs that are alike have the same one. A :class:`Witness` sees
+each request and its answer; it knows nothing of the workloads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import Any, Final, Protocol
 
 from postroom.client.codec import resolve
 from postroom.client.database import CoreDatabase
@@ -20,6 +19,8 @@ from postroom.messaging.requests import ReadCounters
 from tests.sim.agenda import Agenda
 from tests.sim.digest import Digest
 from tests.sim.sender import ClientSender, Killed
+
+RESUME_SECONDS: Final = 0.00005
 
 
 class Witness(Protocol):
@@ -68,7 +69,8 @@ class Tasks:
         current: the client that was resumed last.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, randomness: Random) -> None:
+        self.random = randomness
         self.agenda = Agenda()
         self.witness: Witness = Unobserved()
         self.tasks: list[Task] = []
@@ -78,7 +80,13 @@ class Tasks:
 
     def _resume_soon(self, task: Task) -> None:
         """Resume a task that can go on, at a moment that chance picks."""
-        raise NotImplementedError
+        delay, steps = RESUME_SECONDS * self.random.random(), task.steps
+
+        def resume() -> None:
+            if task.steps == steps:  # else it was interrupted meanwhile
+                self._resume(task)
+
+        self.agenda.after(delay, resume)
 
     def _stop_waiting(self, task: Task) -> None:
         """Let nothing that a task waits for resume it."""
@@ -178,4 +186,4 @@ class Tasks:
 
     def note(self, *event: Any) -> None:
         """Add an event that two equal runs have in common."""
-        self._digest.note(event)
+        self._digest.note((self.agenda.now, event))

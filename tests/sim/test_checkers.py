@@ -21,7 +21,7 @@ from postroom.ranges.requests import Increment
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers, disks
 from tests.sim.checkers import Broken
-from tests.sim.world import World
+from tests.sim.cluster.embedded import EmbeddedStore
 
 _DELIVERABLE = keys.outbox_prefix(RANGE_ID, keys.DELIVERABLE)
 _EXECUTABLE = keys.outbox_prefix(RANGE_ID, keys.EXECUTABLE)
@@ -63,19 +63,19 @@ def _enqueue(tx: Any) -> None:
 @cache
 def written() -> tuple[tuple[bytes, bytes], ...]:
     """Everything that such a store holds."""
-    world = World(1)
-    assert world.host.open()
-    db: Any = world.database()
+    store = EmbeddedStore(1)
+    assert store.machine.open()
+    db: Any = store.database()
 
     for step in (_write, _overwrite, _take):
-        world.run(db.run(step))
-    world.run(db.create_queue("queue"))
-    world.run(db.run(_enqueue))
-    world.run(db.queue("queue").claim(1))
-    world.let_pass(1.0)
-    assert world.host.node is not None
-    disks.write_gathered(world.host.node)
-    content = disks.content(world.host.disk)
+        store.run(db.run(step))
+    store.run(db.create_queue("queue"))
+    store.run(db.run(_enqueue))
+    store.run(db.queue("queue").claim(1))
+    store.let_pass(1.0)
+    assert store.machine.node is not None
+    disks.write_gathered(store.machine.node)
+    content = disks.content(store.machine.disk)
     checkers.check(content)
     return tuple(content.iterate(b"", b"\xff"))
 

@@ -13,7 +13,6 @@ import pytest
 from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.server.node_options import NodeOptions
-from tests.sim import checkers, disks
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write
 from tests.sim.turn import PowerFailure, ProcessDied
 
@@ -35,17 +34,13 @@ def test_the_scenario_repeats_its_writes() -> None:
 
 def crash_at(scenario: Scenario, numbers: list[int], *, power: bool) -> None:
     """Let the power fail, or the process die, before each of these writes."""
-    host = scenario.world.host
 
     def fail(number: int) -> None:
         if number in numbers:
             numbers.remove(number)
-            if power:
-                raise PowerFailure
-            host.crash(power=False)
-            raise ProcessDied
+            raise PowerFailure if power else ProcessDied
 
-    host.disk.at_write = fail
+    scenario.store.machine.disk.at_write = fail
 
 
 @pytest.mark.parametrize("power", [True, False], ids=["power", "process"])
@@ -85,13 +80,13 @@ def test_a_loss_of_power_without_syncing_leaves_something_sound() -> None:
     for number in range(1, Scenario(UNSYNCED).run() + 1, 4):
         scenario = Scenario(UNSYNCED)
         crash_at(scenario, [number], power=True)
-        world = scenario.world
-        world.heals = True
-        world.host.on_crash = lambda host=world.host: checkers.check(disks.content(host.disk))
-        assert world.host.open() or world.host.open()
-        world.run(write_without_checking(world.database()))
-        world.host.reopen()
-        checkers.check(disks.content(world.host.disk))
+        store = scenario.store
+        store.heals = True
+        store.machine.on_crash = lambda _, store=store: store.check()  # type: ignore[misc]
+        assert store.machine.open() or store.machine.open()
+        store.run(write_without_checking(store.database()))
+        store.machine.reopen()
+        store.check()
 
 
 async def write_without_checking(db: CoreDatabase) -> None:

@@ -9,91 +9,74 @@ import pytest
 
 from postroom.errors import CommitUnknown, TransactionConflict, Unavailable
 from postroom.kv import keys
-from postroom.kv.clock import HybridLogicalClock, Timestamp, from_milliseconds
+from postroom.kv.clock import HybridLogicalClock, from_milliseconds
 from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.messaging.requests import DeliverDue, EnqueueMessage
+from postroom.messaging.requests import DeliverDue, EnqueueMessage, EnqueueUpdate, ExecuteDue
 from postroom.ranges.requests import (
     CommitTransaction,
     Get,
     GetForUpdate,
     Increment,
     Put,
+    ReleaseLocks,
 )
 from postroom.server.node_options import NodeOptions
-from tests.sim import checkers, disks
-from tests.sim.sender import Answer, SimulatedSender
-from tests.sim.world import World
+from tests.sim import disks
+from tests.sim.cluster.embedded import EmbeddedStore, transaction
+from tests.sim.sender import Answer
 
 
-def opened(**options: Any) -> World:
-    world = World(0, NodeOptions(disk_reserve_bytes=0, **options))
-    assert opens(world)
-    return world
+def opened(**options: Any) -> EmbeddedStore:
+    store = EmbeddedStore(0, NodeOptions(disk_reserve_bytes=0, **options))
+    assert opens(store)
+    return store
 
 
-def opens(world: World) -> bool:
+def opens(store: EmbeddedStore) -> bool:
     """Whether the store opens again, and comes to rest."""
-    if world.host.open():
-        world.let_pass(0.01)
-    return world.host.serves()
+    if store.machine.open():
+        store.let_pass(0.01)
+    return store.machine.serves()
 
 
-def sent(world: World, request: Any) -> Answer:
-    """Send a request that the node has received, and not evaluated yet."""
-    answer = Answer(SimulatedSender(world, world.random), request)
-    world.host.submit(answer)
-    return answer
-
-
-def take_turn(world: World) -> None:
+def take_turn(store: EmbeddedStore) -> None:
     """Take a whole turn, after the one that may be under way."""
-    end_turn(world)
-    world.host.take_part()
-    end_turn(world)
-
-
-def end_turn(world: World) -> None:
-    while world.host.busy:
-        world.host.take_part()
-
-
-def transaction(number: int, *writes: Any, began: int) -> CommitTransaction:
-    name = b"client 1" + number.to_bytes(8, "big")
-    return CommitTransaction(name, began, 60.0, 0, b"anchor", [], [], list(writes))
+    store.machine.end_turn()
+    store.machine.take_part()
+    store.machine.end_turn()
 
 
 # --- the head cursor of an outbox ------------------------------------------------------------
 
 
-def test_a_message_stored_while_later_entries_are_taken_is_not_passed_over() -> None:
-    """A message committed at t, stored; in the same proposal one due at t + 1 is taken at t + 2.
+def test_an_update_stored_while_later_entries_are_taken_is_not_passed_over() -> None:
+    """An update committed at t, stored; in the same proposal one due at t + 2 is taken at t + 3.
 
-    The head cursor of the outbox moved to t + 1, past the message at t, which stayed in the outbox
+    The head cursor of the outbox moved to t + 2, past the update at t, which stayed in the outbox
     until the node was opened again, and was overtaken by all that came later.
     """
-    world = opened(poll_seconds=1000.0)
-    db = world.database()
-    began = world.now()
-    moment = (began | 0xFFFF) + 1 + from_milliseconds(1000)
-    world.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))
-    due = Timestamp(moment).datetime
-    world.run(db.run(lambda tx: tx.enqueue_message(b"key", b"due first", deliver_at=due)))
-    world.clock.advance(1.1)
+    store = opened(poll_seconds=1000.0)
+    db = store.database()
+    began = store.now()
+    first = db.begin()
+    first.enqueue_update(Increment(b"key", 1), execute_at=1.0)
+    first.enqueue_update(Increment(b"key", 1), execute_at=3600.0)
+    moment = int(store.run(first.commit())) + from_milliseconds(1000)
+    store.agenda.stand_still(1.1)
 
-    node = world.host.node
+    node = store.machine.node
     assert node is not None
-    sent(world, transaction(1, EnqueueMessage(b"key", b"behind"), began=began))
-    node.upkeep(DeliverDue(512))
-    # Asking for the lease, the commit, and the delivery that the proposal ends with.
-    scripted = _Scripted(node.clock, [moment - 3, moment - 2, moment + 1])
-    node.replica._clock = scripted  # type: ignore[assignment]
-    take_turn(world)
-    node.replica._clock = node.clock
+    store.submit(transaction(1, EnqueueUpdate(Increment(b"key", 1)), began=began))
+    node.upkeep(ExecuteDue(512))
+    evaluator = node.replica._evaluator
+    evaluator._clock = _Scripted(node.clock, [moment - 2, moment + 1])
+    take_turn(store)
+    evaluator._clock = node.clock
 
-    world.let_pass(0.1)
-    world.run(db.drain())
-    assert [message.value for message in world.run(db.peek(b"key"))] == [b"due first", b"behind"]
-    checkers.check(disks.content(world.host.disk))
+    store.let_pass(0.1)
+    store.run(db.drain())
+    assert store.run(db.get(b"key")) == (2).to_bytes(8, "big")
+    store.check()
 
 
 class _Scripted:
@@ -107,24 +90,26 @@ class _Scripted:
         answer: int = next(self._answers, 0) or self._clock.now()
         return answer
 
+    following = now
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._clock, name)
 
 
 def test_a_message_stored_while_others_are_delivered_does_not_wait_for_the_next_poll() -> None:
     """As many leave the outbox as enter it in one proposal: the services heard of nothing."""
-    world = opened(poll_seconds=1000.0)
-    db = world.database()
-    world.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))
-    world.run(db.run(lambda tx: tx.enqueue_message(b"key", b"scheduled", deliver_at=0.5)))
-    node = world.host.node
+    store = opened(poll_seconds=1000.0)
+    db = store.database()
+    store.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))
+    store.run(db.run(lambda tx: tx.enqueue_message(b"key", b"scheduled", deliver_at=0.5)))
+    node = store.machine.node
     assert node is not None
-    world.clock.advance(0.6)
-    sent(world, transaction(1, EnqueueMessage(b"key", b"behind"), began=world.now()))
+    store.agenda.stand_still(0.6)
+    store.submit(transaction(1, EnqueueMessage(b"key", b"behind"), began=store.now()))
     node.upkeep(DeliverDue(512))
-    take_turn(world)
-    world.let_pass(1.0)
-    assert len(world.run(db.peek(b"key"))) == 2
+    take_turn(store)
+    store.let_pass(1.0)
+    assert len(store.run(db.peek(b"key"))) == 2
 
 
 # --- a write that fails, and took place --------------------------------------------------------
@@ -136,21 +121,21 @@ def test_a_read_that_waited_for_a_write_of_unknown_outcome_does_not_see_the_old_
     The write was there when the store was opened again, so the answer was wrong; and a transaction
     that had read so was committed then, because nothing had changed *after* its read.
     """
-    world = opened()
-    db = world.database()
-    world.run(db.put(b"key", b"old"))
-    end_turn(world)
-    disk = world.host.disk
+    store = opened()
+    db = store.database()
+    store.run(db.put(b"key", b"old"))
+    store.machine.end_turn()
+    disk = store.machine.disk
     disk.write_faults[disk.writes + 1] = WriteFault.THERE_WHOLE
-    sent(world, transaction(1, Put(b"key", b"new"), began=world.now()))
-    world.host.take_part()
-    read = sent(world, Get(b"key"))
+    store.submit(transaction(1, Put(b"key", b"new"), began=store.now()))
+    store.machine.take_part()
+    read = store.submit(Get(b"key"))
     assert not read.done
-    end_turn(world)
+    store.machine.end_turn()
     assert isinstance(read.error, Unavailable)
-    world.host.close()
-    assert opens(world)
-    assert world.run(db.get(b"key")) == b"new"
+    store.machine.close()
+    assert opens(store)
+    assert store.run(db.get(b"key")) == b"new"
 
 
 # --- a device that fails when the clock's ceiling is stored ------------------------------------
@@ -159,43 +144,43 @@ def test_a_read_that_waited_for_a_write_of_unknown_outcome_does_not_see_the_old_
 @pytest.mark.parametrize("fault", list(WriteFault))
 def test_a_read_survives_that_the_ceiling_cannot_be_stored(fault: WriteFault) -> None:
     """``EngineFailed`` came out of ``get``, and the node did not notice that it had failed."""
-    world = opened()
-    disk = world.host.disk
-    world.clock.advance(2.0)
+    store = opened()
+    disk = store.machine.disk
+    store.agenda.stand_still(2.0)
     disk.write_faults[disk.writes + 1] = fault
-    read = sent(world, Get(b"key"))
+    read = store.submit(Get(b"key"))
     assert read.done
-    world.let_pass(0.1)
-    assert not world.host.serves()
-    put = sent(world, transaction(1, Put(b"key", b""), began=0))
+    store.let_pass(0.1)
+    assert not store.machine.serves()
+    put = store.submit(transaction(1, Put(b"key", b""), began=0))
     assert isinstance(put.error, Unavailable)
-    world.host.close()
-    assert opens(world)
+    store.machine.close()
+    assert opens(store)
 
 
 @pytest.mark.parametrize("fault", list(WriteFault))
 def test_a_commit_survives_that_the_ceiling_cannot_be_stored(fault: WriteFault) -> None:
     """``EngineFailed`` came out of the turn, and whoever waited did so for ever."""
-    world = opened()
-    disk = world.host.disk
-    world.clock.advance(5.0)
-    put = sent(world, transaction(1, Put(b"key", b""), began=0))
+    store = opened()
+    disk = store.machine.disk
+    store.agenda.stand_still(5.0)
+    put = store.submit(transaction(1, Put(b"key", b""), began=0))
     disk.write_faults[disk.writes + 1] = fault
-    world.let_pass(0.1)
+    store.let_pass(0.1)
     assert isinstance(put.error, CommitUnknown | Unavailable)
-    assert not world.host.serves()
-    world.host.close()
-    assert opens(world)
+    assert not store.machine.serves()
+    store.machine.close()
+    assert opens(store)
 
 
 def test_a_timestamp_stays_below_a_ceiling_that_could_not_be_stored() -> None:
-    world = opened()
-    ceiling = _stored_ceiling(world.host.disk)
-    world.clock.advance(5.0)
-    disk = world.host.disk
+    store = opened()
+    ceiling = _stored_ceiling(store.machine.disk)
+    store.agenda.stand_still(5.0)
+    disk = store.machine.disk
     disk.write_faults[disk.writes + 1] = WriteFault.NOT_AT_ALL
-    assert world.now() < ceiling
-    assert world.now() < ceiling
+    assert store.now() < ceiling
+    assert store.now() < ceiling
 
 
 def _stored_ceiling(disk: MemoryDisk) -> int:
@@ -206,20 +191,22 @@ def _stored_ceiling(disk: MemoryDisk) -> int:
 @pytest.mark.parametrize("fault", list(WriteFault))
 def test_a_store_that_cannot_be_written_does_not_open(number: int, fault: WriteFault) -> None:
     """``EngineFailed``, or a failed assertion, came out of it, and the folder stayed locked."""
-    world = World(0)
-    world.host.disk.write_faults[number] = fault
-    assert not opens(world)
-    MemoryEngine(world.host.disk).close()
-    assert opens(world)
+    store = EmbeddedStore(0)
+    store.machine.disk.write_faults[number] = fault
+    assert not opens(store)
+    MemoryEngine(store.machine.disk).close()
+    assert opens(store)
 
 
-def test_closing_lets_go_of_a_device_that_fails() -> None:
+@pytest.mark.parametrize("number", [1, 2])
+def test_closing_lets_go_of_a_device_that_fails(number: int) -> None:
     """``EngineFailed`` came out of ``close``, and the folder stayed locked."""
-    world = opened()
-    disk = world.host.disk
-    disk.write_faults[disk.writes + 1] = WriteFault.NOT_AT_ALL
-    world.host.close()
-    assert opens(world)
+    store = opened()
+    store.run(store.database().put(b"key", b""))
+    disk = store.machine.disk
+    disk.write_faults[disk.writes + number] = WriteFault.NOT_AT_ALL
+    store.machine.close()
+    assert opens(store)
 
 
 # --- arguments that cannot be stored -------------------------------------------------------------
@@ -232,13 +219,13 @@ class _Level(enum.IntEnum):
 @pytest.mark.parametrize("delay", [None, 0.1])
 def test_a_header_may_be_a_timestamp_or_another_kind_of_number(delay: float | None) -> None:
     """It could not be packed: the turn failed, and all who waited for it did so for ever."""
-    world = opened()
-    db = world.database()
+    store = opened()
+    db = store.database()
     now = db.now()
     headers = {"at": now, "level": _Level.HIGH}
-    world.run(db.run(lambda tx: tx.enqueue_message(b"key", b"", headers=headers, deliver_at=delay)))
-    world.let_pass(1.0)
-    message = world.run(db.peek(b"key"))[0]
+    store.run(db.run(lambda tx: tx.enqueue_message(b"key", b"", headers=headers, deliver_at=delay)))
+    store.let_pass(1.0)
+    message = store.run(db.peek(b"key"))[0]
     assert message.headers == {"at": int(now), "level": 3}
 
 
@@ -251,13 +238,13 @@ def test_text_that_utf_8_cannot_hold_is_refused() -> None:
 
 
 def test_an_increment_may_be_another_kind_of_number() -> None:
-    world = opened()
-    db = world.database()
+    store = opened()
+    db = store.database()
     by = db.now()
-    world.run(db.run(lambda tx: tx.enqueue_update(Increment(b"key", by), execute_at=0.1)))
-    world.let_pass(1.0)
-    assert int.from_bytes(world.run(db.get(b"key")), "big") == int(by)
-    checkers.check(disks.content(world.host.disk))
+    store.run(db.run(lambda tx: tx.enqueue_update(Increment(b"key", by), execute_at=0.1)))
+    store.let_pass(1.0)
+    assert int.from_bytes(store.run(db.get(b"key")), "big") == int(by)
+    store.check()
 
 
 # --- committing again after a restart ------------------------------------------------------------
@@ -269,23 +256,23 @@ def test_a_commit_is_known_again_although_its_client_began_under_a_clock_that_wa
     After a crash the new life began below that, so the transaction counted as new, and was
     committed once more.
     """
-    world = opened()
-    world.clock.advance(1.0)
-    world.clock.set_wall(60.0)
-    began = world.host.reading()
-    world.clock.set_wall(-60.0)
+    store = opened()
+    store.agenda.stand_still(1.0)
+    store.clock.set_wall(60.0)
+    began = store.reading()
+    store.clock.set_wall(-60.0)
     request = transaction(1, Increment(b"key", 1), began=began)
-    first = sent(world, request)
-    world.let_pass(1.0)
+    first = store.submit(request)
+    store.let_pass(1.0)
     assert first.error is None
-    world.host.crash(power=True)
-    assert opens(world)
-    world.let_pass(1.0)
-    again = sent(world, request)
-    world.let_pass(1.0)
+    store.machine.crash(power=True)
+    assert opens(store)
+    store.let_pass(1.0)
+    again = store.submit(request)
+    store.let_pass(1.0)
     assert again.error is None
     assert again.result == first.result
-    assert world.run(world.database().get(b"key")) == (1).to_bytes(8, "big")
+    assert store.run(store.database().get(b"key")) == (1).to_bytes(8, "big")
 
 
 # --- locks
@@ -293,16 +280,36 @@ def test_a_commit_is_known_again_although_its_client_began_under_a_clock_that_wa
 
 def test_a_transaction_that_loses_when_its_lock_is_free_waits_no_more() -> None:
     """It was refused, and yet known to wait for that lock until the next lease (embedded 5108)."""
-    world = opened()
-    world.run(world.database().put(b"key", b"0"))
-    began = world.now()
+    store = opened()
+    store.run(store.database().put(b"key", b"0"))
+    began = store.now()
     writer = transaction(1, Put(b"key", b"1"), began=began)
-    assert world.run(_awaited(sent(world, _for_update(writer, began)))).value == b"0"
-    waits = sent(world, _for_update(transaction(2, began=began), began))
-    world.run(_awaited(sent(world, writer)))
+    assert store.run(_awaited(store.submit(_for_update(writer, began)))).value == b"0"
+    waits = store.submit(_for_update(transaction(2, began=began), began))
+    store.run(_awaited(store.submit(writer)))
     assert isinstance(waits.error, TransactionConflict)
-    assert world.host.node is not None
-    assert world.host.node.sizes()["lock waits"] == 0
+    assert store.machine.node is not None
+    assert store.machine.node.sizes()["lock waits"] == 0
+
+
+def test_a_commit_whose_lock_was_free_at_once_is_forgotten_when_it_is_withdrawn() -> None:
+    """It was dropped without an answer, and looked at once a second for ever (embedded 60)."""
+    store = opened()
+    began = store.now()
+    holder, waits = transaction(1, began=began), transaction(2, Put(b"key", b"2"), began=began)
+    store.run(_awaited(store.submit(_for_update(holder, began))))
+    store.submit(transaction(3, Put(b"other", b""), began=began))
+    commit = store.submit(waits)
+    store.machine.take_part()
+    assert store.machine.node is not None
+    assert not store.machine.node.sizes()["commits that wait for locks"]
+    store.submit(ReleaseLocks(holder.transaction_id))
+    store.machine.end_turn()
+    assert store.machine.node.sizes()["commits that wait for locks"] == 1
+    assert not store.withdraw(commit), "it is too late"
+    store.let_pass(2.0)
+    assert isinstance(commit.error, TransactionConflict)
+    assert not store.machine.node.sizes()["commits that wait for locks"]
 
 
 def _for_update(request: CommitTransaction[Any], at: int) -> GetForUpdate:

@@ -22,10 +22,9 @@ from postroom.kv.clock import LOGICAL_BITS
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
 from postroom.server.node_options import NodeOptions
-from tests.sim import checkers, disks
+from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
 from tests.sim.turn import PowerFailure, ProcessDied
-from tests.sim.world import World
 
 LATER_SECONDS = 100_000.0
 """Longer than all the clocks of a run are set forward together."""
@@ -213,25 +212,25 @@ class StoreAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         options = NodeOptions(disk_reserve_bytes=0, poll_seconds=1.0, gc_interval_seconds=30.0)
-        self.world = World(0, options, in_parts=False)
+        self.store = EmbeddedStore(0, options, in_parts=False)
         self.history = History()
-        self.world.witness = self.history
-        self.world.heals = True
-        self.db = self.world.database()
+        self.store.witness = self.history
+        self.store.heals = True
+        self.db = self.store.database()
         self.model = Model()
         self.payloads = (b"%d" % number for number in range(1_000_000))
 
     @initialize()
     def begin(self) -> None:
-        assert self.world.host.open()
+        assert self.store.machine.open()
 
     @rule(
         what=st.lists(operations, min_size=1, max_size=6),
         commits=st.sampled_from([True, True, True, False]),
     )
     def transact(self, what: list[tuple[Any, ...]], commits: bool) -> None:
-        self.world.run(self._transact(what, commits=commits))
-        self.world.retry(self.db.drain)
+        self.store.run(self._transact(what, commits=commits))
+        self.store.retry(self.db.drain, self.db)
 
     async def _transact(self, what: list[tuple[Any, ...]], *, commits: bool) -> None:
         attempt = Attempt(self.db.begin(), copy.deepcopy(self.model), self.payloads)
@@ -257,45 +256,43 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(number=st.integers(1, 3), power=st.booleans())
     def crash_soon(self, number: int, power: bool) -> None:
         """At one of the next writes, most likely in the middle of a transaction."""
-        disk = self.world.host.disk
+        disk = self.store.machine.disk
         fatal = disk.writes + number
 
         def fail(write: int) -> None:
             if write >= fatal:
                 disk.at_write = None
-                if power:
-                    raise PowerFailure
-                self.world.host.crash(power=False)
-                raise ProcessDied
+                raise PowerFailure if power else ProcessDied
 
         disk.at_write = fail
 
     @rule(number=st.integers(1, 3), fault=st.sampled_from(WriteFault))
     def fail_soon(self, number: int, fault: WriteFault) -> None:
-        disk = self.world.host.disk
+        disk = self.store.machine.disk
         disk.write_faults[disk.writes + number] = fault
 
     @rule(power=st.booleans())
     def crash(self, power: bool) -> None:
-        self.world.host.crash(power=power)
+        self.store.machine.crash(power=power)
 
     @rule()
     def close(self) -> None:
-        if self.world.host.node is not None:
-            self.world.host.close()
+        if self.store.machine.node is not None:
+            self.store.machine.close()
 
     @rule(seconds=st.sampled_from([-3600.0, -1.0, 0.5, 10.0, 100.0]))
     def set_clock(self, seconds: float) -> None:
-        self.world.clock.set_wall(seconds)
+        self.store.clock.set_wall(seconds)
 
     @rule()
     def wait(self) -> None:
         """Until everything that was scheduled is due, and old versions are collected."""
-        world = self.world
-        now = world.retry(self._now)
-        world.clock.correct_wall((now >> LOGICAL_BITS) + int(LATER_SECONDS * 2000))
-        world.let_pass(100.0)
-        world.retry(self.db.drain)
+        store = self.store
+        now = store.retry(self._now, self.db)
+        until = (now >> LOGICAL_BITS) / 1000 + 2 * LATER_SECONDS
+        store.clock.set_wall(max(until - store.clock.wall_milliseconds() / 1000, 0))
+        store.let_pass(100.0)
+        store.retry(self.db.drain, self.db)
         self.model.become_due()
 
     async def _now(self) -> int:
@@ -304,11 +301,11 @@ class StoreAgainstModel(RuleBasedStateMachine):
     @rule(discards=st.booleans())
     def look_after_the_dead(self, discards: bool) -> None:
         """Discard or replay them all; a replayed one is carried out, or dies again."""
-        before = self.world.retry(self.db.status)
-        happened = self.world.run(self._revive_or_bury(discards=discards))
-        self.world.retry(self.db.drain)
+        before = self.store.retry(self.db.status, self.db)
+        happened = self.store.run(self._revive_or_bury(discards=discards))
+        self.store.retry(self.db.drain, self.db)
         if happened is None:  # what became of it, the counters tell
-            after = self.world.retry(self.db.status)
+            after = self.store.retry(self.db.status, self.db)
             happened = (after.executed, after.counters.discarded) != (
                 before.executed,
                 before.counters.discarded,
@@ -331,10 +328,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @invariant()
     def store_and_model_agree(self) -> None:
-        if self.world.host.opened:
-            self.world.retry(self._compare)
-            self.world.host.write_gathered()
-            self.history.check(checkers.check(disks.content(self.world.host.disk)))
+        if self.store.machine.lives:
+            self.store.retry(self._compare, self.db)
+            self.store.write_gathered()
+            self.history.check(self.store.check())
 
     async def _compare(self) -> None:
         db, model = self.db, self.model
@@ -351,10 +348,10 @@ class StoreAgainstModel(RuleBasedStateMachine):
         assert sums == {key: model.sums[key] for key in sums}
 
     def teardown(self) -> None:
-        host = self.world.host
+        host = self.store.machine
         host.disk.at_write = None
         if host.serves():
-            self.world.let_pass(0.01)
+            self.store.let_pass(0.01)
             host.close()
         elif host.node is not None:
             host.close()

@@ -1,46 +1,64 @@
-"""The embedded store under random workloads and faults, one seed a run.
+"""Random workloads and faults, one seed a run: a short ``make sim RUNS=n``.
 
-A failing seed repeats with ``make sim SEED=n ARGS=--embedded``.
+A failing seed repeats with ``make sim SEED=n``, or ``make sim SEED=n ARGS=--embedded``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
-from tests.sim.runs import EMBEDDED, repeat
-from tests.sim.simulation import STEPS, Simulation
+from tests.sim.runs import CLUSTER, EMBEDDED, LENGTHS, SIMULATIONS, run_seed
 
-SEEDS = 40
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_a_seed(seed: int) -> None:
-    try:
-        Simulation(seed).run()
-    except Exception as error:
-        error.add_note(f"repeat it with: {repeat(EMBEDDED, seed, STEPS)}")
-        raise
+SEEDS = [*((CLUSTER, seed) for seed in range(100)), *((EMBEDDED, seed) for seed in range(40))]
 
 
-def test_one_seed_gives_one_history() -> None:
-    assert Simulation(7).run().digest == Simulation(7).run().digest
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Silence the logs of broken things."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
-def test_two_seeds_give_two_histories() -> None:
-    assert Simulation(7).run().digest != Simulation(8).run().digest
+def digest(kind: str, seed: int, length: int) -> str:
+    return SIMULATIONS[kind](seed, length).run().digest
 
 
-def test_another_process_repeats_it() -> None:
+@pytest.mark.parametrize(("kind", "seed"), SEEDS)
+def test_a_seed(kind: str, seed: int) -> None:
+    run = run_seed(kind, seed, LENGTHS[kind])
+    assert run.passed, run.told
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(CLUSTER, 12), (EMBEDDED, 7)])
+def test_one_seed_gives_one_history(kind: str, seed: int) -> None:
+    assert digest(kind, seed, 2000) == digest(kind, seed, 2000)
+
+
+@pytest.mark.parametrize(("kind", "seeds"), [(CLUSTER, (13, 16)), (EMBEDDED, (7, 8))])
+def test_two_seeds_give_two_histories(kind: str, seeds: tuple[int, int]) -> None:
+    first, second = seeds
+    assert digest(kind, first, 500) != digest(kind, second, 500)
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed", "length", "options"),
+    [(CLUSTER, 11, 3000, []), (EMBEDDED, 6, 800, ["--embedded"])],
+)
+def test_another_process_repeats_it(kind: str, seed: int, length: int, options: list[str]) -> None:
     """Whatever Python makes of the hashes of strings there."""
-    digests = {Simulation(6, steps=800).run().digest}
+    command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--steps", str(length)]
+    digests = {digest(kind, seed, length)}
     for hash_seed in ("1", "2"):
         told = subprocess.run(
-            [sys.executable, "-m", "tests.sim", "--embedded", "--seed", "6", "--steps", "800"],
+            [*command, *options],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,

@@ -20,11 +20,18 @@ class PowerFailure(BaseException):
     """An event that is raised where the power fails.
 
     It is not an ``Exception``: nothing may catch it on its way.
+
+    Attributes:
+        power: whether what was not synced may be lost.
     """
+
+    power = True
 
 
 class ProcessDied(PowerFailure):
-    """An event that is raised where only the process ends, after its host was told so."""
+    """An event that is raised where only the process ends."""
+
+    power = False
 
 
 class Part(enum.Enum):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from random import Random  # noqa: TID251 - made from the seed
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -27,17 +27,15 @@ from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.node_options import NodeOptions
-from tests.sim.cluster.clock import MachineClock
+from tests.sim.clock import MachineClock
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network
 from tests.sim.cluster.overseer import Overseer
 from tests.sim.cluster.process import Process, SessionShell
 from tests.sim.disks import open_storage
-from tests.sim.tasks import Task, Tasks
+from tests.sim.tasks import Tasks
 
 T = TypeVar("T")
-
-RESUME_SECONDS: Final = 0.00005
 
 
 def address_of(name: str) -> str:
@@ -69,9 +67,8 @@ class Cluster(Tasks):
     def __init__(
         self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]
     ) -> None:
-        super().__init__()
+        super().__init__(Random(f"cluster {seed}"))
         self.seed = seed
-        self.random = Random(f"cluster {seed}")
         self.network = Network(self.agenda, Random(f"network {seed}"))
         self.overseer = Overseer(self.note)
         self._processes: list[Process] = []
@@ -83,10 +80,13 @@ class Cluster(Tasks):
         self._machines_made = 0
         for each, clock in zip(options, clocks, strict=True):
             machine = self.add_machine(each, MachineClock(self.agenda, *clock))
-            number, first = self._machines_made, self._founders
-            founds = number == 1
-            settle(machine, found_writes(first) if founds else become_writes(number, first), number)
+            self._found(machine, self._machines_made)
         self.overseer.machines = self.machines
+
+    def _found(self, machine: Machine, number: int) -> None:
+        """Make a fresh disk that of one of the first nodes."""
+        first = self._founders
+        settle(machine, become_writes(number, first) if number > 1 else found_writes(first), number)
 
     def add_machine(self, options: NodeOptions, clock: MachineClock) -> Machine:
         """One more, with an empty disk, at an address of its own."""
@@ -138,6 +138,9 @@ class Cluster(Tasks):
         self._processes.append(sender)
         return self._database_of(sender, lambda: 0)
 
+    def forget_dead(self) -> None:
+        """Let no more be held for clients that have died: their sessions see to that."""
+
     @property
     def places(self) -> list[str]:
         """Where clients live."""
@@ -147,13 +150,17 @@ class Cluster(Tasks):
         """Return what clients take for the time."""
         return [process.reading() for process in self._processes if not process.is_dead]
 
-    def run(self, awaitable: Awaitable[T], what: str, seconds: float = 60.0) -> T:
+    def run(self, awaitable: Awaitable[T], what: str = "it is done", seconds: float = 60.0) -> T:
         """Return the result of ``awaitable``."""
 
         task = self.spawn_awaiting(what, awaitable)
-        self.agenda.run_until(lambda: task.done, what, seconds)
+        self.run_until(lambda: task.done, what, seconds)
         result: T = task.result
         return result
+
+    def run_until(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+        """Let things happen until ``condition`` holds."""
+        self.agenda.run_until(condition, what, seconds)
 
     def retry(self, call: Callable[[], Awaitable[T]], database: CoreDatabase, what: str) -> T:
         """Return the result of ``call``, once the store is there to answer it."""
@@ -167,20 +174,7 @@ class Cluster(Tasks):
 
         return self.run(call_until_it_answers(), what)
 
-    def _resume_soon(self, task: Task) -> None:
-        delay, steps = RESUME_SECONDS * self.random.random(), task.steps
-
-        def resume() -> None:
-            if task.steps == steps:  # else it was interrupted meanwhile
-                self._resume(task)
-
-        self.agenda.after(delay, resume)
-
     # --- the digest
-
-    def note(self, *event: Any) -> None:
-        """Add an event, with its moment."""
-        super().note(self.agenda.now, event)
 
     def digest(self) -> str:
         """Return a name for everything that has happened, and for what the disks hold."""

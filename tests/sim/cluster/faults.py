@@ -7,11 +7,12 @@ whether a majority is left. Which ones a run has, and how often, is drawn at its
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
 from postroom.kv.memory import WriteFault
+from tests.sim import disks
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.joining import STAYING_MIN_WITH_LOSSES, Joining
 from tests.sim.cluster.machine import Machine
@@ -27,6 +28,10 @@ nobody can tell any more what has become of those that were under way: ``run`` a
 
 _FULL_SHARE: Final = 0.25
 """In so many runs all disks fill at the same time, now and then."""
+
+
+FAILING_OPENINGS_SHARE: Final = 0.3
+"""So often the power fails at a write while a node is opened, or soon after that."""
 
 
 class Faults:
@@ -54,12 +59,21 @@ class Faults:
         self._clocks = Random(f"clocks that come back {cluster.seed}")
         self.clocks_jump_far = pace >= 0.5 and randomness.random() < 0.25
         self._disks = Random(f"disks that fill at once {cluster.seed}")
+        self._openings = Random(f"openings {cluster.seed}")
         self._fills_all_disks = self._disks.random() < _FULL_SHARE
         self._next_strike = 0.0
         self._failing: set[Machine] = set()
         """Those of which a write was to fail."""
-        self._jumps = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
+        self._jumps: Sequence[float] = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
+        self._acts = self._drawn_acts()
+        if self._lose_disk in self._acts:
+            self.joining.staying_min = STAYING_MIN_WITH_LOSSES
+        for machine in cluster.machines:
+            machine.on_crash = self._after_crash
+
+    def _drawn_acts(self) -> list[Callable[[], None]]:
+        """Return what breaks in this run."""
         acts = [
             self._crash, self._crash, self._crash_at_write, self._crash_at_write,
             self._crash_all, self._fail_write, self._fill_disk, self._slow_disk, self._slow_down,
@@ -69,13 +83,7 @@ class Faults:
             self._lose_disk, self._add_node, self._retire_node, self._retire_node,
             self._die,
         ]  # fmt: skip
-        self._acts: list[Callable[[], None]] = self._random.sample(
-            acts, self._random.randint(2, len(acts))
-        )
-        if self._lose_disk in self._acts:
-            self.joining.staying_min = STAYING_MIN_WITH_LOSSES
-        for machine in cluster.machines:
-            machine.on_crash = self._after_crash
+        return self._random.sample(acts, self._random.randint(2, len(acts)))
 
     def begin(self) -> None:
         """From now on things break."""
@@ -85,10 +93,14 @@ class Faults:
 
     def _strike(self, moment: float) -> None:
         if not self.is_over and moment == self._next_strike:
-            self._random.choice(self._acts)()
+            self.strike()
             if self._fills_all_disks and self._disks.random() < 1 / len(self._acts):
                 self._fill_all_disks()
             self.begin()
+
+    def strike(self) -> None:
+        """Let something break now."""
+        self._random.choice(self._acts)()
 
     def resume(self) -> None:
         """After a truce."""
@@ -136,6 +148,7 @@ class Faults:
         machine = self._someone()
         if machine.node is not None:
             machine.crash(power=self._random.random() < 0.6)
+            self._damage(machine)
 
     def _crash_all(self) -> None:
         """Let the power fail everywhere."""
@@ -155,19 +168,31 @@ class Faults:
         machine.repair_disk()
         if machine.node is not None:
             machine.close()
+        if not self.is_over and self._openings.random() < FAILING_OPENINGS_SHARE:
+            self._crash_soon(machine, self._openings)
         if not machine.open() and not self.is_over:
             self._later(lambda: self._reopen(machine))
 
     def _crash_at_write(self) -> None:
         """Let the power fail at one of the next writes."""
-        disk = self._someone().disk
-        fatal = disk.writes + self._random.randint(1, 4)
+        self._crash_soon(self._someone(), self._random)
+
+    def _crash_soon(self, machine: Machine, chance: Random) -> None:
+        fatal = machine.disk.writes + chance.randint(1, 4)
 
         def fail(number: int) -> None:
             if number >= fatal:
                 raise PowerFailure
 
-        disk.at_write = fail
+        machine.disk.at_write = fail
+
+    def _damage(self, machine: Machine) -> None:
+        """Damage a segment of a log, in a copy, while no node looks: that is noticed.
+
+        Once the power has failed the mark may be too old to tell, until something is written.
+        """
+        if not machine.power_has_failed and disks.check_damage(machine.disk, self._openings):
+            self.seen["damage noticed"] += 1
 
     def _fail_write(self) -> None:
         machine = self._someone()
@@ -252,6 +277,7 @@ class Faults:
         if machine.node is not None:
             machine.close()
             self.seen["closings"] += 1
+            self._damage(machine)
             self._later(lambda: self._reopen(machine))
 
     # --- the network

@@ -23,7 +23,7 @@ from postroom.kv.memory import MemoryDisk
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import AdmitNode, Admitted, RetireNode
 from postroom.server.cluster.formation import FIRST_INDEX, become_writes
-from tests.sim.cluster.clock import MachineClock
+from tests.sim.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster, address_of, settle
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.raft_rules import durable_log
@@ -98,7 +98,9 @@ class Joining:
         node = leader.node
         everybody = sorted(machine.node_id for machine in self._cluster.machines)
         group = node.replica.group
-        known = [] if node.nodes is None else [each.node_id for each in node.nodes.nodes]
+        known = everybody  # an embedded store has no record of nodes
+        if node.nodes is not None:
+            known = [each.node_id for each in node.nodes.nodes]
         is_committed = group.applied_index >= group.core.journal.members_index
         is_wanted = sorted(group.members) == everybody == known and not group.learners
         return is_committed and is_wanted

@@ -22,11 +22,12 @@ from typing import Protocol
 
 from postroom.errors import Unavailable
 from postroom.kv.memory import MemoryDisk
+from postroom.raft.transport import Transport
 from postroom.server.node import UPKEEP_SECONDS, Node
 from postroom.server.node_options import NodeOptions
 from tests.sim.agenda import Agenda
 from tests.sim.both_ways import check_usual_way
-from tests.sim.cluster.clock import MachineClock
+from tests.sim.clock import MachineClock
 from tests.sim.cluster.metered import MeteredEngine
 from tests.sim.cluster.network import End, Network
 from tests.sim.disks import SEGMENT_BYTES, open_storage
@@ -84,7 +85,12 @@ class Machine:
         asleep_until: nothing happens here before that moment.
         held_up: streams of clients from which the node does not read what has come.
         is_homeless: its disk is empty, and it is not a node of the cluster.
+        power_has_failed: whether its disk may have lost something that was not synced.
         segment_bytes: of the log.
+        transport: what carries frames to other nodes.
+        on_crash: called when the process has ended by a fault.
+        on_open: called when a node has been started.
+        on_end: called when no node runs any more.
     """
 
     def __init__(
@@ -107,14 +113,16 @@ class Machine:
         self.in_parts = True
         self.asleep_until = 0.0
         self.held_up: dict[Session, None] = {}
-        self.is_homeless = False
+        self.is_homeless = self.power_has_failed = False
         self.segment_bytes = SEGMENT_BYTES
         self.peers: Callable[[int], Machine | None] = lambda _: None
         self.begin_session: Callable[[Machine, End], Session]
         self.overseer: Overseer
+        self.transport: Transport = _Transport(self, network)
         self.on_crash: Callable[[Machine], object] = lambda _: None
+        self.on_open: Callable[[], object] = lambda: None
+        self.on_end: Callable[[], object] = lambda: None
         self._agenda = agenda
-        self._network = network
         self._sessions: dict[End, Session] = {}
         self._arrived: list[tuple[int, bytes]] = []
         self._deferred: deque[Callable[[], object]] = deque()
@@ -141,9 +149,8 @@ class Machine:
                 )
             except Unavailable:
                 return False
-            transport = _Transport(self, self._network)
             try:
-                node = Node(storage, self.clock, self.random, transport, self.options)
+                node = Node(storage, self.clock, self.random, self.transport, self.options)
             except Unavailable:
                 storage.close()
                 return False
@@ -156,9 +163,11 @@ class Machine:
                 node.start()
             except Unavailable:
                 self.node = None
+                self.overseer.crashed(self)
             else:
                 self.overseer.written(self)
                 self._after_act()
+                self.on_open()
         return self.node is not None
 
     def close(self) -> None:
@@ -180,6 +189,7 @@ class Machine:
     def crash(self, *, power: bool) -> None:
         """End the process; with ``power`` the disk forgets some of what was not synced."""
         node, self.node = self.node, None
+        self.power_has_failed = self.power_has_failed or power
         self.disk.crash(self.random if power else None)
         if node is not None:
             node.services.stop()
@@ -187,6 +197,12 @@ class Machine:
         self._end_sessions()
         self.overseer.crashed(self)
         self.on_crash(self)
+
+    def reopen(self) -> bool:
+        """Close the node if there still is one, then open what the disk holds."""
+        if self.node is not None:
+            self.close()
+        return self.open()
 
     def serves(self) -> bool:
         """Whether a node is up that has not failed."""
@@ -202,8 +218,8 @@ class Machine:
     def _powered(self) -> Iterator[None]:
         try:
             yield
-        except PowerFailure:
-            self.crash(power=True)
+        except PowerFailure as failure:
+            self.crash(power=failure.power)
 
     # --- what comes in
 
@@ -269,6 +285,7 @@ class Machine:
             end.close()
         self._sessions = {}
         self.held_up = {}
+        self.on_end()
 
     def act(self, act: Callable[[], object]) -> None:
         """Something happens in the node's process."""
@@ -276,8 +293,8 @@ class Machine:
             try:  # here and in turns not by _powered: this is passed a million times
                 act()
                 self._after_act()
-            except PowerFailure:
-                self.crash(power=True)
+            except PowerFailure as failure:
+                self.crash(power=failure.power)
 
     # --- turns
 
@@ -321,19 +338,19 @@ class Machine:
         if life == self.lives and planned == self._planned:
             self._planned = None
             if not self._turn.is_under_way:  # else its end will see what there is to do
-                self._go_on(life)
+                self.take_part()
 
-    def _go_on(self, life: int) -> None:
+    def take_part(self) -> None:
         """Do the next part of a turn, and plan the one after that."""
         node = self.node
-        if node is None or life != self.lives:
+        if node is None:
             return
         try:
             self._take_part(node)
             while not self.in_parts and self._turn.is_under_way:
                 self._take_part(node)
-        except PowerFailure:
-            self.crash(power=True)
+        except PowerFailure as failure:
+            self.crash(power=failure.power)
         if self.node is None:
             return
         if not self._turn.is_under_way:
@@ -343,8 +360,19 @@ class Machine:
         else:
             self.overseer.acted(self)
             self._take_time()
+            stands = self.lives, self.turns, self._turn.part
             seconds = self._part_seconds(node)
-            self._agenda.after(seconds, lambda: self.when_awake(lambda: self._go_on(life)))
+            self._agenda.after(seconds, lambda: self.when_awake(lambda: self._go_on(*stands)))
+
+    def _go_on(self, *stood: object) -> None:
+        """Take the next part, unless somebody else has done so."""
+        if stood == (self.lives, self.turns, self._turn.part):
+            self.take_part()
+
+    def end_turn(self) -> None:
+        """Do what is left of the turn that is under way."""
+        while self.node is not None and self._turn.is_under_way:
+            self.take_part()
 
     def _part_seconds(self, node: Node) -> float:
         turn = self._turn
@@ -361,7 +389,7 @@ class Machine:
 
 
 class _Transport:
-    """A :class:`postroom.raft.transport.Transport` of one life of a node."""
+    """A :class:`postroom.raft.transport.Transport` over the simulated network."""
 
     def __init__(self, machine: Machine, network: Network) -> None:
         self._machine = machine

@@ -38,9 +38,7 @@ from tests.sim.cluster.broken import (
     upkeep,
 )
 from tests.sim.cluster.schedules import Schedule
-from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
-from tests.sim.runs import CLUSTER, EMBEDDED
-from tests.sim.simulation import STEPS, Simulation
+from tests.sim.runs import CLUSTER, EMBEDDED, LENGTHS, SIMULATIONS
 
 SCHEDULE: Final = "schedule"
 
@@ -211,10 +209,8 @@ def first_failure(mutation: Mutation, length: int = 0) -> tuple[int, Exception] 
 def _run(mutation: Mutation, seed: int, length: int) -> None:
     if mutation.schedule is not None:
         mutation.schedule(seed)
-    elif mutation.kind == CLUSTER:
-        ClusterSimulation(seed, length or EVENTS).run()
     else:
-        Simulation(seed, length or STEPS).run()
+        SIMULATIONS[mutation.kind](seed, length or LENGTHS[mutation.kind]).run()
 
 
 def main() -> int:

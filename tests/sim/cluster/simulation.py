@@ -38,7 +38,7 @@ from tests.sim.tasks import Task
 from tests.sim.workloads.appends import Appends
 from tests.sim.workloads.drawn import WORKLOADS, besides
 from tests.sim.workloads.registers import Registers
-from tests.sim.workloads.workload import Client, Workload
+from tests.sim.workloads.workload import Workload
 
 EVENTS: Final = 14_000
 """How many things happen while things break."""
@@ -60,9 +60,6 @@ BEHIND_SECONDS: Final = REQUEST_SECONDS
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
 
-
-TRUCES: Final = 1
-"""In the phase of faults, so often."""
 
 ABSENCES_SHARE: Final = 0.4
 """Of the truces, so many go on while one machine is missing."""
@@ -108,31 +105,50 @@ def told(counted: Counter[str]) -> str:
 
 
 class ClusterSimulation:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        kind: of the simulation.
+        paces: one of them is drawn: how long faults last, and elections in seconds.
+        workload_numbers: one of them is drawn.
+        truces: how many there are in the phase of faults.
+    """
+
+    kind = "cluster"
+    paces: tuple[float, ...] = (0.2, 0.5, 1.0, 1.0)
+    workload_numbers: tuple[int, ...] = (1, 1, 2, 3)
+    truces = 1
+    cluster: Cluster
 
     def __init__(self, seed: int, events: int = EVENTS) -> None:
         self.seed = seed
-        self.random = Random(f"cluster simulation {seed}")
+        self.random = Random(f"{self.kind} simulation {seed}")
         choose = self.random.choice
-        self.pace = choose([0.2, 0.5, 1.0, 1.0])
-        self.cluster = Cluster(seed, *self._hardware(choose([3, 3, 3, 5])))
+        self.pace = choose(self.paces)
         self._crowds = Random(f"crowds {seed}")
         self._fills_disks = self._crowds.random() < FULL_SHARE
-        for machine in self.cluster.machines:
-            machine.in_parts = self.random.random() < 0.8
-            if self._fills_disks:
-                machine.segment_bytes = FULL_SEGMENT_BYTES
+        self.cluster = self._drawn_cluster()
         self.history = History()
         self.cluster.witness = self.history
         self.record = Record(lambda: self.cluster.agenda.now)
-        self.workloads = self._drawn_workloads(choose([1, 1, 2, 3]))
+        self.workloads = self._drawn_workloads(choose(self.workload_numbers))
         self._events = events
-        self.crowd = Crowd(self.cluster, seed, self.workloads, _connect_and_start)
+        self.crowd = Crowd(self.cluster, seed, self.workloads)
         self._database = self.cluster.database("client 0")
         self._absences = Random(f"absences {seed}")
-        self.faults = Faults(
-            self.cluster, self.random, self.pace, self.pace * choose([0.1, 0.3, 1.0])
-        )
+        self.faults = self._drawn_faults()
+
+    def _drawn_cluster(self) -> Cluster:
+        cluster = Cluster(self.seed, *self._hardware(self.random.choice([3, 3, 3, 5])))
+        for machine in cluster.machines:
+            machine.in_parts = self.random.random() < 0.8
+            if self._fills_disks:
+                machine.segment_bytes = FULL_SEGMENT_BYTES
+        return cluster
+
+    def _drawn_faults(self) -> Faults:
+        interval_seconds = self.pace * self.random.choice([0.1, 0.3, 1.0])
+        return Faults(self.cluster, self.random, self.pace, interval_seconds)
 
     def _hardware(self, size: int) -> tuple[list[NodeOptions], list[tuple[float, float, float]]]:
         choose, pace = self.random.choice, self.pace
@@ -198,14 +214,19 @@ class ClusterSimulation:
         self.crowd.begin_all(self._begin_client)
         self.faults.begin()
         self._look_again()
-        events = self._events // (TRUCES + 1)
-        for part in range(TRUCES + 1):
+        events = self._events // (self.truces + 1)
+        for part in range(self.truces + 1):
             spent = self._hold_truce() if part else 0
-            until = cluster.agenda.events + max(events // 2, events - spent)
-            while cluster.agenda.events < until:
-                cluster.agenda.step()
+            self._let_things_break(max(events // 2, events - spent))
         self._calm()
         self._reckon()
+
+    def _let_things_break(self, events: int) -> None:
+        """Let so much happen."""
+        agenda = self.cluster.agenda
+        until = agenda.events + events
+        while agenda.events < until:
+            agenda.step()
 
     def _report(self) -> Report:
         outcomes = (each.outcome for each in self.history.attempts.values())
@@ -215,6 +236,7 @@ class ClusterSimulation:
         seen["entries"] = self.cluster.overseer.raft.newest
         seen["events"] = self.cluster.agenda.events
         seen["seconds"] = int(self.cluster.agenda.now)
+        seen["writes"] = sum(machine.disk.writes for machine in self.cluster.machines)
         return Report(
             self.seed,
             len(self.cluster.machines),
@@ -325,6 +347,7 @@ class ClusterSimulation:
         self.crowd.is_over = True
         self.faults.mend()
         self._correct_clocks()
+        cluster.forget_dead()
         patience = EXPIRED_SECONDS if self.faults.clocks_jump_far else CALM_SECONDS
         joining = max(patience, JOIN_SECONDS)
         cluster.agenda.run_until(self.faults.joining.is_settled, self._who_waits, joining)
@@ -334,6 +357,7 @@ class ClusterSimulation:
         task = cluster.spawn("leave", _connect_and_leave(database))
         cluster.agenda.run(DUE_SECONDS)
         cluster.kill(task, database)
+        cluster.forget_dead()
         cluster.run(self._database.drain(60.0), "outboxes drain", 70.0)
         cluster.agenda.run(GONE_SECONDS)
         for machine in cluster.machines:
@@ -379,6 +403,8 @@ class ClusterSimulation:
         status = cluster.retry(
             self._database.status, self._database, "the store tells its counters"
         )
+        last = self._database.put(b"last", b"")  # a store that rests has no services
+        cluster.run(last, "a last put succeeds")
         cluster.agenda.run_until(self._replicas_agree, self._who_waits, 30.0)
         for machine in cluster.machines:
             if machine.node is not None:
@@ -390,6 +416,10 @@ class ClusterSimulation:
             status.counters == content.counters,
             f"told {status.counters}, stored {content.counters}",
         )
+        for machine in cluster.machines:
+            machine.close()
+            assert machine.open()
+        cluster.overseer.look()
         for machine in cluster.machines:
             machine.close()
         cluster.overseer.look()
@@ -409,8 +439,3 @@ class ClusterSimulation:
 async def _connect_and_leave(db: CoreDatabase) -> None:
     await db._sender.connect()  # type: ignore[attr-defined]
     await waiting_rules.leave_everything(db)
-
-
-async def _connect_and_start(workload: Workload, client: Client) -> None:
-    await client.db._sender.connect()  # type: ignore[attr-defined]
-    await workload.start(client)

@@ -10,7 +10,7 @@ import pytest
 
 from postroom.client.database import CoreDatabase
 from postroom.server.node_options import NodeOptions
-from tests.sim.cluster.clock import EPOCH_SECONDS
+from tests.sim.clock import EPOCH_SECONDS
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 

@@ -1,6 +1,6 @@
 """Bugs that the simulated cluster has found, each as a script that failed before it was mended.
 
-Those that need no second node are told with the embedded world.
+Those that need no second node are told with the embedded store.
 """
 
 from __future__ import annotations
@@ -27,41 +27,42 @@ from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
 from postroom.ranges.waiting import Waiting
 from postroom.server.node_options import NodeOptions
 from tests.sim.cluster.cluster import Cluster
+from tests.sim.cluster.embedded import transaction
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
-from tests.sim.test_found import end_turn, opened, sent, transaction
+from tests.sim.test_found import opened
 
 # --- change feeds
 
 
 def test_a_commit_that_was_under_way_when_the_first_watcher_came_is_told_of() -> None:
     """The feed remembers a commit under way that was evaluated before the first watcher came."""
-    world = opened()
-    world.run(world.database().put(b"before", b""))
-    end_turn(world)
-    assert world.host.node is not None
-    last_commit = world.host.node.replica.last_commit
-    sent(world, transaction(1, Put(b"under way", b""), began=world.now()))
-    world.host.take_part()
+    store = opened()
+    store.run(store.database().put(b"before", b""))
+    store.machine.end_turn()
+    assert store.machine.node is not None
+    last_commit = store.machine.node.replica.last_commit
+    store.submit(transaction(1, Put(b"under way", b""), began=store.now()))
+    store.machine.take_part()
     watches = ScanChanges(b"", b"\xff", last_commit, wait=False)
-    sent(world, watches)  # the first watcher: memory begins here
-    end_turn(world)
-    changes = sent(world, watches).result.changes
+    store.submit(watches)  # the first watcher: memory begins here
+    store.machine.end_turn()
+    changes = store.submit(watches).result.changes
     assert [change.key for change in changes] == [b"under way"]
 
 
 def test_a_watch_during_a_commit_does_not_pass_it_over() -> None:
-    world = opened()
-    world.run(world.database().put(b"before", b""))
-    end_turn(world)
-    assert world.host.node is not None
-    watches = ScanChanges(b"", b"\xff", world.host.node.replica.last_commit, wait=False)
-    began = sent(world, watches)  # memory begins here
+    store = opened()
+    store.run(store.database().put(b"before", b""))
+    store.machine.end_turn()
+    assert store.machine.node is not None
+    watches = ScanChanges(b"", b"\xff", store.machine.node.replica.last_commit, wait=False)
+    began = store.submit(watches)  # memory begins here
     assert began.result.changes == []
-    sent(world, transaction(1, Put(b"under way", b""), began=world.now()))
-    world.host.take_part()
-    meanwhile = sent(world, watches)
-    end_turn(world)
-    (change,) = sent(world, watches).result.changes
+    store.submit(transaction(1, Put(b"under way", b""), began=store.now()))
+    store.machine.take_part()
+    meanwhile = store.submit(watches)
+    store.machine.end_turn()
+    (change,) = store.submit(watches).result.changes
     assert meanwhile.result.changes == []
     assert began.result.until < change.timestamp
     assert meanwhile.result.until < change.timestamp

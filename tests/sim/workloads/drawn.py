@@ -11,6 +11,7 @@ from tests.sim.workloads.bank import Bank
 from tests.sim.workloads.contenders import Contenders
 from tests.sim.workloads.counters import Counters
 from tests.sim.workloads.jobs import Jobs
+from tests.sim.workloads.keepers import Keepers
 from tests.sim.workloads.large import Large
 from tests.sim.workloads.ledger import Ledger
 from tests.sim.workloads.lists import Lists
@@ -43,14 +44,17 @@ WORKLOADS: Final[tuple[type[Workload], ...]] = (
 QUEUES_SHARE: Final = 0.3
 TRIALS_SHARE: Final = 0.3
 CONTENDERS_SHARE: Final = 0.2
+KEEPERS_SHARE: Final = 0.2
 
 
 def besides(seed: int) -> list[Workload]:
-    """Return queues, or messages that always fail, for some runs.
+    """Return queues, messages that always fail, or kept positions, for some runs.
 
     They have chances of their own: the other workloads stay as they are.
     """
     jobs: list[Workload] = [Jobs()] if Random(f"queues {seed}").random() < QUEUES_SHARE else []
     if Random(f"contenders {seed}").random() < CONTENDERS_SHARE:
         jobs.append(Contenders())
+    if Random(f"keepers {seed}").random() < KEEPERS_SHARE:
+        jobs.append(Keepers())
     return [*jobs, Trials()] if Random(f"trials {seed}").random() < TRIALS_SHARE else jobs

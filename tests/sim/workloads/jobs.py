@@ -43,7 +43,7 @@ from postroom.messaging.queues.requests import (
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import Committed, CommitTransaction, Put
-from tests.sim.sender import SimulatedSender
+from tests.sim.sender import LocalProcess
 from tests.sim.workloads.workload import Client, pairs
 
 PLAIN: Final = "jobs"
@@ -144,7 +144,7 @@ class Jobs:
                 await self._check_order(client, message, known)
             why = await self._settle(client, queue, message)
             held = sender.monotonic() - asked_at
-            is_early = held < ACK_WAIT and isinstance(sender, SimulatedSender)
+            is_early = held < ACK_WAIT and isinstance(sender, LocalProcess)
             assert not (is_early and TIME_IS_OVER in why), f"after {held} s: {why}"
 
     def _check_claimed(
@@ -162,7 +162,7 @@ class Jobs:
             assert message.scheduled >= headers["due"], f"{attempt} came too early"
         self._asked_at[attempt] = asked_at
         before = self._asked_at.get((queue, message.id, message.epoch - 1))
-        in_process = isinstance(client.db._sender, SimulatedSender)
+        in_process = isinstance(client.db._sender, LocalProcess)
         if before is not None and in_process and message.last_error == TIME_IS_OVER:
             held = client.db._sender.monotonic() - before
             assert held >= ACK_WAIT, f"{attempt} came again after {held} s"

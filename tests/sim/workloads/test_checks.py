@@ -15,6 +15,7 @@ import pytest
 
 import postroom
 from postroom.limits import TRANSACTION_SECONDS_MAX
+from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
 from tests.sim.recorded.operations import Anomaly, Record
 from tests.sim.workloads.appends import Appends
@@ -41,11 +42,10 @@ from tests.sim.workloads.trials import Trials
 from tests.sim.workloads.waiters import Waiters
 from tests.sim.workloads.watchers import Mirror, Watchers
 from tests.sim.workloads.workload import Client, Workload
-from tests.sim.world import World
 
 STEPS = 1500
-MAKERS: dict[str, Callable[[World], Workload]] = {
-    "appends": lambda world: Appends(_record(world)),
+MAKERS: dict[str, Callable[[EmbeddedStore], Workload]] = {
+    "appends": lambda store: Appends(_record(store)),
     "appointments": lambda _: Appointments(),
     "archives": lambda _: Archives(),
     "bank": lambda _: Bank(),
@@ -58,7 +58,7 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
     "lists": lambda _: Lists(),
     "mailboxes": lambda _: Mailboxes(),
     "reapers": lambda _: Reapers(),
-    "registers": lambda world: Registers(_record(world)),
+    "registers": lambda store: Registers(_record(store)),
     "ring": lambda _: Ring(),
     "seats": lambda _: Seats(),
     "spans": lambda _: Spans(),
@@ -68,39 +68,39 @@ MAKERS: dict[str, Callable[[World], Workload]] = {
 }
 
 
-def _record(world: World) -> Record:
-    return Record(world.clock.monotonic)
+def _record(store: EmbeddedStore) -> Record:
+    return Record(store.clock.monotonic)
 
 
 class Played:
     """A workload that some clients have run, and that has come to an end."""
 
     def __init__(self, name: str) -> None:
-        self.world = World(3)
-        self.world.witness = History()
-        assert self.world.host.open()
-        self.db = self.world.database()
-        self.workload = MAKERS[name](self.world)
+        self.store = EmbeddedStore(3)
+        self.store.witness = History()
+        assert self.store.machine.open()
+        self.db = self.store.database()
+        self.workload = MAKERS[name](self.store)
         self.is_over = False
-        self.world.run(self.workload.setup(self.db))
+        self.store.run(self.workload.setup(self.db))
         tasks = []
         for number in range(self.workload.clients):
-            database = self.world.database(f"{name} {number}")
+            database = self.store.database(f"{name} {number}")
             randomness = Random(f"{name} {number}")
             client = Client(database, randomness, number, 1, lambda: self.is_over)
-            tasks.append((self.world.spawn(name, self.workload.start(client)), database))
+            tasks.append((self.store.spawn(name, self.workload.start(client)), database))
         for _ in range(STEPS):
-            self.world.step()
+            self.store.agenda.step()
         self.is_over = True
-        self.world.let_pass(1.0)
+        self.store.let_pass(1.0)
         for task, database in tasks:
             if not task.done:  # a watcher
-                self.world.kill(task, database)
-        self.world.clock.advance(TRANSACTION_SECONDS_MAX)  # what was given up is free again
-        self.world.let_pass(1.0)
+                self.store.kill(task, database)
+        self.store.agenda.stand_still(TRANSACTION_SECONDS_MAX)  # what was given up is free again
+        self.store.let_pass(1.0)
 
     def check(self) -> None:
-        self.world.run(self.workload.check(self.db))
+        self.store.run(self.workload.check(self.db))
 
 
 # --- what is judged while it happens --------------------------------------------------------------
@@ -146,15 +146,15 @@ def test_an_audit_that_sees_half_of_a_transfer() -> None:
         for _ in range(6):
             await Bank()._audit(client)
 
-    played.world.run(audit())
-    played.world.run(money_appears(played.db, Bank()))
+    played.store.run(audit())
+    played.store.run(money_appears(played.db, Bank()))
     with pytest.raises(AssertionError, match="the accounts hold 501"):
-        played.world.run(audit())
+        played.store.run(audit())
 
 
 def test_a_ledger_whose_messages_overtake_each_other() -> None:
     played = Played("ledger")
-    played.world.run(played.db.drain())
+    played.store.run(played.db.drain())
     client = Client(played.db, Random("clerk"), 0, 9, lambda: False)
 
     def send(tx: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_ledger_whose_messages_overtake_each_other() -> None:
             await played.db.run(Ledger()._credit, client, 0)
 
     with pytest.raises(AssertionError, match="message 10000 of 1 comes after"):
-        played.world.run(credit())
+        played.store.run(credit())
 
 
 def test_a_message_that_arrives_too_early() -> None:
@@ -183,9 +183,9 @@ def test_a_message_that_arrives_too_early() -> None:
         for _ in range(200):
             await played.db.run(Reapers()._reap, client)
 
-    played.world.run(played.db.run(send))
+    played.store.run(played.db.run(send))
     with pytest.raises(AssertionError, match="before it was due"):
-        played.world.run(reap())
+        played.store.run(reap())
 
 
 def test_every_workload_is_tampered_with() -> None:
@@ -207,7 +207,7 @@ def test_a_good_history_passes(name: str) -> None:
 )
 def test_a_bad_one_does_not(name: str, tamper: Tampering) -> None:
     played = Played(name)
-    played.world.run(tamper(played.db, played.workload))
+    played.store.run(tamper(played.db, played.workload), seconds=1000.0)
     with pytest.raises(AssertionError) as caught:
         played.check()
     assert isinstance(caught.value, Anomaly) or caught.traceback[-1].path.match("*/workloads/*.py")
