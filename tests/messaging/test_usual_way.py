@@ -196,7 +196,7 @@ commits = st.tuples(
 )  # fmt: skip
 unusual_steps = st.sampled_from((
     "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
-    "later message", "later update", "old", "late", "no integer",
+    "later message", "later update", "old", "late", "no integer", "packed",
 )).map(lambda name: (name,))  # fmt: skip
 reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
 
@@ -261,6 +261,7 @@ def _do_unusual(both: Both, name: str) -> None:
             both.submit(messaging.ExecuteDue(10), urgent=False),
             both.submit(CollectGarbage(both.now() - from_seconds(1), 100), urgent=False),
         ],
+        "packed": lambda: _increment_bytes(both),
         "no integer": lambda: both.commit(Put(b"a", b"no integer", integer=True)),
         "lead": lambda: _commit_again_after_a_lease(both),
         "spans": lambda: both.commit(
@@ -286,6 +287,14 @@ def _send_beside_a_late_one(both: Both) -> None:
     both.turns()
     both.pass_time(1.5)
     both.commit(EnqueueMessage(b"in", b"new"))
+    both.turns()
+
+
+def _increment_bytes(both: Both) -> None:
+    """Increment eight bytes that were put: an increment of a packed value refuses them."""
+    both.commit(Put(b"a", bytes(8)))
+    both.turns()
+    both.commit(EnqueueUpdate(Increment(b"a", 1, packed=True)), EnqueueUpdate(Increment(b"a", 1)))
     both.turns()
 
 
