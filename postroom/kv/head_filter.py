@@ -32,7 +32,7 @@ from postroom.kv.engine import Reader
 
 SMALL_SHARE: Final = 16
 HEADS_A_BYTE: Final = 2
-SKIPS_MAX: Final = 63
+LONGEST_SKIP: Final = 63
 """While keys are known, one of so many more is looked for: most puts may be of known keys."""
 
 _LAST_BYTE: Final = keys.HEAD[0]
@@ -76,7 +76,7 @@ class HeadFilter:
             large[place % len(large)] & pattern == pattern
             or small[place % len(small)] & pattern == pattern
         ):
-            self._skips = self._to_skip = min(2 * self._skips + 1, SKIPS_MAX)
+            self._skips = self._to_skip = min(2 * self._skips + 1, LONGEST_SKIP)
             return False
         self._skips = 0
         return True

@@ -37,7 +37,8 @@ from postroom.ranges.memory import Holders
 from postroom.ranges.registry import Registry
 
 UNUSED_SECONDS: Final = 60.0
-_HOLDER: Final = bytes(16)
+HOLDER: Final = bytes(16)
+"""The holder of the order in memory, which goes when it is not used for a while."""
 _CHUNK: Final = 512
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 
@@ -159,7 +160,7 @@ class InboxOrder:
         """Return whether it can be used, and keep it for another while."""
         if self._position is not None:
             return False
-        self._holders.hold(_HOLDER, UNUSED_SECONDS)
+        self._holders.hold(HOLDER, UNUSED_SECONDS)
         return not (self._ready.is_low() or self._held_up.is_low())
 
     def build(self, view: View) -> Generator[None, None, None]:
@@ -170,7 +171,7 @@ class InboxOrder:
         if self._position is None or not self._followed:
             self.drop()
             self._followed.append(self._hear)
-        self._holders.hold(_HOLDER, UNUSED_SECONDS)
+        self._holders.hold(HOLDER, UNUSED_SECONDS)
         while self._position is not None:
             raw = b""
             for raw, stored in view.iterate(*keys.mail_span(self._position, None)):
@@ -216,7 +217,7 @@ class InboxOrder:
 
     def released(self, transaction_id: bytes) -> None:
         """Drop it if it has not been used for a while: its holder is released."""
-        if transaction_id == _HOLDER:
+        if transaction_id == HOLDER:
             self.drop()
 
     def drop(self) -> None:

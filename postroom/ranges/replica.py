@@ -50,7 +50,9 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from postroom import limits
 from postroom.errors import Error
@@ -85,6 +87,8 @@ from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
 from postroom.ranges.usual import UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Replica:
@@ -385,7 +389,11 @@ class Replica:
         way = self.usual_way
         if way is None or not (self._evaluator.is_at_rest and self._admission.is_plain):
             return False
-        proposal = way.propose(self._clients.taken(), taken, self.reads.last_commit)
+        try:
+            proposal = way.propose(self._clients.taken(), taken, self.reads.last_commit)
+        except Exception:  # the calls that were taken must not be lost
+            _log.critical("the usual way failed; the general way goes on", exc_info=True)
+            return False
         if proposal is None:
             return False
         self._start(proposal)

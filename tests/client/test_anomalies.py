@@ -9,11 +9,11 @@ anomaly_dirty_write                  ``Transaction._writes``: writes gather in t
                                      in one ``CommitTransaction``; one raw write set a proposal
 anomaly_dirty_read                   the same; ``LocalReads.read`` asks only what is applied, which
                                      ``View.in_flight`` keeps apart
-anomaly_lost_update                  ``ranges.transactions._check_reads``, keys
+anomaly_lost_update                  ``ranges.transactions.check_reads``, keys
 anomaly_fuzzy_read                   ``Transaction._read_timestamp`` goes along with every read
-anomaly_phantom                      ``_check_reads``, spans; ``versions.scan`` at the timestamp
+anomaly_phantom                      ``check_reads``, spans; ``versions.scan`` at the timestamp
 anomaly_read_skew                    ``Transaction._read_timestamp``
-anomaly_write_skew                   ``_check_reads``, keys and spans
+anomaly_write_skew                   ``check_reads``, keys and spans
 message_sent_without_commit          ``Transaction._sends``; ``Evaluation.reject``
 message_committed_without_message    outbox entries in the write set of the commit
 message_delivered_twice              the COMMIT record; ``DeliverDue`` deletes in the write set

@@ -327,3 +327,19 @@ def test_both_ways_keep_to_the_same_limits(history: list[Step], small: set[str])
         for name in small:
             patch.setattr(limits, name, SMALL[name])
         play_all(Both(), history)
+
+
+def test_a_call_is_answered_though_the_usual_way_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one_range = OneRange(is_general_only=False)
+
+    def fail(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(one_range.replica.usual_way, "settle", fail)
+    asked = one_range.ask(Both().transaction(Put(b"a", b"1")))
+    ((answer, error),) = asked.answers
+    assert error is None
+    assert answer.timestamp
+    assert "the usual way failed" in caplog.text

@@ -105,6 +105,7 @@ def test_after_a_turn_on_a_loop_that_raises_before_anything_is_staged_there_is_a
         return real(proposer, *rest)
 
     monkeypatch.setattr(Proposer, "propose", propose)
+    monkeypatch.setenv("POSTROOM_GENERAL_ONLY", "1")
 
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, told: raised.append(told))

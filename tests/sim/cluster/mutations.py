@@ -25,6 +25,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
+import pytest
+
+from postroom.server.node_options import GENERAL_ONLY
 from tests.sim.cluster import long_checks, schedules
 from tests.sim.cluster.broken import (
     Patch,
@@ -140,14 +143,15 @@ MUTATIONS: Final[tuple[Mutation, ...]] = (
 
 @contextmanager
 def in_force(mutation: Callable[[], Patch]) -> Iterator[None]:
-    """Break the product while the block runs."""
+    """Break the product while the block runs, in the general way of proposals.
+
+    Else the comparison with the usual way would find each mutation before the checkers do.
+    """
     where, name, replacement = mutation()
-    original = getattr(where, name)
-    setattr(where, name, replacement)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, name, replacement)
+        patch.setenv(GENERAL_ONLY, "1")
         yield
-    finally:
-        setattr(where, name, original)
 
 
 class OutOfDate(Exception):

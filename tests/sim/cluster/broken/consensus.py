@@ -160,7 +160,7 @@ def commits_twice() -> Patch:
 
 def reads_not_checked() -> Patch:
     """Commit a transaction whatever has changed since it read."""
-    return sys.modules["postroom.ranges.transactions"], "_check_reads", lambda ctx, request: None
+    return sys.modules["postroom.ranges.transactions"], "check_reads", lambda ctx, request: None
 
 
 def snapshot_lies() -> Patch:
