@@ -168,11 +168,13 @@ class InboxOrder:
 
         Several requests may read it at the same time. Each goes on where the others have come to.
         """
-        if self._position is None or not self._followed:
+        if self._position is None:
             self.drop()
-            self._followed.append(self._hear)
         self._holders.hold(HOLDER, UNUSED_SECONDS)
         while self._position is not None:
+            if not self._followed:  # at the beginning, or when it was dropped in an earlier turn
+                self.drop()
+                self._followed.append(self._hear)
             raw = b""
             for raw, stored in view.iterate(*keys.mail_span(self._position, None)):
                 view.steps += 1
