@@ -356,9 +356,9 @@ IMAGE_NAME_BYTES_MAX: Final = 4 * KEY_BYTES_MAX
 # --- staged rows ----------------------------------------------------------------------------------
 
 STAGED_CHUNKS_MAX: Final = 1 << 20
-"""The chunks of one attempt: their numbers have room in a key."""
+"""The chunks of one task attempt: their numbers have room in a key."""
 STAGED_WINNERS_MAX: Final = 100_000
-"""Attempts that one batch consists of: they are one record."""
+"""Task attempts that one batch consists of: they are one record."""
 STAGED_COUNTED_MAX: Final = 10_000
 """The length of lists in ``db.staging``."""
 
@@ -407,7 +407,7 @@ CLIENT_WAITS_MAX: Final = 10_000
 RETRY_SECONDS_MAX: Final = 60.0
 """The time for which ``run`` tries again, unless told otherwise."""
 RETRY_BACKOFF_SECONDS_MAX: Final = 1.0
-"""Its longest pause between two attempts."""
+"""Its longest pause between two tries."""
 WORKER_BACKOFF_SECONDS_MAX: Final = 300.0
 """The time for which a worker leaves an inbox alone whose function fails."""
 BRIDGING_THREADS_MAX: Final = 256
@@ -418,8 +418,8 @@ RECEIPT_BYTES_MAX: Final = 32_768
 """The receipt of a message that a consumer holds: it has a kind, an id and a key."""
 EVALUATED_AT_ONCE_MAX: Final = 256
 """The messages, named by one write, up to which it is evaluated in one go."""
-SCAN_POSITION_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
-"""The position from which a scan of records goes on: the name of an entry, in its range."""
+SCAN_CURSOR_BYTES_MAX: Final = IMAGE_NAME_BYTES_MAX + 16
+"""The cursor from which a scan of records goes on: the name of an entry, in its range."""
 TABLE_NAME_CHARACTERS_MAX: Final = 32
 """The name of a table of records, or of one of its columns."""
 SCAN_COLUMNS_MAX: Final = 32

@@ -74,7 +74,7 @@ class Clock:
         return round(self.now.timestamp() * 1000)
 
     def monotonic(self) -> float:
-        """Return the seconds since some moment."""
+        """Return the seconds since an arbitrary start."""
         return _SYSTEM.monotonic() + self._ahead
 
 

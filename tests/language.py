@@ -24,6 +24,41 @@ HIDING_WORDS = frozenset(
 )
 VAGUE_PHRASES = re.compile(r"\b(the other way round|likewise|as ever)\b", re.IGNORECASE)
 
+# The names in which a word of several meanings may stand, and the files in which it has the meaning
+# of the glossary. A file is named by the beginning of its path in the package.
+WORDS_IN_PLACE = {
+    "around": (("look_around",), ()),
+    "attempt": (
+        ("max_attempts", "task_attempt"),
+        (
+            "cli/queue", "client/arguments", "client/pages", "client/postponing", "client/queues/",
+            "client/reaping", "client/sender", "client/values", "client/worker/", "demo/",
+            "gateway/", "kv/keys", "limits", "messaging/",
+        ),
+    ),
+    "lane": ((), ("messaging/queues/",)),
+    "mark": (
+        (),
+        ("kv/log/", "layers/search/words", "messaging/", "pipeline/jobs/load_files"),
+    ),
+    "moment": (
+        (),
+        ("cli/pipeline/", "client/arguments", "kv/clock", "layers/", "messaging/", "pipeline/"),
+    ),
+    "place": (
+        ("in_place",),
+        ("messaging/queues/", "messaging/record_tables", "pipeline/jobs/"),
+    ),
+    "position": (
+        (),
+        (
+            "cli/", "client/administration", "client/remote/status", "client/sync_parts",
+            "client/values", "demo/replay", "limits", "pipeline/", "ranges/", "server/embedded",
+        ),
+    ),
+    "signal": ((), ("cli/", "client/worker/", "server/")),
+}  # fmt: skip
+
 _SECTIONS = frozenset(
     ("args", "arguments", "attributes", "returns", "yields", "raises", "example", "examples")
 )
@@ -102,6 +137,18 @@ def page_sentences_of(page: str) -> Iterator[str]:
 def words_of(sentence: str) -> list[str]:
     """Return the words of a sentence, where punctuation alone is no word."""
     return [word for word in sentence.split() if any(map(str.isalnum, word))]
+
+
+def words_out_of_place(name: str, file: str) -> list[str]:
+    """Return the words in a name that stand for another thing in this file of the package."""
+    parts = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower().strip("_").split("_")
+    return [
+        word
+        for word, (names, files) in WORDS_IN_PLACE.items()
+        if not {word, f"{word}s"}.isdisjoint(parts)
+        and not any(each in "_".join(parts) for each in names)
+        and not file.startswith(files)
+    ]
 
 
 def first_word(sentence: str) -> str:

@@ -162,6 +162,18 @@ def test_words_that_the_glossary_replaces_are_no_names() -> None:
     assert not wrong, listed(wrong)
 
 
+def test_words_stand_only_where_the_glossary_has_them() -> None:
+    wrong = []
+    for path in sources("postroom"):
+        where = str(path.relative_to(ROOT / "postroom"))
+        for name, line in names_in(ast.parse(path.read_text())):
+            wrong += [
+                f"{path.relative_to(ROOT)}:{line}: {name}: {word} is another thing in the glossary"
+                for word in language.words_out_of_place(name, where)
+            ]
+    assert not wrong, listed(wrong)
+
+
 def replaced_words(page: str) -> dict[str, str]:
     """Return the words that are not used, with those that are used in their place.
 
@@ -245,3 +257,11 @@ def test_a_table_of_the_glossary_tells_replaced_words() -> None:
     page = "| word | meaning | where |\n| --- | --- | --- |\n| range | ... | ... |\n\n"
     page += "| not | but |\n| --- | --- |\n| `shard`, tablet | range |\n"
     assert replaced_words(page) == {"shard": "range", "tablet": "range"}
+
+
+def test_a_word_out_of_place_is_found() -> None:
+    assert language.words_out_of_place("CommitSignal", "messaging/services.py") == ["signal"]
+    assert language.words_out_of_place("_signals", "server/drivers.py") == []
+    assert language.words_out_of_place("failed_attempts", "client/retries.py") == ["attempt"]
+    assert language.words_out_of_place("task_attempt", "client/staging.py") == []
+    assert language.words_out_of_place("leases_held_around", "ranges/lease.py") == ["around"]

@@ -56,11 +56,11 @@ def cluster(
     started again. Without --path, all data is gone when it ends.
     """
     with contextlib.ExitStack() as stack:
-        place = path
-        if place is None:
+        at = path
+        if at is None:
             temporary = tempfile.TemporaryDirectory(prefix="postroom-cluster-")
-            place = Path(stack.enter_context(temporary))
-        folder = stack.enter_context(LocalFolder(place, nodes, base_port))
+            at = Path(stack.enter_context(temporary))
+        folder = stack.enter_context(LocalFolder(at, nodes, base_port))
         with _interruptible():
             asyncio.run(_run(folder, logs_stay=path is not None))
 

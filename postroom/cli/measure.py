@@ -109,12 +109,12 @@ async def _timed(
     started = perf_counter()
     async with asyncio.TaskGroup() as group:
         for _ in range(in_flight):
-            group.create_task(_lane(numbers, act))
+            group.create_task(_worker(numbers, act))
     return Result(measure, times, perf_counter() - started)
 
 
-async def _lane(numbers: Iterator[int], act: Callable[[int], Awaitable[object]]) -> None:
-    for number in numbers:  # shared by all lanes: each number is taken once
+async def _worker(numbers: Iterator[int], act: Callable[[int], Awaitable[object]]) -> None:
+    for number in numbers:  # shared by all workers: each number is taken once
         await act(number)
 
 

@@ -93,7 +93,7 @@ Prefix = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions:
-    """The place of the store, and how to reach it, from the options.
+    """The folder or addresses of the store, and how to reach it, from the options.
 
     Attributes:
         path: its folder; ``None``: it is reached over the network.
@@ -286,7 +286,7 @@ def _store(
         if path is not None or connect is None:
             raise typer.BadParameter("--insecure and --tls-... go with --connect")
     if path is None and connect is None:
-        path, connect = _place_in_environment()
+        path, connect = _store_in_environment()
     if connect is None:
         return (
             None if path is None else StoreOptions(path=_folder(path), memory_bytes=_memory(memory))
@@ -321,7 +321,7 @@ def _folder(path: str) -> Path:
     return Path(path)
 
 
-def _place_in_environment() -> tuple[str | None, str | None]:
+def _store_in_environment() -> tuple[str | None, str | None]:
     path, connect = os.environ.get(PATH_VARIABLE), os.environ.get(CONNECT_VARIABLE)
     if path and connect:
         raise typer.BadParameter(

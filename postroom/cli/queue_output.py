@@ -170,8 +170,8 @@ def json_stats(stats: postroom.QueueStats) -> dict[str, object]:
     return {**msgspec.structs.asdict(stats), "oldest": oldest, "longest_held": told or None}
 
 
-def _iso(moment: Timestamp | None) -> str | None:
-    return None if moment is None else moment.datetime.isoformat()
+def _iso(timestamp: Timestamp | None) -> str | None:
+    return None if timestamp is None else timestamp.datetime.isoformat()
 
 
 def shown_id(id_: str | bytes) -> str:

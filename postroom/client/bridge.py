@@ -80,8 +80,8 @@ class BridgedSender:
 
     def now(self) -> int | Awaitable[int]:
         """Return a timestamp, or an awaitable of one."""
-        moment = self._blocking.now()
-        return moment if isinstance(moment, int) else self._in_thread(lambda: moment)
+        timestamp = self._blocking.now()
+        return timestamp if isinstance(timestamp, int) else self._in_thread(lambda: timestamp)
 
 
 class LoopSender:

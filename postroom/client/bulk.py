@@ -232,7 +232,7 @@ def _scan(
 def _following(request: ScanRecords, page: RecordsPage) -> ScanRecords | None:
     if page.resume is None:
         return None
-    return msgspec.structs.replace(request, position=page.resume)
+    return msgspec.structs.replace(request, cursor=page.resume)
 
 
 def _as_it_is(page: Any) -> Any:
@@ -303,11 +303,11 @@ class BulkOfDatabase:
             Invalid: this client has as many of these as are left for others.
         """
         request = Protect(0 if at is None else arguments.timestamp(at), whole)
-        moment: int = await self._sender.send(request)
+        timestamp: int = await self._sender.send(request)
         try:
-            yield Timestamp(moment)
+            yield Timestamp(timestamp)
         finally:
-            post(self._sender, Unprotect(moment))
+            post(self._sender, Unprotect(timestamp))
 
 
 __all__ = ["Bulk", "BulkOfDatabase", "Columns", "Partition"]

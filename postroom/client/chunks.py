@@ -21,7 +21,7 @@ UNDER_WAY_AT_ONCE: Final = 4
 """The number of chunks that are on their way to the store while the next one is made."""
 
 Make = Callable[[], Any]
-"""A function that makes a request, a new one for each attempt."""
+"""A function that makes a request, a new one for each try."""
 
 
 def _as_it_is(value: Any) -> Any:
@@ -58,7 +58,7 @@ class ChunkStream:
 
     Args:
         sender: the client's sender.
-        wrap: a function that makes what is sent of what the caller gives, anew for each attempt.
+        wrap: a function that makes what is sent of what the caller gives, anew for each try.
         answer_of: a function that returns the answer in a reply.
 
     Attributes:

@@ -105,7 +105,7 @@ def parsed_retry_id(given: bytes, now: int) -> tuple[bytes, int]:
     if len(given) != RETRY_ID_BYTES or not 0 < began <= now + from_seconds(CLOCKS_APART_SECONDS):
         raise Invalid(
             f"{shorten(given)} is not the retry_id of a transaction; nothing was changed: pass "
-            "tx.retry_id of the earlier attempt"
+            "tx.retry_id of the earlier try"
         )
     return given[:TRANSACTION_ID_BYTES], began
 

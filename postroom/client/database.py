@@ -33,7 +33,7 @@ from postroom.client.sender import Sender, post
 from postroom.client.snapshot import Snapshot
 from postroom.client.staging import StagingOfDatabase
 from postroom.client.transaction import UNKNOWN, Transaction
-from postroom.client.values import Change, Message, Moment
+from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
 from postroom.errors import ConditionFailed, Error, NotInTransaction, shorten
 from postroom.kv.clock import Timestamp
@@ -173,8 +173,8 @@ class CoreDatabase(
         start, end = arguments.span(start, end)
         if limit is not None:
             arguments.count(limit, "limit", 0)
-        moment = arguments.timestamp(at) or self._sender.now()
-        return self._pages(start, end, moment, limit, reverse)
+        timestamp = arguments.timestamp(at) or self._sender.now()
+        return self._pages(start, end, timestamp, limit, reverse)
 
     async def _pages(
         self,
@@ -184,12 +184,14 @@ class CoreDatabase(
         limit: int | None,
         reverse: bool,
     ) -> AsyncGenerator[Page, None]:
-        moment = await self._sender.send(Protect(at if isinstance(at, int) else await at))
+        timestamp = await self._sender.send(Protect(at if isinstance(at, int) else await at))
         try:
-            async for page in pages(self._sender, start, end, moment, limit=limit, reverse=reverse):
+            async for page in pages(
+                self._sender, start, end, timestamp, limit=limit, reverse=reverse
+            ):
                 yield page
         finally:
-            post(self._sender, Unprotect(moment))
+            post(self._sender, Unprotect(timestamp))
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncGenerator[Snapshot, None]:
@@ -201,11 +203,11 @@ class CoreDatabase(
         Raises:
             Unavailable: nothing can be read now.
         """
-        moment = await self._sender.send(Protect())
+        timestamp = await self._sender.send(Protect())
         try:
-            yield Snapshot(self, moment)
+            yield Snapshot(self, timestamp)
         finally:
-            post(self._sender, Unprotect(moment))
+            post(self._sender, Unprotect(timestamp))
 
     def watch(
         self,
@@ -322,24 +324,24 @@ class CoreDatabase(
                 says how many, and up to which key.
         """
         start, end = arguments.span(start, end)
-        deleted, position, began = 0, start, 0
+        deleted, cursor, began = 0, start, 0
         answer: tuple[int, bytes | None, int]
         while True:
             try:
-                answer = await commit_one(self._sender, position, DeleteRange(position, end, began))
+                answer = await commit_one(self._sender, cursor, DeleteRange(cursor, end, began))
             except Error as error:
                 if deleted:
                     error.args = (
                         f"{error} (before that, {counted(deleted, 'key was', 'keys were')} "
                         "deleted, all below "
-                        f"{shorten(position)}: delete_range goes on from there)",
+                        f"{shorten(cursor)}: delete_range goes on from there)",
                     )
                 raise
             some, following, began = answer
             deleted += some
             if following is None:
                 return deleted
-            position = following
+            cursor = following
 
     async def increment(self, key: bytes, by: int = 1) -> int:
         """Add ``by`` to the 64-bit integer at ``key`` (absent: 0); return the sum.
@@ -499,14 +501,16 @@ class CoreDatabase(
 
     # --- the store itself
 
-    def now(self) -> Moment | Awaitable[Timestamp]:
+    def now(self) -> AwaitableTimestamp | Awaitable[Timestamp]:
         """Return a timestamp above every commit so far and below every later one.
 
         Use it as ``await db.now()``. An embedded store has it at once: the result is the timestamp
         already, and may also be awaited. A remote store is asked.
         """
-        moment = self._sender.now()
-        return Moment(moment) if isinstance(moment, int) else _timestamp(moment)
+        timestamp = self._sender.now()
+        return (
+            AwaitableTimestamp(timestamp) if isinstance(timestamp, int) else _timestamp(timestamp)
+        )
 
 
 def _check_timeout(seconds: float) -> None:
@@ -518,5 +522,5 @@ def _check_timeout(seconds: float) -> None:
         )
 
 
-async def _timestamp(moment: Awaitable[int]) -> Timestamp:
-    return Timestamp(await moment)
+async def _timestamp(timestamp: Awaitable[int]) -> Timestamp:
+    return Timestamp(await timestamp)

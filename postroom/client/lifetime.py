@@ -16,7 +16,7 @@ has. The other one must not request more than the first one did: if the first on
 rest is ignored.
 
 Its time is counted twice. ``began`` is a timestamp, which the store compares when it commits. The
-end is a moment of the client's own monotonic clock, which cannot be set.
+end is a time on the client's own monotonic clock, which cannot be set.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
         closed: why it accepts no calls, in words; empty while it does.
         timeout: seconds that it may take.
         began: the timestamp at which its time began.
-        expires: the moment at which its time is over, on the client's monotonic clock.
+        expires: the time at which its time is over, on the client's monotonic clock.
         holds: whether the leaseholder may keep locks or claims for it.
-        age: the timestamp at which its first attempt began, if it is tried again; else 0.
+        age: the timestamp at which its first try began, if it is tried again; else 0.
         ended_by: the one that ends it in place of its user, as errors name it; empty: its user.
     """
 

@@ -1,11 +1,11 @@
-"""The keys and spans on which attempts of a transaction lost; the next attempt locks them.
+"""The keys and spans on which tries of a transaction lost; the next try locks them.
 
-An attempt that lost names the keys that others have changed. The next one locks these, and the keys
+A try that lost names the keys that others have changed. The next one locks these, and the keys
 that the last one wrote: it usually writes them again, and would lock them one by one. A span in
-which something has changed is locked when a second attempt has lost on it; before that, only the
+which something has changed is locked when a second try has lost on it; before that, only the
 keys in it that had changed.
 
-All attempts together have the age of the first one. In the end it is the oldest, and wins.
+All tries together have the age of the first one. In the end it is the oldest, and wins.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Lost:
     """The keys and spans that a transaction has lost on.
 
     Attributes:
-        began: when the first attempt began, as a timestamp; 0 before that.
-        keys, spans: what the next attempt locks.
+        began: when the first try began, as a timestamp; 0 before that.
+        keys, spans: what the next try locks.
     """
 
     __slots__ = ("_seen", "began", "keys", "spans")
@@ -38,7 +38,7 @@ class Lost:
         self._seen: set[tuple[bytes, bytes | None]] = set()
 
     def add(self, error: Retryable, written: Iterable[bytes]) -> bool:
-        """Note a failed attempt; return whether it lost on something that it had not locked.
+        """Note a failed try; return whether it lost on something that it had not locked.
 
         Args:
             error: the error that ended it.

@@ -108,16 +108,16 @@ async def stored_values(sender: Sender, keys: list[bytes], timestamp: int) -> Va
     if len(page.values) == len(keys):
         return page
     found, integers = list(page.values), list(page.integers)
-    moment = await sender.send(Protect(page.timestamp))
+    protected = await sender.send(Protect(page.timestamp))
     try:
         while len(found) < len(keys):
             following = keys[len(found) : len(found) + KEYS_PER_PAGE]
-            page = await sender.send(GetMany(following, moment, LIST_BYTES_PER_PAGE))
+            page = await sender.send(GetMany(following, protected, LIST_BYTES_PER_PAGE))
             integers += [len(found) + index for index in page.integers]
             found += page.values
     finally:
-        post(sender, Unprotect(moment))
-    return Values(found, moment, tuple(integers))
+        post(sender, Unprotect(protected))
+    return Values(found, protected, tuple(integers))
 
 
 def unpacked_values(keys: list[bytes], stored: Values, codec: Packing) -> list[Any]:
@@ -141,16 +141,16 @@ async def stored_messages(sender: Sender, key: bytes, timestamp: int, limit: int
     if not page.more or len(page.messages) >= limit:
         return page
     found = list(page.messages)
-    moment = await sender.send(Protect(page.timestamp))
+    protected = await sender.send(Protect(page.timestamp))
     try:
         while True:
             left, last = limit - len(found), found[-1][0]
-            page = await sender.send(Peek(key, left, moment, LIST_BYTES_PER_PAGE, last))
+            page = await sender.send(Peek(key, left, protected, LIST_BYTES_PER_PAGE, last))
             found += page.messages
             if not page.more or len(found) >= limit:
-                return Peeked(found, page.more, moment)
+                return Peeked(found, page.more, protected)
     finally:
-        post(sender, Unprotect(moment))
+        post(sender, Unprotect(protected))
 
 
 def unpacked_messages(

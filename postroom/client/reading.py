@@ -112,8 +112,8 @@ class Reads(msgspec.Struct, eq=False, gc=False):
     ) -> AsyncIterator[Page]:
         """Return the pages of a span."""
         if not self.timestamp:
-            moment = self._sender.now()
-            self._settles(moment if isinstance(moment, int) else await moment)
+            timestamp = self._sender.now()
+            self._settles(timestamp if isinstance(timestamp, int) else await timestamp)
         found = pages(self._sender, start, end, self.timestamp, limit=limit, reverse=reverse)
         async for page in found:
             self.spans = self.spans or []

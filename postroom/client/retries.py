@@ -1,4 +1,4 @@
-"""Attempts at a transaction until it is committed: the core of ``run``.
+"""Tries of a transaction until it is committed: the core of ``run``.
 
 ::
 
@@ -43,7 +43,7 @@ async def repeat(
 
     Raises:
         TypeError: the result still has to run; nothing was changed.
-        whatever ``call`` raises, and errors that another attempt cannot help.
+        whatever ``call`` raises, and errors that another try cannot help.
     """
     give_up = sender.monotonic() + RETRY_SECONDS_MAX
     backoff, lost = BACKOFF_SECONDS_FIRST, Lost()
@@ -63,7 +63,7 @@ async def repeat(
                 raise
             is_first = not lost.began
             if tx is not None and tx.has_lost(lost, error) and is_first:
-                continue  # the next attempt waits in line for what this one lost on
+                continue  # the next try waits in line for what this one lost on
             await _back_off(sender, error, backoff)
             backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
         else:

@@ -178,7 +178,7 @@ class Sender(Protocol):
         """Return about now, without taking a timestamp: cheap."""
 
     def monotonic(self) -> float:
-        """Return the seconds since some moment."""
+        """Return the seconds since an arbitrary start."""
 
 
 def post(sender: Sender, request: Any) -> None:

@@ -79,7 +79,7 @@ class StagingCalls:
                 this.
         """
         await self.finish(query)
-        won = [Winner(attempt, chunks) for attempt, chunks in winners]
+        won = [Winner(task_attempt, chunks) for task_attempt, chunks in winners]
         request = PublishStaged(query, batch, job, won, once)
         new, more = await repeat(self._sender, request)
         if more:

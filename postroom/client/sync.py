@@ -40,8 +40,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def _awaited(moment: Awaitable[T]) -> T:
-    return await moment
+async def _awaited(timestamp: Awaitable[T]) -> T:
+    return await timestamp
 
 
 class CoreDatabase(
@@ -249,8 +249,12 @@ class CoreDatabase(
 
     def now(self) -> Timestamp:
         """Return a timestamp above every commit so far and below every later one."""
-        moment = self._core.now()
-        return moment if isinstance(moment, Timestamp) else self._blocking.run(_awaited(moment))
+        timestamp = self._core.now()
+        return (
+            timestamp
+            if isinstance(timestamp, Timestamp)
+            else self._blocking.run(_awaited(timestamp))
+        )
 
 
 __all__ = ["CoreDatabase", "Snapshot", "Transaction"]

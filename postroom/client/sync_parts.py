@@ -104,9 +104,9 @@ class BulkOfDatabase:
             Invalid: this client has as many of these as are left for others.
         """
         manager = self._core.hold(at, whole=whole)
-        moment = self._blocking.run(manager.__aenter__())
+        timestamp = self._blocking.run(manager.__aenter__())
         try:
-            yield moment
+            yield timestamp
         finally:
             self._blocking.run(manager.__aexit__(None, None, None))
 

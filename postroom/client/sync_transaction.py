@@ -55,9 +55,9 @@ class Transaction(WriteBuffer, QueueWrites, InboxWrites):
 
     @property
     def retry_id(self) -> bytes:
-        """Return the id with which ``db.begin(retry_id=...)`` begins another attempt at it.
+        """Return the id with which ``db.begin(retry_id=...)`` begins another try of it.
 
-        Any client may make that attempt, for 75 s. It is safe if the outcome of this
+        Any client may make that try, for 75 s. It is safe if the outcome of this
         transaction is not known: the two commit once.
         """
         return self._core.retry_id

@@ -104,7 +104,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     @classmethod
     def again(cls, sender: Sender, codec: Packing, retry_id: bytes, timeout: float) -> Transaction:
-        """Return another attempt at the transaction with a ``retry_id``.
+        """Return another try of the transaction with a ``retry_id``.
 
         For layers on top. It has the id and the beginning of that transaction. Without the
         beginning, a leaseholder that was elected since would take it for a new transaction, and
@@ -133,9 +133,9 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
     @property
     def retry_id(self) -> bytes:
-        """Return the id with which ``db.begin(retry_id=...)`` begins another attempt at it.
+        """Return the id with which ``db.begin(retry_id=...)`` begins another try of it.
 
-        Any client may make that attempt, for 75 s. It is safe if the outcome of this
+        Any client may make that try, for 75 s. It is safe if the outcome of this
         transaction is not known: the two commit once.
         """
         return self._id + self._lifetime.began.to_bytes(8, "big")
@@ -143,8 +143,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     @property
     def read_timestamp(self) -> Timestamp | None:
         """Return the timestamp at which it reads; ``None`` before its first read."""
-        moment = self._reads.timestamp
-        return Timestamp(moment) if moment else None
+        timestamp = self._reads.timestamp
+        return Timestamp(timestamp) if timestamp else None
 
     @property
     def commit_timestamp(self) -> Timestamp | None:
@@ -327,10 +327,10 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         return True
 
     async def lock_again(self, lost: Lost) -> None:
-        """Lock what earlier attempts have lost, before this one begins. For layers on top.
+        """Lock what earlier tries have lost, before this one begins. For layers on top.
 
         Args:
-            lost: what earlier attempts have lost.
+            lost: what earlier tries have lost.
 
         Raises:
             TransactionConflict: others kept it locked for too long.
@@ -352,13 +352,13 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         self.keep_young()
 
     def has_lost(self, lost: Lost, error: Retryable) -> bool:
-        """Note what a failed attempt has lost; return the result of :meth:`.Lost.add`.
+        """Note what a failed try has lost; return the result of :meth:`.Lost.add`.
 
         For layers on top.
 
         Args:
-            lost: what earlier attempts have lost.
-            error: the error of the attempt.
+            lost: what earlier tries have lost.
+            error: the error of the try.
         """
         lost.began = lost.began or self._lifetime.began
         return lost.add(error, self._buffer.writes)
@@ -516,8 +516,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             self._queues.committed(reply.answers)
 
     async def _now(self) -> int:
-        moment = self._sender.now()
-        return moment if isinstance(moment, int) else await moment
+        timestamp = self._sender.now()
+        return timestamp if isinstance(timestamp, int) else await timestamp
 
     async def rollback(self) -> None:
         """Forget everything, and free what it has locked or reaped.

@@ -54,7 +54,7 @@ class Message(msgspec.Struct, frozen=True, gc=False, repr_omit_defaults=True):
         """Return the id, unique for ever.
 
         It consists of the commit timestamp and the range of the sender and of the message's
-        position in the sender's transaction.
+        ordinal in the sender's transaction.
         """
         return self._id.hex()
 
@@ -115,7 +115,7 @@ class Reaped(Sequence[Message]):
         return f"Reaped({self._messages!r}, more={self.more})"
 
 
-class Moment(Timestamp):
+class AwaitableTimestamp(Timestamp):
     """A timestamp that may be awaited, for code that does not know whether it must be."""
 
     def __await__(self) -> Generator[Any, None, Timestamp]:

@@ -19,7 +19,7 @@ At its end the store holds these keys::
     board/IAH             an airport's board: what its clerk has read so far
     carrier/UA            departures of a carrier: a counter
     day/2013-01-01        departures of a day: a counter
-    demo                  the mark of a store that the tour made
+    demo                  tells that the tour made the store
     flight/000001         a departure; its number is its line in the source
     hangar/N14228         how often an aircraft was turned round, and the sum of the numbers
     ramp/IAH              turn-rounds at an airport: a counter

@@ -22,7 +22,7 @@ from postroom.counted import counted
 from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
 from postroom.demo.third_act import (
-    MARK_FILE,
+    TOUR_FILE,
     ThirdAct,
     files_folder,
     keep_readable,
@@ -66,10 +66,10 @@ async def demonstrate_on_cluster(
     if fresh:
         await asyncio.to_thread(_remove, folder)
     otherwise = "start over with --fresh, or give another --path"
-    with LocalFolder(folder, nodes, otherwise=otherwise) as held:
-        if held.is_new:
-            (folder / MARK_FILE).touch()
-        running = LocalCluster(held)
+    with LocalFolder(folder, nodes, otherwise=otherwise) as local:
+        if local.is_new:
+            (folder / TOUR_FILE).touch()
+        running = LocalCluster(local)
         try:
             return await _demonstrate(running, folder, wanted, randomness, third_act)
         finally:
@@ -113,13 +113,13 @@ async def _demonstrate(
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        if not (folder / MARK_FILE).exists():
+        if not (folder / TOUR_FILE).exists():
             raise Error(f"{str(folder)!r} is not the demonstration's: give it another --path")
-        held = lock(folder)
+        folder_lock = lock(folder)
         try:
             shutil.rmtree(folder)
         finally:
-            held.release()
+            folder_lock.release()
     remove_files(folder)
 
 

@@ -117,9 +117,9 @@ async def replay(
     async with asyncio.TaskGroup() as group:
         clerks = Clerks(db, group, measures)
         await clerks.hire_for_mail()
-        async with asyncio.TaskGroup() as lanes:
+        async with asyncio.TaskGroup() as workers:
             for _ in range(IN_FLIGHT):
-                lanes.create_task(_depart_all(db, flights, clerks, measures, advance))
+                workers.create_task(_depart_all(db, flights, clerks, measures, advance))
         await db.drain(timeout=DRAIN_SECONDS)
         await clerks.hire_for_mail()
         clerks.finish()
@@ -134,7 +134,7 @@ async def _depart_all(
     measures: Measures,
     advance: Callable[[], None],
 ) -> None:
-    """Replay departures one after another, taken from the iterator that all lanes share."""
+    """Replay departures one after another, taken from the iterator that all workers share."""
     asked = 0.0
 
     async def transaction(tx: postroom.aio.Transaction, flight: Flight) -> bool:

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from postroom.pipeline.jobs.archive import ArchiveResult
     from postroom.pipeline.jobs.audit import AuditResult
 
-MARK: Final = b"demo"
+TOUR_KEY: Final = b"demo"
 """The key of a store that the tour made; other stores must not be touched."""
-MARK_FILE: Final = "made by postroom demo"
+TOUR_FILE: Final = "made by postroom demo"
 WHOLE_FILE: Final = "the archive has all mail"
 KEPT_SECONDS: Final = 86_400.0
-_MARKED: Final = (MARK, MARK + b"\x00")
+_TOUR_SPAN: Final = (TOUR_KEY, TOUR_KEY + b"\x00")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def files_folder(store: Path) -> Path:
 def remove_files(store: Path) -> None:
     """Delete the files that were made of a removed store."""
     files = files_folder(store)
-    if (files / MARK_FILE).exists():
+    if (files / TOUR_FILE).exists():
         shutil.rmtree(files)
 
 
@@ -77,7 +77,7 @@ async def keep_readable(db: postroom.aio.Database) -> AsyncGenerator[None, None]
     """Keep what is read meanwhile readable, from the beginning of the store if possible."""
     async with AsyncExitStack() as stack:
         at = await stack.enter_async_context(db.hold())
-        async for page in db.bulk.columns(*_MARKED, at=at, values=False):
+        async for page in db.bulk.columns(*_TOUR_SPAN, at=at, values=False):
             with suppress(SnapshotTooOld):
                 made_at = int.from_bytes(page.timestamps, "big")
                 await stack.enter_async_context(db.hold(made_at))
@@ -116,7 +116,7 @@ class Play:
     def play(self, total: int, turned: int) -> bool:
         """Run the jobs and check them; return whether all is as expected."""
         self._files.mkdir(exist_ok=True)
-        (self._files / MARK_FILE).touch()
+        (self._files / TOUR_FILE).touch()
         self._note_whether_whole()
         began = perf_counter()
         archived = self._archive()
@@ -179,7 +179,7 @@ class Play:
         if (self._files / "archive").exists():
             return
         with database(self._spark, self._store) as db, db.hold() as at:
-            (page,) = db.bulk.columns(*_MARKED, at=at, values=False)
+            (page,) = db.bulk.columns(*_TOUR_SPAN, at=at, values=False)
             made_at = int.from_bytes(page.timestamps, "big")
             readable_from = max(each.readable_from for each in db.partitions())
         if readable_from <= made_at:

@@ -20,7 +20,7 @@ from postroom.demo.report import progress, show_attempts, show_comparisons, show
 from postroom.demo.second_act import turn_round_missing
 from postroom.demo.third_act import (
     KEPT_SECONDS,
-    MARK,
+    TOUR_KEY,
     ThirdAct,
     files_folder,
     play,
@@ -130,7 +130,7 @@ async def _replay_missing(
     if already:
         what = "complete" if already == total else "going on"
         console.out(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
-    missing = compress(flights(total), (not mark for mark in done[1:]))
+    missing = compress(flights(total), (not was_done for was_done in done[1:]))
     with progress(console, already, total) as advance:
 
         def departed() -> None:
@@ -152,11 +152,11 @@ async def _done(db: postroom.aio.Database, available: int) -> bytearray:
 
 async def claim(db: postroom.aio.Database, path: Path) -> None:
     """Make sure that this store is the tour's, or is empty."""
-    if await db.get(MARK) is not None:
+    if await db.get(TOUR_KEY) is not None:
         return
     async for _ in db.scan(b"", None, limit=1):
         raise Error(f"{str(path)!r} holds somebody's data: give the demonstration another --path")
-    await db.put(MARK, b'"made by postroom demo"')
+    await db.put(TOUR_KEY, b'"made by postroom demo"')
 
 
 async def _remove(path: Path) -> None:

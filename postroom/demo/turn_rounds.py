@@ -86,7 +86,7 @@ async def depart_all(db: postroom.aio.Database, legs: Iterator[Leg], day_seconds
     minute_seconds = day_seconds / MINUTES_PER_DAY
     began, first = time.monotonic(), None
 
-    async def lane() -> None:
+    async def worker() -> None:
         nonlocal first
         for leg in legs:
             first = leg.departs_minute if first is None else first
@@ -95,9 +95,9 @@ async def depart_all(db: postroom.aio.Database, legs: Iterator[Leg], day_seconds
                 await asyncio.sleep(wait)
             await db.run(plan, leg, leg.flight_minutes * minute_seconds)
 
-    async with asyncio.TaskGroup() as lanes:
+    async with asyncio.TaskGroup() as workers:
         for _ in range(IN_FLIGHT):
-            lanes.create_task(lane())
+            workers.create_task(worker())
 
 
 async def plan(tx: postroom.aio.Transaction, leg: Leg, flight_seconds: float) -> None:

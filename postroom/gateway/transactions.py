@@ -267,7 +267,7 @@ class TransactionCall:
 
         Args:
             operations: the operations of the request.
-            first: the place of the first of them.
+            first: the index of the first of them.
             add: adds a result to the response.
         """
         keys = [_key_of(operations[first].get)]
@@ -382,16 +382,16 @@ class TransactionCall:
 
     async def _commit(self, result: pb.Result) -> None:
         try:
-            moment = await commit_for_sure(self._tx)
+            timestamp = await commit_for_sure(self._tx)
         except Unavailable as error:
             if not self._is_retry:
                 raise
             raise CommitUnknown(
-                f"an earlier attempt at this transaction may have committed; {error}: try again "
+                f"an earlier try of this transaction may have committed; {error}: try again "
                 "with the same id"
             ) from error
         self._committed = True
-        result.commit.timestamp = moment
+        result.commit.timestamp = timestamp
         if self._handles:
             result.commit.enqueued.extend([values.outcome(each) for each in self._handles])
 

@@ -158,7 +158,7 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Timestamp(int):
-    """A moment in the order of commits: an ``int`` that has a wall clock time.
+    """A point in the order of commits: an ``int`` that has a wall clock time.
 
     Examples:
         >>> before = db.now()
@@ -206,7 +206,7 @@ class TimeSource(Protocol):
         """Milliseconds since 1970, as far as this machine knows. May jump."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment. Never steps back."""
+        """Seconds since an arbitrary start. Never steps back."""
 
 
 _time_ns: Final = time.time_ns
@@ -223,7 +223,7 @@ class SystemClock:
     """Milliseconds since 1970."""
 
     monotonic = staticmethod(time.monotonic)
-    """Seconds since some moment."""
+    """Seconds since an arbitrary start."""
 
 
 class ClockOffset(Exception):

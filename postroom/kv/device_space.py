@@ -51,7 +51,7 @@ class DeviceSpace:
         """Why the state stays in memory: its device has no room. Empty: it does not."""
         return "" if self._applied.full is None else str(self._applied.full)
 
-    def hold(self, free_bytes: int) -> None:
+    def keep_in_memory(self, free_bytes: int) -> None:
         """Keep the state in memory: there is no room for it, as is known without trying."""
         if self._applied.full is None:
             self._applied.full = EngineFull(f"Only {free_bytes} bytes are free on the device.")

@@ -79,7 +79,7 @@ class Gathering:
     Args:
         engine: where it is written.
         keys_max: with more keys than that, it is time to write; 0: always.
-        mark: told of each batch before it is written; puts into it what has to go along.
+        add_marker: told of each batch before it is written; puts into it what has to go along.
         writer: who writes a batch that is handed over.
         heads_bytes: the size of the filter of heads, which an engine without data gets.
 
@@ -92,13 +92,13 @@ class Gathering:
         self,
         engine: StateEngine,
         keys_max: int,
-        mark: Callable[[WriteSet], None],
+        add_marker: Callable[[WriteSet], None],
         writer: StateWriter,
         heads_bytes: int = DEFAULT.heads_bytes,
     ) -> None:
         self._engine = engine
         self._keys_max = keys_max
-        self._mark = mark
+        self._add_marker = add_marker
         self._writer = writer
         self.tombstones = Tombstones()
         self._unflushed = MemtableSample()
@@ -255,7 +255,7 @@ class Gathering:
                 self._gathered = {**self._under_way, **self._gathered}
                 self._index = _KeyIndex()
                 self._index.add(self._gathered)
-            self._mark(self._gathered)
+            self._add_marker(self._gathered)
             self._under_way = writes = self._gathered
             self._gathered, self._bytes, self._turns = {}, 0, 0
             self._index, self._index_under_way = _KeyIndex(), self._index
@@ -323,8 +323,8 @@ class Gathering:
             return False, False
         with self._changing:
             return (
-                self._index.holds_any(lower, upper),
-                self._index_under_way.holds_any(lower, upper),
+                self._index.has_any(lower, upper),
+                self._index_under_way.has_any(lower, upper),
             )
 
     def snapshot(self) -> EngineSnapshot:
@@ -403,7 +403,7 @@ class _KeyIndex:
                 self._parts.append(part)
         self._added = []  # last: whom an interrupt keeps from that notes them twice
 
-    def holds_any(self, lower: bytes, upper: bytes) -> bool:
+    def has_any(self, lower: bytes, upper: bytes) -> bool:
         """Return whether a key in ``[lower, upper)`` was added."""
         if self._added:
             self.sort()

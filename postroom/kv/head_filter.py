@@ -71,10 +71,10 @@ class HeadFilter:
             self._to_skip -= 1
             return False
         hashed, small, large = hash(key), self._small, self._large
-        pattern, place = _PATTERNS[hashed & _PATTERN_MASK], hashed >> _PATTERN_BITS
+        pattern, index = _PATTERNS[hashed & _PATTERN_MASK], hashed >> _PATTERN_BITS
         if (
-            large[place % len(large)] & pattern == pattern
-            or small[place % len(small)] & pattern == pattern
+            large[index % len(large)] & pattern == pattern
+            or small[index % len(small)] & pattern == pattern
         ):
             self._skips = self._to_skip = min(2 * self._skips + 1, LONGEST_SKIP)
             return False
@@ -91,10 +91,10 @@ class HeadFilter:
         for key in written:
             if key[-1] == _LAST_BYTE:
                 hashed = hash(key)
-                pattern, place = _PATTERNS[hashed & _PATTERN_MASK], (hashed >> _PATTERN_BITS) % size
-                before = part[place]
+                pattern, index = _PATTERNS[hashed & _PATTERN_MASK], (hashed >> _PATTERN_BITS) % size
+                before = part[index]
                 if before & pattern != pattern:
-                    part[place] = before | pattern
+                    part[index] = before | pattern
                     room -= 1
         self._room = room
         return room > 0

@@ -85,7 +85,7 @@ ACCOUNTING: Final = b"\x05"
 QUEUE_BODY: Final = b"\x06"
 QUEUE_STATE: Final = b"\x07"
 QUEUE_POINTER: Final = b"\x08"
-HOLD: Final = b"\x09"
+HOLD_UP: Final = b"\x09"
 POSTED: Final = b"\x0a"
 SUFFIX_END: Final = b"\xff"
 NOT_CONSUMED: Final = b"\x01"
@@ -111,7 +111,7 @@ STAGING: Final = b"\x09"
 STAGED_QUERY: Final = b"\x01"
 STAGED_WINNERS: Final = b"\x02"
 STAGED_JOB: Final = b"\x03"
-STAGED_ATTEMPT: Final = b"\x04"
+STAGED_TASK_ATTEMPT: Final = b"\x04"
 STAGED_CHUNK: Final = b"\x05"
 STAGED_LOAD: Final = b"\x06"
 STAGED_SWEPT: Final = b"\x07"
@@ -300,9 +300,9 @@ def reaped_in(raw: bytes, end: int) -> tuple[bytes, bool]:
     return complement(raw[start : start + 8]), len(raw) % 2 == (start + 8) % 2
 
 
-def hold_span(key: bytes) -> KeySpan:
+def hold_up_span(key: bytes) -> KeySpan:
     """Return the span of the postponed messages that hold up an inbox; ids follow."""
-    return suffix_span(key, HOLD)
+    return suffix_span(key, HOLD_UP)
 
 
 def accounting_key(key: bytes) -> bytes:

@@ -181,14 +181,14 @@ class LevelDBEngine(_LevelDBReader):
     """
 
     def __init__(
-        self, db: Any, held: OpenFolder, write_buffer_bytes: int, tables_open_max: int
+        self, db: Any, open_folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
-        super().__init__(db, held.path)
+        super().__init__(db, open_folder.path)
         self._tables_open_max = tables_open_max
         self._db = db
-        self._held = held
-        self._log = CurrentLog(held.path)
+        self._open_folder = open_folder
+        self._log = CurrentLog(open_folder.path)
         self._rotation = LogRotation(write_buffer_bytes)
         self._one_at_a_time = threading.Lock()
         self._compactions = 0
@@ -225,22 +225,22 @@ class LevelDBEngine(_LevelDBReader):
             Unavailable: the device is full.
         """
         tables_open_max = MAPPED_TABLES + descriptors_for_tables()
-        held = OpenFolder(path, "leveldb", create=create)
-        with held.opening():
+        open_folder = OpenFolder(path, "leveldb", create=create)
+        with open_folder.opening():
             write_buffer_bytes = write_buffer_bytes or fitting_write_buffer(
-                budget.write_buffer_bytes, held.device_bytes()
+                budget.write_buffer_bytes, open_folder.device_bytes()
             )
             db = _open_database(
-                held.path,
+                open_folder.path,
                 replays,
                 write_buffer_size=write_buffer_bytes,
                 lru_cache_size=budget.blocks_bytes,
                 max_open_files=tables_open_max + OTHER_FILES,
-                max_file_size=table_bytes(held.path),
+                max_file_size=table_bytes(open_folder.path),
             )
             with closed_if_it_fails(db):
-                sync_folder(held.path)
-        return cls(db, held, write_buffer_bytes, tables_open_max)
+                sync_folder(open_folder.path)
+        return cls(db, open_folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
     def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> LevelDBEngine:
@@ -253,9 +253,9 @@ class LevelDBEngine(_LevelDBReader):
             Unavailable: there is no room for a shadow, either.
         """
         tables_open_max = MAPPED_TABLES + descriptors_for_tables()
-        held = OpenFolder(path, "leveldb", create=False)
-        with held.opening(), contextlib.ExitStack() as failing:
-            shadow = Shadow(held.path)
+        open_folder = OpenFolder(path, "leveldb", create=False)
+        with open_folder.opening(), contextlib.ExitStack() as failing:
+            shadow = Shadow(open_folder.path)
             failing.callback(shadow.remove)
             db = _open_database(
                 shadow.path, replays=True,
@@ -263,8 +263,8 @@ class LevelDBEngine(_LevelDBReader):
                 max_open_files=tables_open_max + OTHER_FILES,
             )  # fmt: skip
             failing.pop_all()
-        held.only_read()
-        engine = cls(db, held, budget.write_buffer_bytes, tables_open_max)
+        open_folder.only_read()
+        engine = cls(db, open_folder, budget.write_buffer_bytes, tables_open_max)
         engine._shadow = shadow
         return engine
 
@@ -279,15 +279,15 @@ class LevelDBEngine(_LevelDBReader):
 
     def _write_prepared(self, batch: Any, size: int) -> None:
         with self._one_at_a_time:
-            self._held.check_writable()
+            self._open_folder.check_writable()
             with self._failing():
                 self._write_batch(batch, size, sync=False)
 
     def sync(self) -> None:
         """Make durable what was written; older logs were synced before the newest was begun."""
-        self._held.check_writable()
+        self._open_folder.check_writable()
         with self._failing():
-            sync_newest_log(self._held.path)
+            sync_newest_log(self._open_folder.path)
 
     def snapshot(self) -> LevelDBSnapshot:
         """Return the engine as it is now."""
@@ -324,20 +324,20 @@ class LevelDBEngine(_LevelDBReader):
 
     def free_bytes(self) -> int:
         """Return room that the device has for this process."""
-        return self._held.free_bytes()
+        return self._open_folder.free_bytes()
 
     def working_bytes(self) -> int:
         """Return at most how many bytes a flush and a compaction need."""
-        return self._held.working_bytes(self._write_buffer_bytes)
+        return self._open_folder.working_bytes(self._write_buffer_bytes)
 
     @property
     def full(self) -> str:
         """Return why nothing is written; empty: writes are taken."""
-        return self._held.full
+        return self._open_folder.full
 
     def open_again(self) -> bool:
         """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
-        return not self._held.failed
+        return not self._open_folder.failed
 
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go."""
@@ -347,9 +347,9 @@ class LevelDBEngine(_LevelDBReader):
             with contextlib.ExitStack() as last:
                 if self._shadow is not None:
                     last.callback(self._shadow.remove)
-                last.callback(self._held.release)
+                last.callback(self._open_folder.release)
                 last.callback(self._db.close)
-                if self._unflushed and not self._held.failed:
+                if self._unflushed and not self._open_folder.failed:
                     self._flush()
 
     def _write(self, writes: WriteSet, *, sync: bool) -> None:
@@ -359,7 +359,7 @@ class LevelDBEngine(_LevelDBReader):
 
     def _prepare(self, writes: WriteSet, *, sync: bool) -> tuple[Any, int]:
         """Return a batch, and about how much it adds to the log."""
-        self._held.check_writable()
+        self._open_folder.check_writable()
         batch = self._db.write_batch(sync=sync)
         put, delete = batch.put, batch.delete
         for key, value in writes.items():
@@ -413,7 +413,7 @@ class LevelDBEngine(_LevelDBReader):
         try:
             yield
         except (plyvel.Error, OSError) as error:
-            raise self._held.failure(error) from error
+            raise self._open_folder.failure(error) from error
 
 
 def _open_database(folder: Path, replays: bool, **options: int) -> Any:

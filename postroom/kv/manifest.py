@@ -86,9 +86,9 @@ def _numbers(edit: bytes) -> Iterator[tuple[int, int]]:
     while at < len(edit):
         tag, at = _varint(edit, at)
         first = 0
-        for position, kind in enumerate(_FIELDS[tag]):
+        for index, kind in enumerate(_FIELDS[tag]):
             value, at = _varint(edit, at)
-            if position == 0:
+            if index == 0:
                 first = value
             if kind == "s":
                 at += value

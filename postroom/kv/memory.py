@@ -57,19 +57,19 @@ CHUNK_KEYS: Final = 1024
 class _Chunk(NamedTuple):
     keys: list[bytes]
     values: list[bytes]
-    bytes_held: int
+    bytes_stored: int
 
 
 class SortedMap:
-    """See the module. ``bytes_held`` is the length of all keys and values together."""
+    """See the module. ``bytes_stored`` is the length of all keys and values together."""
 
-    __slots__ = ("_bounds", "_chunks", "bytes_held")
+    __slots__ = ("_bounds", "_chunks", "bytes_stored")
 
     def __init__(self) -> None:
         """Make an empty one."""
         self._bounds: list[bytes] = [b""]
         self._chunks: list[_Chunk] = [_Chunk([], [], 0)]
-        self.bytes_held = 0
+        self.bytes_stored = 0
 
     def __len__(self) -> int:
         """Return how many keys there are."""
@@ -97,7 +97,7 @@ class SortedMap:
         It is exact but for the chunks at the ends.
         """
         return sum(
-            chunk.bytes_held
+            chunk.bytes_stored
             * (bisect_left(chunk.keys, upper) - bisect_left(chunk.keys, lower))
             // max(1, len(chunk.keys))
             for chunk in map(self._chunks.__getitem__, self._overlapping(lower, upper))
@@ -107,7 +107,7 @@ class SortedMap:
         """Return the map after ``writes``."""
         result = SortedMap()
         result._bounds, result._chunks = self._bounds.copy(), self._chunks.copy()
-        result.bytes_held = self.bytes_held
+        result.bytes_stored = self.bytes_stored
         keys = sorted(writes)
         stop = len(keys)
         while stop:  # from the right, so that the chunks still to come keep their places
@@ -124,7 +124,7 @@ class SortedMap:
 
     def _replace(self, index: int, chunk: _Chunk) -> None:
         """Put ``chunk`` in the place of the one at ``index``: in pieces, or not at all."""
-        self.bytes_held += chunk.bytes_held - self._chunks[index].bytes_held
+        self.bytes_stored += chunk.bytes_stored - self._chunks[index].bytes_stored
         pieces = _pieces(chunk)
         if not pieces and len(self._chunks) == 1:
             pieces = [chunk]
@@ -136,7 +136,7 @@ class SortedMap:
 
 def _changed(chunk: _Chunk, writes: WriteSet, keys_written: list[bytes]) -> _Chunk:
     """Return a copy of ``chunk``, of any length, with those of ``writes`` that belong to it."""
-    keys, values, size = chunk.keys.copy(), chunk.values.copy(), chunk.bytes_held
+    keys, values, size = chunk.keys.copy(), chunk.values.copy(), chunk.bytes_stored
     for key in keys_written:
         value = writes[key]
         at = bisect_left(keys, key)
@@ -359,7 +359,7 @@ class MemoryEngine(_MemoryReader):
     def disk_bytes(self) -> int:
         """Return the length of all keys and values."""
         self._require_open()
-        return self._content.bytes_held
+        return self._content.bytes_stored
 
     def table_files(self) -> TableFiles:
         """Return no tables."""
@@ -373,7 +373,7 @@ class MemoryEngine(_MemoryReader):
         """Return how much of ``capacity_bytes`` of the disk is left."""
         if self.disk.capacity_bytes is None:
             return UNLIMITED_FREE_BYTES
-        return max(0, self.disk.capacity_bytes - self._content.bytes_held)
+        return max(0, self.disk.capacity_bytes - self._content.bytes_stored)
 
     def working_bytes(self) -> int:
         """Return 0: nothing is written but what was asked for."""
@@ -400,7 +400,7 @@ class MemoryEngine(_MemoryReader):
     def _is_over_capacity(self, content: SortedMap) -> bool:
         """Return whether it has grown past the limit; what makes room is always possible."""
         limit = self.disk.capacity_bytes
-        return limit is not None and content.bytes_held > max(limit, self._content.bytes_held)
+        return limit is not None and content.bytes_stored > max(limit, self._content.bytes_stored)
 
     def _require_writable(self) -> None:
         self._require_open()

@@ -37,8 +37,8 @@ class Shadow:
     def __init__(self, folder: Path) -> None:
         name = f"postroom-{os.getuid()}-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}"
         error: OSError | None = None
-        for place in (IN_MEMORY, Path(tempfile.gettempdir())):
-            self.path = place / name
+        for parent in (IN_MEMORY, Path(tempfile.gettempdir())):
+            self.path = parent / name
             try:
                 self._make(folder)
             except OSError as failure:

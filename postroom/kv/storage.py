@@ -102,7 +102,7 @@ class Storage:
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._mark, writer, heads_bytes)
+        self.applied = Gathering(state, gathered_keys_max, self._add_marker, writer, heads_bytes)
         self._log_id = log_id
         self._writer = writer
         self._notes: WriteSet = {}
@@ -115,7 +115,7 @@ class Storage:
         self._was_closed = found.records[-1][-1].kind == CLOSED
         self._log = Log(device, log_id, segment_bytes, found, self._all_notes)
         self.space = DeviceSpace(state, self.applied, self._log, writer)
-        self._held: Callable[[], Iterable[RetainedLog]] | None = None
+        self._retained: Callable[[], Iterable[RetainedLog]] | None = None
         self._reclaiming: Reclamation | None = None
         self._reclaimed_in = 0
         self._last_marker = 0
@@ -193,9 +193,9 @@ class Storage:
             with contextlib.suppress(EngineFull):  # then the log is read again next time
                 self.applied.write({}, sync=True)
 
-    def serve(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
-        """Serve the open groups; ``held`` tells which parts of the log they keep."""
-        self._held = held
+    def serve(self, retained: Callable[[], Iterable[RetainedLog]]) -> None:
+        """Serve the open groups; ``retained`` tells which parts of the log they keep."""
+        self._retained = retained
         self._recovered = {}
 
     # --- reading
@@ -281,8 +281,8 @@ class Storage:
             if oldest:
                 self._log.release(oldest)
                 self._log.trim()
-            if self._held is not None and self._log.is_half_full:
-                self._look_ahead(self._held)
+            if self._retained is not None and self._log.is_half_full:
+                self._look_ahead(self._retained)
                 self._log.keep_spare()
         except (EngineFailed, OSError) as error:
             raise self._failed(error) from error
@@ -335,16 +335,16 @@ class Storage:
             last.callback(self._log.close)
             last.callback(self.state.close)
             self._writer.close()
-            if self._failure is None and self._held is not None and not self.space.full:
+            if self._failure is None and self._retained is not None and not self.space.full:
                 with self._failing():
-                    self._close_log(self._held)
+                    self._close_log(self._retained)
 
-    def _close_log(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
+    def _close_log(self, retained: Callable[[], Iterable[RetainedLog]]) -> None:
         if self._was_closed and self._log.is_new:
             return
         self._log.sync()
         self.applied.write({}, sync=True)
-        groups = list(held())
+        groups = list(retained())
         kept: WriteSet = {}
         room = self._log.segment_bytes // CLOSED_SHARE
         for group in groups:
@@ -360,7 +360,7 @@ class Storage:
 
     # --- letting segments go
 
-    def _look_ahead(self, held: Callable[[], Iterable[RetainedLog]]) -> None:
+    def _look_ahead(self, retained: Callable[[], Iterable[RetainedLog]]) -> None:
         """Look for a next segment, once a segment, when it is half full."""
         if self._reclaiming or self._reclaimed_in == self._log.current:
             return
@@ -369,7 +369,7 @@ class Storage:
                 self.applied.flush()
             except EngineFull:
                 return  # later: nothing of the log can go
-            bases = {each.entries: (each.base, each.base_term) for each in held()}
+            bases = {each.entries: (each.base, each.base_term) for each in retained()}
             self._reclaiming = reclaiming = Reclamation(bases, self._last_marker)
             self._writer.later(lambda: self._sync_state(reclaiming))
         self._reclaimed_in = self._log.current
@@ -396,7 +396,7 @@ class Storage:
             The oldest segment that is wanted once that is durable; 0: nothing changes.
         """
         reclaiming = self._reclaiming
-        if reclaiming is None or not reclaiming.done or self._held is None:
+        if reclaiming is None or not reclaiming.done or self._retained is None:
             return 0
         self._reclaiming = None
         if isinstance(reclaiming.error, EngineFull):
@@ -404,7 +404,7 @@ class Storage:
             return 0
         if reclaiming.error is not None:
             raise reclaiming.error
-        groups = {each.entries: each for each in self._held()}
+        groups = {each.entries: each for each in self._retained()}
         oldest, carried = self._log.current, WriteSet()
         room = self._log.segment_bytes // CARRIED_SHARE
         for number in self._log.older:
@@ -431,7 +431,7 @@ class Storage:
     ) -> WriteSet | None:
         """Return the entries of a segment that groups keep; ``None``: some cannot be carried."""
         wanted: WriteSet = {}
-        for entries, (low, high) in self._log.places(number).items():
+        for entries, (low, high) in self._log.index_spans(number).items():
             group = groups.get(entries)
             if group is None:
                 continue
@@ -467,7 +467,7 @@ class Storage:
             else:
                 self._notes[key] = value
 
-    def _mark(self, writes: WriteSet) -> None:
+    def _add_marker(self, writes: WriteSet) -> None:
         writes[MARKER_KEY] = self._marker()
 
     def _marker(self) -> bytes:

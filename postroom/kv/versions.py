@@ -32,14 +32,14 @@ VALUE_KIND: Final = b"\x01"
 TOMBSTONE_KIND: Final = b"\x02"
 INTEGER_KIND: Final = b"\x04"
 PAYLOAD: Final = 9
-"""The place where the payload of a version begins."""
+"""The offset at which the payload of a version begins."""
 
 UNBOUNDED: Final = 1 << 62
 
 FOREVER: Final = b"\xff" * 8
 """A timestamp after all others, as stored: reading at it reads the newest."""
 
-_HOLDS_SOMETHING: Final = VALUE_KIND + INTEGER_KIND
+_HAS_VALUE: Final = VALUE_KIND + INTEGER_KIND
 
 _STEPS_BEFORE_SEEK: Final = 4
 
@@ -73,7 +73,7 @@ class StoredChange(NamedTuple):
 
 def payload(version: bytes | None) -> bytes | None:
     """Return the value of a stored version; ``None`` if it is a tombstone or there is none."""
-    if version is None or version[0] not in _HOLDS_SOMETHING:
+    if version is None or version[0] not in _HAS_VALUE:
         return None
     return version[PAYLOAD:]
 
@@ -141,7 +141,7 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
                 pairs, before + b"\x00" if reverse else before, tuple(integers), steps
             )
         version = latest if latest[1:PAYLOAD] <= at else visible(reader, head, latest, at)
-        if version is None or version[0] not in _HOLDS_SOMETHING:
+        if version is None or version[0] not in _HAS_VALUE:
             walk.deleted(head, latest)
             if walk.jump is not None:
                 source.send(walk.taken())

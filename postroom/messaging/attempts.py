@@ -75,7 +75,7 @@ from postroom.messaging.requests import (
     ReapQueue,
     Trial,
 )
-from postroom.messaging.services import CommitSignal
+from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.registry import Registry
 
@@ -300,7 +300,7 @@ class AttemptNotes:
     Args:
         claims: the claims of the inboxes.
         reading: about now, as a timestamp.
-        signal: the signal that wakes the service.
+        wake_up: the flag that wakes the service.
         rouse: a function that lets a store that rests begin to work.
         wake: a function that answers the requests that wait for tokens.
         is_embedded: whether clients end with this process.
@@ -314,7 +314,7 @@ class AttemptNotes:
         claims: Claims,
         *,
         reading: Callable[[], int],
-        signal: CommitSignal,
+        wake_up: CommitWakeUp,
         rouse: Callable[[], None],
         wake: Callable[[list[object]], None],
         is_embedded: bool,
@@ -322,7 +322,7 @@ class AttemptNotes:
         self.since = 0
         self._claims = claims
         self._reading = reading
-        self._signal = signal
+        self._wake_up = wake_up
         self._rouse = rouse
         self._wake = wake
         self._is_embedded = is_embedded
@@ -351,7 +351,7 @@ class AttemptNotes:
     def _write(self, note: NoteAttempts, beginning: _Beginning | None = None) -> None:
         self._to_write.append((note, beginning))
         self._rouse()
-        self._signal.set()
+        self._wake_up.set()
 
     # --- attempts that are lost
 
@@ -442,7 +442,7 @@ class AttemptNotes:
 
         Args:
             send: a function that sends a request to the range, as upkeep.
-            poll_seconds: how long it waits for the signal.
+            poll_seconds: how long it waits for the wake-up.
         """
         forgotten, self._forgotten = self._forgotten, []
         self._wake(forgotten)
@@ -463,7 +463,7 @@ class AttemptNotes:
                 else:
                     self._written(note, beginning, written)
                     continue
-            await self._signal.wait(pause)
+            await self._wake_up.wait(pause)
 
     async def _send(self, send: Callable[[Any], Awaitable[Any]], note: NoteAttempts) -> Stored:
         """Send a note, in parts if it is too large as a whole."""

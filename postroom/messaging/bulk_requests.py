@@ -24,7 +24,7 @@ from postroom.kv.columns import packed
 from postroom.limits import (
     QUEUE_NAME_BYTES_MAX,
     SCAN_COLUMNS_MAX,
-    SCAN_POSITION_BYTES_MAX,
+    SCAN_CURSOR_BYTES_MAX,
     TABLE_NAME_CHARACTERS_MAX,
 )
 from postroom.messaging.queues.counters import QueueCounts
@@ -36,7 +36,7 @@ from postroom.messaging.requests import (
     Executable,
 )
 from postroom.ranges.contract import Concern, KeySet, Read, Scope
-from postroom.ranges.requests import Bound, Count, Moment
+from postroom.ranges.requests import Bound, Count, TimestampNumber
 
 
 class RecordFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -47,7 +47,7 @@ class RecordFilter(msgspec.Struct, frozen=True, array_like=True, gc=False):
         queue: of ``places``: the queue; empty: the outboxes and dead letters.
     """
 
-    after: Moment = 0
+    after: TimestampNumber = 0
     queue: Annotated[str, msgspec.Meta(max_length=QUEUE_NAME_BYTES_MAX)] = ""
 
 
@@ -77,7 +77,7 @@ class RecordsPage(msgspec.Struct, frozen=True, array_like=True):
         range_id: the range that it was read in.
         rows: the number of records.
         columns: the columns by name, in the order of the table.
-        resume: the ``position`` of the next page; ``None``: this was the last one.
+        resume: the ``cursor`` of the next page; ``None``: this was the last one.
     """
 
     range_id: int
@@ -179,7 +179,7 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
             0: now.
         filter: the records that are wanted.
         columns: the columns that are wanted; empty: all.
-        position: the ``resume`` of the page before; empty: from the first record.
+        cursor: the ``resume`` of the page before; empty: from the first record.
         bytes_max: about how large the page may be; 0: as the node likes.
     """
 
@@ -189,13 +189,13 @@ class ScanRecords(Read, frozen=True, tag="scan_records"):
     table: Annotated[str, msgspec.Meta(max_length=TABLE_NAME_CHARACTERS_MAX)]
     start: Bound
     end: Bound | None
-    timestamp: Moment
+    timestamp: TimestampNumber
     filter: RecordFilter = ALL_RECORDS
     columns: Annotated[
         tuple[Annotated[str, msgspec.Meta(max_length=TABLE_NAME_CHARACTERS_MAX)], ...],
         msgspec.Meta(max_length=SCAN_COLUMNS_MAX),
     ] = ()
-    position: Annotated[bytes, msgspec.Meta(max_length=SCAN_POSITION_BYTES_MAX)] = b""
+    cursor: Annotated[bytes, msgspec.Meta(max_length=SCAN_CURSOR_BYTES_MAX)] = b""
     bytes_max: Count = 0
 
     def concerns(self) -> Concern:

@@ -24,7 +24,7 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
 _astuple = msgspec.structs.astuple
-_PLACES: Final = {name: place for place, name in enumerate(Counters.__struct_fields__)}
+_INDEXES: Final = {name: index for index, name in enumerate(Counters.__struct_fields__)}
 _encode = msgspec.msgpack.Encoder().encode
 _decoder = msgspec.msgpack.Decoder(Counters)
 
@@ -62,7 +62,7 @@ class Conservation:
         tally = ctx.tally
         counted = list(_astuple(self.applied))
         for name in tally:
-            counted[_PLACES[name]] += tally[name]
+            counted[_INDEXES[name]] += tally[name]
         after = Counters(*counted)
         if not after.conserved():
             raise StoreCorrupted(

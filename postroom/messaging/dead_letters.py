@@ -42,7 +42,7 @@ _records = msgspec.msgpack.Decoder(DeadLetterRecord)
 
 
 class DeadLetters:
-    """The dead letters of one range, under the id (commit timestamp, position) of their entry."""
+    """The dead letters of one range, under the id (commit timestamp, ordinal) of their entry."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ keep their order: before a ``Put``, the increments before it are carried out.
 
 The size of a pass is limited in advance: when its sums, or writes, are large already, no more
 updates join it, and the others wait for the next one. A pass removes a limited number of keys of a
-``DeleteRange``. The entry stays in the outbox with the position to go on at and the timestamp at
+``DeleteRange``. The entry stays in the outbox with the cursor to go on at and the timestamp at
 which it began; versions written later stay. The entries after it wait for its end.
 
 Each step (an update, or a sum) is a unit of its own in the proposal. Its effect stays together with
@@ -52,7 +52,7 @@ class UpdatePart(NamedTuple):
     request: UpdateRequest
     transaction_id: bytes
     source: bytes
-    position: bytes = b""
+    cursor: bytes = b""
     began: bytes = b""
 
     def entry(self) -> Executable:
@@ -309,15 +309,15 @@ class Execution:
         began = part.began or ctx.stamp
         ctx.begin_step()
         try:
-            _, position = delete_some(ctx, request, part.position, began)
+            _, cursor = delete_some(ctx, request, part.cursor, began)
         except Error as error:
             ctx.undo_step()
             self._failed(ctx, [part], error)
             return None
-        if position is None:
+        if cursor is None:
             self._done(ctx, [part])
             return None
-        going_on = part._replace(position=position, began=began)
+        going_on = part._replace(cursor=cursor, began=began)
         if part.stored_at:
             ctx.writes[part.stored_at] = stored = _encode(going_on.entry())
             ctx.grow(len(part.stored_at) + len(stored))

@@ -78,8 +78,8 @@ TABLES: Final = (
 )  # fmt: skip
 
 _STAMP: Final = 8
-_POSITION_BYTES: Final = 12
-"""The size of a commit timestamp and a position."""
+_ORDINAL_BYTES: Final = 12
+"""The size of a commit timestamp and an ordinal."""
 _QUEUE_DIGITS: Final = 10
 _KIND: Final = 1
 """The position of the kind in the name of an entry that belongs to a range."""
@@ -94,7 +94,7 @@ It raises ``ValueError`` if the entry is not valid.
 _BESIDE_KEYS: Final = {
     keys.HEAD: DATA,
     keys.INBOX: INBOX,
-    keys.HOLD: INBOX_INDEX,
+    keys.HOLD_UP: INBOX_INDEX,
     keys.ACCOUNTING: ACCOUNTING,
     keys.POSTED: ACCOUNTING,
     keys.QUEUE_BODY: QUEUE,
@@ -128,7 +128,7 @@ def name_of(raw: bytes) -> bytes:
     return COUNTERS_NAME if name == _APPLIED_NAME else name
 
 
-def place_of(name: bytes, range_id: int) -> bytes:
+def engine_key_of(name: bytes, range_id: int) -> bytes:
     """Return the engine key of an entry in the range ``range_id``."""
     if name == COUNTERS_NAME:
         name = _APPLIED_NAME
@@ -177,18 +177,18 @@ def shown(raw: bytes, stored: bytes) -> tuple[bytes, bytes] | None:
     table = table_of(name)
     if table is None or (table == DATA and stored[0] == versions.TOMBSTONE):
         return None
-    if table == INBOX_INDEX and _is_hold(name):
+    if table == INBOX_INDEX and _is_hold_up(name):
         return name, name_of(stored)
     return name, stored
 
 
 def meant(name: bytes, stored: bytes, range_id: int) -> bytes:
     """Return the value of an entry, as the range ``range_id`` has it."""
-    return place_of(stored, range_id) if _is_hold(name) else stored
+    return engine_key_of(stored, range_id) if _is_hold_up(name) else stored
 
 
-def _is_hold(name: bytes) -> bool:
-    if name[-MESSAGE_ID_BYTES - 1 : -MESSAGE_ID_BYTES] != keys.HOLD or name[:1] != keys.DATA:
+def _is_hold_up(name: bytes) -> bool:
+    if name[-MESSAGE_ID_BYTES - 1 : -MESSAGE_ID_BYTES] != keys.HOLD_UP or name[:1] != keys.DATA:
         return False
     end = name.find(keys.END_OF_KEY, 1)
     return end + 3 + MESSAGE_ID_BYTES == len(name)
@@ -279,13 +279,13 @@ def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> 
 _mail = _decoded(InboxIndexEntry, 0)
 
 
-def _hold(rest: bytes, stored: bytes, until: bytes) -> None:
+def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
     _has_bytes(rest, MESSAGE_ID_BYTES)
     _not_later(rest[:_STAMP], until)
     waits_at = keys.RANGE + keys.DELIVERABLE
     if not stored.startswith(waits_at):
         raise ValueError("it names no place in an outbox")
-    _has_bytes(stored[len(waits_at) :], _STAMP + _POSITION_BYTES)
+    _has_bytes(stored[len(waits_at) :], _STAMP + _ORDINAL_BYTES)
 
 
 def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -394,14 +394,14 @@ _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.STAGED_QUERY: staged.queries.decode,
     keys.STAGED_WINNERS: _winners.decode,
     keys.STAGED_JOB: machine.decoder(machine.StagedBatch),
-    keys.STAGED_ATTEMPT: staged.attempts.decode,
+    keys.STAGED_TASK_ATTEMPT: staged.task_attempts.decode,
     keys.STAGED_CHUNK: staged.rows.decode,
     keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
 _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.HEAD: _head,
     keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
-    keys.HOLD: _hold,
+    keys.HOLD_UP: _hold_up,
     keys.ACCOUNTING: _accounting,
     keys.POSTED: _accounting,
     keys.QUEUE_BODY: _queue_message(records.Body),
@@ -409,9 +409,9 @@ _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.QUEUE_POINTER: _pointer,
 }
 _CHECKS_OF_RANGE: Final[dict[bytes, Check]] = {
-    keys.DELIVERABLE: _decoded(Deliverable, _STAMP + _POSITION_BYTES, _STAMP),
-    keys.EXECUTABLE: _decoded(Executable, _STAMP + _POSITION_BYTES, _STAMP),
-    keys.DEAD_LETTER: _decoded(DeadLetterRecord, _POSITION_BYTES, 0),
+    keys.DELIVERABLE: _decoded(Deliverable, _STAMP + _ORDINAL_BYTES, _STAMP),
+    keys.EXECUTABLE: _decoded(Executable, _STAMP + _ORDINAL_BYTES, _STAMP),
+    keys.DEAD_LETTER: _decoded(DeadLetterRecord, _ORDINAL_BYTES, 0),
     keys.RECORD: _counters,
     keys.QUEUES: _queues,
     keys.STAGING: _staging,

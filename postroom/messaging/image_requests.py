@@ -19,7 +19,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
 )
 from postroom.ranges.contract import Command, ConcernsStore, Read, Role
-from postroom.ranges.requests import Count, Moment
+from postroom.ranges.requests import Count, TimestampNumber
 
 RUN_BYTES = 16
 
@@ -82,7 +82,7 @@ class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
 
     run: Run
     image: ImageId
-    timestamp: Moment
+    timestamp: TimestampNumber
 
 
 class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries"):
@@ -158,4 +158,4 @@ class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
     since: ClassVar = 1
     is_served_in_restore: ClassVar = True
 
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0

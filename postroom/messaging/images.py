@@ -2,7 +2,7 @@
 
 An image is read in the snapshot of the engine that belongs to a timestamp protected as a whole
 (:mod:`postroom.ranges.protections`), since much of it has no versions. Thus all of it is of one
-moment, between two proposals: everything committed up to then, and nothing after it.
+point, between two proposals: everything committed up to then, and nothing after it.
 
 Entries of no image (older versions, reaped messages, lists of garbage) are passed over; long runs
 of them are skipped.

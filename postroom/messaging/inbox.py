@@ -336,7 +336,7 @@ class Inboxes:
         """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
         mail = read_mail(ctx, key) or InboxIndexEntry(0, b"")
         for id_, waits_at in waiting:
-            index.hold(ctx, key, id_, waits_at)
+            index.hold_up(ctx, key, id_, waits_at)
         first = min(id_ for id_, _ in waiting)
         held = min(first, mail.held) if mail.held else first
         write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))

@@ -80,11 +80,11 @@ class _Part:
         if not chunks:
             chunks.append([entry])
             return
-        place = self._place(entry)
-        chunk = chunks[place]
+        index = self._chunk_index(entry)
+        chunk = chunks[index]
         insort(chunk, entry)
         if len(chunk) > _CHUNK:
-            chunks.insert(place + 1, chunk[_CHUNK // 2 :])
+            chunks.insert(index + 1, chunk[_CHUNK // 2 :])
             del chunk[_CHUNK // 2 :]
         if self._is_above(limits.INBOXES_ORDERED_MAX, limits.INBOXES_ORDERED_BYTES_MAX):
             self._cut()
@@ -95,20 +95,20 @@ class _Part:
         if entry is None:
             return
         self._bytes -= len(raw)
-        place = self._place(entry)
-        chunk = self._chunks[place]
+        index = self._chunk_index(entry)
+        chunk = self._chunks[index]
         del chunk[bisect_left(chunk, entry)]
         if not chunk:
-            del self._chunks[place]
+            del self._chunks[index]
 
     def after(self, entry: bytes) -> Iterator[bytes]:
         """Iterate over the entries after one, or from the first one after an empty one."""
         if not self._chunks:
             return
-        place = self._place(entry)
-        chunk = self._chunks[place]
+        index = self._chunk_index(entry)
+        chunk = self._chunks[index]
         yield from chunk[bisect_right(chunk, entry) :]
-        for chunk in self._chunks[place + 1 :]:
+        for chunk in self._chunks[index + 1 :]:
             yield from chunk
 
     def is_low(self) -> bool:
@@ -119,7 +119,7 @@ class _Part:
     def _is_above(self, inboxes: int, bytes_: int) -> bool:
         return len(self._entries) > inboxes or self._bytes > bytes_
 
-    def _place(self, entry: bytes) -> int:
+    def _chunk_index(self, entry: bytes) -> int:
         return max(bisect_right(self._chunks, entry, key=_first) - 1, 0)
 
     def _cut(self) -> None:
@@ -145,7 +145,7 @@ class InboxOrder:
     def __init__(self, holders: Holders) -> None:
         self._holders = holders
         self._ready, self._held_up = _Part(), _Part()
-        self._position: bytes | None = b""
+        self._cursor: bytes | None = b""
         self._followed: list[Callable[[WriteSet], None]] = []
 
     def register(self, registry: Registry) -> None:
@@ -158,7 +158,7 @@ class InboxOrder:
 
     def is_built(self) -> bool:
         """Return whether it can be used, and keep it for another while."""
-        if self._position is not None:
+        if self._cursor is not None:
             return False
         self._holders.hold(HOLDER, UNUSED_SECONDS)
         return not (self._ready.is_low() or self._held_up.is_low())
@@ -168,23 +168,23 @@ class InboxOrder:
 
         Several requests may read it at the same time. Each goes on where the others have come to.
         """
-        if self._position is None:
+        if self._cursor is None:
             self.drop()
         self._holders.hold(HOLDER, UNUSED_SECONDS)
-        while self._position is not None:
+        while self._cursor is not None:
             if not self._followed:  # at the beginning, or when it was dropped in an earlier turn
                 self.drop()
                 self._followed.append(self._hear)
             raw = b""
-            for raw, stored in view.iterate(*keys.mail_span(self._position, None)):
+            for raw, stored in view.iterate(*keys.mail_span(self._cursor, None)):
                 view.steps += 1
                 self._put(raw, stored)
                 if view.is_used_up():
                     break
             else:
-                self._position = None
+                self._cursor = None
                 return
-            self._position = keys.user_key(raw) + b"\x00"
+            self._cursor = keys.user_key(raw) + b"\x00"
             yield
 
     def following(self, after: bytes, number: int, *, ready: bool) -> list[bytes]:
@@ -197,7 +197,7 @@ class InboxOrder:
     def is_cut(self, *, ready: bool) -> bool:
         """Return whether there may be inboxes after the last one that is known."""
         parts = (self._ready,) if ready else (self._ready, self._held_up)
-        return self._position is not None or any(part.end is not None for part in parts)
+        return self._cursor is not None or any(part.end is not None for part in parts)
 
     def _hear(self, writes: WriteSet) -> None:
         if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
@@ -224,5 +224,5 @@ class InboxOrder:
 
     def drop(self) -> None:
         """Forget the order. The next request that needs it builds it anew."""
-        self._ready, self._held_up, self._position = _Part(), _Part(), b""
+        self._ready, self._held_up, self._cursor = _Part(), _Part(), b""
         self._followed.clear()

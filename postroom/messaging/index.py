@@ -28,9 +28,9 @@ from postroom.messaging.requests import MESSAGE_ID_BYTES, Inbox, InboxIndexEntry
 from postroom.ranges.evaluation import Evaluation, View
 
 
-def hold(ctx: Evaluation, key: bytes, id_: bytes, waits_at: bytes) -> None:
+def hold_up(ctx: Evaluation, key: bytes, id_: bytes, waits_at: bytes) -> None:
     """Let the message ``id_`` hold up the inbox of ``key`` while it waits at an engine key."""
-    lower, _ = keys.hold_span(key)
+    lower, _ = keys.hold_up_span(key)
     ctx.writes[lower + id_] = waits_at
     ctx.grow(len(lower) + len(id_) + len(waits_at))
 
@@ -46,7 +46,7 @@ def first_left(ctx: Evaluation, key: bytes, first: bytes, back: Iterable[bytes])
     Returns:
         Its id; empty: none does.
     """
-    lower, upper = keys.hold_span(key)
+    lower, upper = keys.hold_up_span(key)
     for id_ in back:
         if ctx.get(lower + id_) is not None:
             ctx.writes[lower + id_] = None

@@ -6,7 +6,7 @@
            └─ EnqueueUpdate ───▶ executable ─── execution ──▶ the update itself
                                       └─ can never succeed ──▶ dead letters
 
-Entries are ordered by their due time (:mod:`.due`), then by commit timestamp and position. The due
+Entries are ordered by their due time (:mod:`.due`), then by commit timestamp and ordinal. The due
 time is the commit timestamp itself unless the sender asked for a later one. Entries that wait for a
 moment of the wall clock are behind those that wait for a timestamp. These are two *lines*, each
 with its due entries first.
@@ -56,7 +56,7 @@ DUE_BYTES: Final = 8
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 """The form in which a transaction hands over a request to an outbox.
 
-It has the due time (0: at once), the id (commit timestamp and position), the request, and the
+It has the due time (0: at once), the id (commit timestamp and ordinal), the request, and the
 transaction's id and source.
 """
 
@@ -104,7 +104,7 @@ class Outbox:
         by_wall: the trusted wall clock.
 
     Attributes:
-        prefix: the key prefix of its entries; due time, commit timestamp and position follow.
+        prefix: the key prefix of its entries; due time, commit timestamp and ordinal follow.
         has_stored: whether entries were stored that the services have not heard of.
     """
 
@@ -195,7 +195,7 @@ class Outbox:
         first = next(moments, None)
         if first is not None:
             lines = due, chain([first], moments)
-            due = heapq.merge(*lines, key=lambda entry: self.place_of(entry[0]))
+            due = heapq.merge(*lines, key=lambda entry: self.cursor_of(entry[0]))
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
@@ -251,30 +251,30 @@ class Outbox:
         return self._first(stored, now, {})
 
     def waiting_after(
-        self, reader: Evaluation | View, place: bytes, now: int, *, included: bool
+        self, reader: Evaluation | View, cursor: bytes, now: int, *, included: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Return the entries that are not due yet, in the order of their places.
+        """Return the entries that are not due yet, in the order of their cursors.
 
         Args:
             reader: the stored state.
-            place: the place to begin behind; ``b""``: begin with the first.
+            cursor: the cursor to begin behind; ``b""``: begin with the first.
             now: the timestamp of the read.
-            included: whether to begin with the place itself.
+            included: whether to begin with that entry itself.
         """
         lines = []
         for line in self._lines:
-            lower = place
+            lower = cursor
             if line.waits_for_moments:
-                shown = int.from_bytes(place[:DUE_BYTES], "big")
+                shown = int.from_bytes(cursor[:DUE_BYTES], "big")
                 due = times.at(shown)
-                lower = keys.u64(due) + (place[DUE_BYTES:] if times.shown(due) == shown else b"")
+                lower = keys.u64(due) + (cursor[DUE_BYTES:] if times.shown(due) == shown else b"")
             first = self.prefix + keys.u64(self._last_due(line, now) + 1)
             lower = self.prefix + lower + (b"" if included else b"\x00")
             lines.append(reader.iterate(max(first, lower), line.end))
-        return heapq.merge(*lines, key=lambda entry: self.place_of(entry[0]))
+        return heapq.merge(*lines, key=lambda entry: self.cursor_of(entry[0]))
 
-    def place_of(self, key: bytes) -> bytes:
-        """Return the place of an entry in lists: its due time, as a timestamp, and its id."""
+    def cursor_of(self, key: bytes) -> bytes:
+        """Return the cursor of an entry in lists: its due time, as a timestamp, and its id."""
         return keys.u64(times.shown(self._due_of(key))) + self.id_of(key)
 
     def _due_of(self, key: bytes) -> int:
@@ -282,7 +282,7 @@ class Outbox:
         return int.from_bytes(key[start : start + DUE_BYTES], "big")
 
     def id_of(self, key: bytes) -> bytes:
-        """Return the id in an entry's key: commit timestamp and position."""
+        """Return the id in an entry's key: commit timestamp and ordinal."""
         return key[len(self.prefix) + DUE_BYTES :]
 
     def advance(self, ctx: Evaluation, done: Iterable[bytes], left: Iterable[bytes] = ()) -> None:

@@ -246,7 +246,7 @@ _OUTSIDE_QUEUES: Final = {
     keys.DEAD_LETTER: "dead_letter",
 }
 _ENTRIES: Final = {keys.SCHEDULED: "scheduled", keys.READY: "ready", keys.DEAD: "dead"}
-_IN_INBOXES: Final = {keys.INBOX: "message", keys.HOLD: "hold"}
+_IN_INBOXES: Final = {keys.INBOX: "message", keys.HOLD_UP: "hold"}
 _SUMS: Final = {keys.ACCOUNTING: "sum", keys.POSTED: "posted"}
 _BEHIND_POSTED: Final = keys.after_prefix(keys.POSTED)
 

@@ -1,7 +1,7 @@
 """The requests that carry messages, their answers, and the stored records of messages.
 
 The *id* of a message says where it comes from: commit timestamp of its sender (8 bytes), sender
-range (8), position in its transaction (4). It orders the inbox, and ends the engine key.
+range (8), ordinal in its transaction (4). It orders the inbox, and ends the engine key.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from postroom.ranges.requests import (
     Bound,
     Count,
     Key,
-    Moment,
     Payload,
     Seconds,
+    TimestampNumber,
     TransactionId,
     UpdateRequest,
 )
@@ -53,7 +53,7 @@ SCHEDULED_ID_BYTES: Final = 21
 ScheduledId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=SCHEDULED_ID_BYTES, max_length=SCHEDULED_ID_BYTES)
 ]
-"""The name of a scheduled entry: due (8 bytes), commit timestamp (8), position (4), outbox (1)."""
+"""The name of a scheduled entry: due (8 bytes), commit timestamp (8), ordinal (4), outbox (1)."""
 
 Reason: TypeAlias = Annotated[str, msgspec.Meta(max_length=REASON_CHARACTERS_MAX)]
 
@@ -93,14 +93,14 @@ class Executable(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An outbox entry of an update to be carried out.
 
     Attributes:
-        position: where the next step of a ``DeleteRange`` goes on, which is carried out in steps.
+        cursor: where the next step of a ``DeleteRange`` goes on, which is carried out in steps.
         began: the timestamp (8 bytes) of its first step: newer versions stay.
     """
 
     request: UpdateRequest
     transaction_id: bytes
     source: bytes
-    position: bytes = b""
+    cursor: bytes = b""
     began: bytes = b""
 
 
@@ -155,8 +155,7 @@ class ReapedMessages(msgspec.Struct, frozen=True, array_like=True):
 class Peeked(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``Peek``: messages, whether there are more, and the timestamp of the read.
 
-    A later page at this timestamp, after the last of these messages, shows the same view. (0: the
-    node is too old to tell.)
+    A later page at this timestamp, after the last of these messages, shows the same view.
     """
 
     messages: list[tuple[bytes, bytes]]
@@ -270,7 +269,7 @@ class EnqueueMessage(ConcernsKey, Write, frozen=True, tag="enqueue_message"):
     key: Key
     value: Payload
     headers: Headers = None
-    due: Moment = 0
+    due: TimestampNumber = 0
 
     def is_long(self) -> bool:
         """Return whether checking its headers takes a while."""
@@ -284,7 +283,7 @@ class EnqueueUpdate(Write, frozen=True, tag="enqueue_update"):
     since: ClassVar = 1
 
     request: UpdateRequest
-    due: Moment = 0
+    due: TimestampNumber = 0
 
     def concerns(self) -> Concern:
         """Return what the update concerns."""
@@ -309,7 +308,7 @@ class ReapMessages(ConcernsKey, Write, frozen=True, tag="reap_messages"):
 
     Attributes:
         tells_attempts: whether the commit fails if somebody else has tried one of them since it was
-            given to the transaction. (Clients of earlier versions do not say.)
+            given to the transaction.
         tried: with it, the messages that had failed before, and how often.
     """
 
@@ -437,7 +436,7 @@ class Peek(ConcernsKey, Read, frozen=True, tag="peek"):
 
     key: Key
     messages_max: Count
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0
     bytes_max: Count = UNBOUNDED
     after: MessageId | None = None
 

@@ -1,8 +1,8 @@
 """The evaluator of ``ScanRecords``: one loop for the records of all tables.
 
 A page ends where it is full, or where its turn is used up; so it may be empty and yet not the last.
-The next one begins at its *position*: how many records of an entry are known, and the engine key of
-that entry, without the id of the range. Positions come back from clients, so a walk is confined to
+The next one begins at its *cursor*: how many records of an entry are known, and the engine key of
+that entry, without the id of the range. Cursors come back from clients, so a walk is confined to
 the span of its request in any case.
 """
 
@@ -25,7 +25,7 @@ from postroom.messaging.bulk_requests import (
     ScanRecords,
     pack,
 )
-from postroom.messaging.image_entries import name_of, place_of
+from postroom.messaging.image_entries import engine_key_of, name_of
 from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, ScanScope
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
@@ -103,15 +103,15 @@ class RecordScans:
     def _blocks(self, view: View, request: ScanRecords) -> RecordsPage:
         """Return a page of versions, which are read in blocks.
 
-        Its position is a key, and a timestamp: the changes of the key up to that are known.
+        Its cursor is a key, and a timestamp: the changes of the key up to that are known.
         """
-        position, after = request.position, keys.u64(request.filter.after)
+        cursor, after = request.cursor, keys.u64(request.filter.after)
         bounds = columns.Bounds(
-            max(request.start, position[_STAMP_BYTES:]),
+            max(request.start, cursor[_STAMP_BYTES:]),
             request.end,
             keys.u64(request.timestamp),
             after,
-            max(after, position[:_STAMP_BYTES]),
+            max(after, cursor[:_STAMP_BYTES]),
         )
         room = columns.PageLimits(page_bytes(request.bytes_max), limits.TURN_STEPS_MAX)
         read = columns.changes if request.table == "changes" else columns.as_of
@@ -132,7 +132,7 @@ class RecordScans:
         """Return a page of the records that a walk finds."""
         assert table.walk is not None
         scope, vary = self._scope(view, request, table), _VARYING[request.table]
-        known, last = int.from_bytes(request.position[:_COUNT_BYTES], "big"), b""
+        known, last = int.from_bytes(request.cursor[:_COUNT_BYTES], "big"), b""
         found: list[Any] = []  # the values of all records, one record after the other
         rows, left = 0, scope.bytes_left
         for each in table.walk(scope):
@@ -147,8 +147,8 @@ class RecordScans:
                 number, records = known, records[known:]
             for record in records:
                 if rows and (left <= 0 or rows >= LIST_MAX):
-                    place = raw if number else last + b"\x00"
-                    return self._page(request, found, number, place)
+                    engine_key = raw if number else last + b"\x00"
+                    return self._page(request, found, number, engine_key)
                 found += record
                 rows += 1
                 number += 1
@@ -161,31 +161,31 @@ class RecordScans:
         return self._page(request, found, 0, None)
 
     def _scope(self, view: View, request: ScanRecords, table: RecordTable) -> ScanScope:
-        place = place_of(request.position[_COUNT_BYTES:], self._range_id)
+        engine_key = engine_key_of(request.cursor[_COUNT_BYTES:], self._range_id)
         return ScanScope(
             self._range_id, self._reader(view, request, table), view, request.start, request.end,
-            place, request.filter.after, request.timestamp, request.filter.queue,
+            engine_key, request.filter.after, request.timestamp, request.filter.queue,
             page_bytes(request.bytes_max), self._peek,
         )  # fmt: skip
 
     def _page(
-        self, request: ScanRecords, found: list[Any], known: int, place: bytes | None
+        self, request: ScanRecords, found: list[Any], known: int, engine_key: bytes | None
     ) -> RecordsPage:
-        """Return a page; the next one goes on at ``place``, where so many records are known."""
+        """Return a page; the next begins at ``engine_key``, where so many records are known."""
         kinds = forms.TABLES[request.table]
         packed = {
             name: pack(kind, found[number :: len(kinds)])
             for number, (name, kind) in enumerate(kinds.items())
             if not request.columns or name in request.columns
         }
-        resume = None if place is None else keys.u32(known) + name_of(place)
+        resume = None if engine_key is None else keys.u32(known) + name_of(engine_key)
         return RecordsPage(self._range_id, len(found) // len(kinds), packed, resume)
 
 
 def _varying(kinds: dict[str, ColumnKind]) -> Callable[[RecordValues], tuple[Any, ...]] | None:
     """Return a function that returns the values of a record whose sizes vary; `None`: all do."""
-    places = [place for place, kind in enumerate(kinds.values()) if not kind.width]
-    return None if len(places) == len(kinds) else itemgetter(*places)
+    indexes = [index for index, kind in enumerate(kinds.values()) if not kind.width]
+    return None if len(indexes) == len(kinds) else itemgetter(*indexes)
 
 
 _VARYING = {name: _varying(kinds) for name, kinds in forms.TABLES.items()}

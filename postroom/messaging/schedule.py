@@ -2,7 +2,7 @@
 
 ::
 
-    outbox   due commit position ── listed in the order of due, both outboxes together
+    outbox   due commit ordinal ─── listed in the order of due, both outboxes together
                     │
                     ├── its time comes ──▶ delivered, or executed
                     └── cancelled ───────▶ gone; counted as dead, discarded and cancelled
@@ -12,7 +12,7 @@ cancellation and a delivery come at the same time, one of them happens, and the 
 An entry that has left its outbox cannot be cancelled, nor can a ``DeleteRange`` that has begun to
 delete.
 
-The name of an entry is due time, commit timestamp, position and outbox, in that order: it says
+The name of an entry is due time, commit timestamp, ordinal and outbox, in that order: it says
 where its entry is. The name ends when the entry moves on.
 """
 
@@ -100,8 +100,8 @@ class Schedule:
         both = []
         for kind, outbox in self._outboxes.items():
             # If two entries are alike but for their outbox, that of the lesser kind is first.
-            place = outbox.place_of(outbox.prefix + after[:-1]) if after else b""
-            entries = outbox.waiting_after(view, place, view.now, included=kind > after[-1:])
+            cursor = outbox.cursor_of(outbox.prefix + after[:-1]) if after else b""
+            entries = outbox.waiting_after(view, cursor, view.now, included=kind > after[-1:])
             both.append(_placed(outbox, kind, entries))
         return ((name, stored) for _, name, stored in heapq.merge(*both))
 
@@ -140,10 +140,10 @@ def _has_begun(name: bytes, stored: bytes) -> bool:
 def _placed(
     outbox: Outbox, kind: bytes, entries: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """Iterate over the places of entries, their names, and their stored forms."""
+    """Iterate over the cursors of entries, their names, and their stored forms."""
     start = len(outbox.prefix)
     for key, stored in entries:
-        yield outbox.place_of(key) + kind, key[start:] + kind, stored
+        yield outbox.cursor_of(key) + kind, key[start:] + kind, stored
 
 
 def _is_within(entry: Deliverable | Executable, start: bytes, end: bytes | None) -> bool:

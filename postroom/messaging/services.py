@@ -2,7 +2,7 @@
 
 Each is woken by every commit that adds to its outbox and also polls. Wake-ups may be lost; the
 outbox is the truth. Neither knows the client nor the node: each gets a function that sends
-requests, and a signal to wait for.
+requests, and a wake-up to wait for.
 
 Entries that cannot be moved together are tried in smaller numbers, and in the end alone. An entry
 that cannot be moved alone either is buried, with the reason. Otherwise it would be in the way of
@@ -32,11 +32,11 @@ _NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, Memo
 _log = logging.getLogger(__name__)
 
 
-class CommitSignal(Protocol):
-    """A signal that commits set and a service waits for."""
+class CommitWakeUp(Protocol):
+    """A wake-up that commits set and a service waits for."""
 
     def set(self, *, urgent: bool = False) -> None:
-        """Set the signal: there may be something to do, and perhaps a client waits for it."""
+        """Set the wake-up: there may be something to do, and perhaps a client waits for it."""
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time, and reset it."""
@@ -48,7 +48,7 @@ class Mover:
     Args:
         request: the request for the range.
         send: a function that sends it to the range, as upkeep.
-        signal: the signal of commits that add to the outbox.
+        wake_up: the wake-up of commits that add to the outbox.
         now: the node's clock.
         last_commit: the last commit of the range. While it stays the same, and nothing is
             scheduled, there is no poll, since it can find nothing: a range at rest stays at rest.
@@ -59,14 +59,14 @@ class Mover:
         self,
         request: DeliverDue | ExecuteDue,
         send: Callable[[Any], Awaitable[Any]],
-        signal: CommitSignal,
+        wake_up: CommitWakeUp,
         now: Callable[[], int],
         last_commit: Callable[[], int],
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._request = request
         self._send = send
-        self._signal = signal
+        self._wake_up = wake_up
         self._now = now
         self._last_commit = last_commit
         self._poll_seconds = poll_seconds
@@ -83,7 +83,7 @@ class Mover:
                 pause = error.retry_after if isinstance(error, Unavailable) else 0.0
             except CommitUnknown:
                 pause = 0.0  # whatever came of it, the outbox is the truth
-            await self._signal.wait(pause)
+            await self._wake_up.wait(pause)
 
     async def move_all(self) -> int:
         """Move everything that is due; return when the next entry will be (0: there is none)."""
@@ -124,21 +124,21 @@ class Mover:
 
 def dispatcher(
     send: Callable[[Any], Awaitable[Any]],
-    signal: CommitSignal,
+    wake_up: CommitWakeUp,
     now: Callable[[], int],
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
     """Return the service that delivers."""
-    return Mover(DELIVER_DUE, send, signal, now, last_commit, poll_seconds)
+    return Mover(DELIVER_DUE, send, wake_up, now, last_commit, poll_seconds)
 
 
 def executor(
     send: Callable[[Any], Awaitable[Any]],
-    signal: CommitSignal,
+    wake_up: CommitWakeUp,
     now: Callable[[], int],
     last_commit: Callable[[], int],
     poll_seconds: float = POLL_SECONDS,
 ) -> Mover:
     """Return the service that executes."""
-    return Mover(EXECUTE_DUE, send, signal, now, last_commit, poll_seconds)
+    return Mover(EXECUTE_DUE, send, wake_up, now, last_commit, poll_seconds)

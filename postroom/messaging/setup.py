@@ -36,7 +36,7 @@ from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import Deliverable
 from postroom.messaging.scanning import RecordScans
 from postroom.messaging.schedule import Schedule
-from postroom.messaging.services import CommitSignal
+from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.staging_requests import ReadStaging
 from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.evaluation import Evaluation, View
@@ -51,9 +51,9 @@ class Messaging:
 
     Args:
         replica: the replica of the range.
-        deliveries, executions: the signals that a commit has added to an outbox.
-        notes: the signal that attempts have to be written down.
-        around: the environment of the queues.
+        deliveries, executions: the wake-ups that a commit has added to an outbox.
+        notes: the wake-up that attempts have to be written down.
+        environment: the environment of the queues.
         is_general_only: whether all proposals are made in the general way.
 
     Attributes:
@@ -70,10 +70,10 @@ class Messaging:
     def __init__(
         self,
         replica: Replica,
-        deliveries: CommitSignal,
-        executions: CommitSignal,
-        notes: CommitSignal,
-        around: QueueEnvironment,
+        deliveries: CommitWakeUp,
+        executions: CommitWakeUp,
+        notes: CommitWakeUp,
+        environment: QueueEnvironment,
         *,
         is_general_only: bool,
     ) -> None:
@@ -82,20 +82,20 @@ class Messaging:
         self._registry = replica.registry
         self._deliveries = deliveries
         self._executions = executions
-        self._reading = around.reading
+        self._reading = environment.reading
         self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
-        self.outboxes = Outboxes(range_id, self.conservation, around.by_wall)
+        self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall)
         self.inboxes = Inboxes(check_age, self._wake, replica.holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
-            self.inboxes.claims, reading=around.reading, signal=notes, rouse=around.rouse,
-            wake=self._wake, is_embedded=around.forgets_strangers,
+            self.inboxes.claims, reading=environment.reading, wake_up=notes,
+            rouse=environment.rouse, wake=self._wake, is_embedded=environment.forgets_strangers,
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
-        self.queues = RangeQueues(range_id, around)
-        self._register(around, check_age)
-        self.rider, self.hear = self.queues, around.answer_credit
+        self.queues = RangeQueues(range_id, environment)
+        self._register(environment, check_age)
+        self.rider, self.hear = self.queues, environment.answer_credit
         replica.join(self, self)
         if not is_general_only:
             replica.usual_way = UsualEvaluator(
@@ -107,13 +107,15 @@ class Messaging:
                 self.queues,
             )
 
-    def _register(self, around: QueueEnvironment, check_age: Callable[[View, int], None]) -> None:
+    def _register(
+        self, environment: QueueEnvironment, check_age: Callable[[View, int], None]
+    ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
         delivery = Delivery(range_id, outboxes.deliverable, self.inboxes, self._wake)
         execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
         attempts = Attempts(
-            self.inboxes, outboxes.deliverable, self.dead_letters, around.chance,
+            self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since,
         )  # fmt: skip
         staged = StagedRecords(range_id)
@@ -121,7 +123,7 @@ class Messaging:
             outboxes, self.inboxes, self.dead_letters,
             Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
-            RecordScans(range_id, check_age, around.reader, self.inboxes.peek_then),
+            RecordScans(range_id, check_age, environment.reader, self.inboxes.peek_then),
             InboxChecks(outboxes.deliverable), delivery, execution,
             StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
             BulkLoads(range_id),

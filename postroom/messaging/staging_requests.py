@@ -33,19 +33,18 @@ from postroom.ranges.requests import (
     Delete,
     Increment,
     Key,
-    Moment,
     Payload,
     Put,
     Seconds,
 )
 
 JOB_BYTES: Final = 24
-ATTEMPT_BYTES: Final = 16
+TASK_ATTEMPT_BYTES: Final = 16
 
 Query: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=STAGED_QUERY_BYTES_MAX)]
 Job: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=JOB_BYTES, max_length=JOB_BYTES)]
-AttemptId: TypeAlias = Annotated[
-    bytes, msgspec.Meta(min_length=ATTEMPT_BYTES, max_length=ATTEMPT_BYTES)
+TaskAttemptId: TypeAlias = Annotated[
+    bytes, msgspec.Meta(min_length=TASK_ATTEMPT_BYTES, max_length=TASK_ATTEMPT_BYTES)
 ]
 
 StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | EnqueueInQueue
@@ -53,14 +52,14 @@ StagedRow: TypeAlias = Put | Delete | Increment | EnqueueMessage | EnqueueInQueu
 
 
 class Winner(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An attempt whose rows are to be published, and how many chunks it has staged."""
+    """A task attempt whose rows are to be published, and how many chunks it has staged."""
 
-    attempt: AttemptId
+    task_attempt: TaskAttemptId
     chunks: Annotated[int, msgspec.Meta(ge=1, le=STAGED_CHUNKS_MAX)]
 
 
 class StageRows(Write, frozen=True, tag="stage_rows"):
-    """A request to stage a chunk of the rows of an attempt, not to be seen yet.
+    """A request to stage a chunk of the rows of a task attempt, not to be seen yet.
 
     The answer is ``False``, and nothing is staged, if the batch is published already.
 
@@ -69,7 +68,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
         batch: its number, higher than that of the batch published last.
         job: the present try to write this batch; another one after a restart.
         sink: the name by which an abort finds jobs of which it knows nothing else; may be empty.
-        attempt: the id of a task's attempt, made up by it.
+        task_attempt: the id of the task attempt, made up by it.
         number: the number of the chunk, from 0 on.
         rows: MessagePack: an array of ``StagedRow``.
     """
@@ -78,10 +77,10 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
     since: ClassVar = 1
 
     query: Query
-    batch: Moment
+    batch: Count
     job: Job
     sink: Annotated[bytes, msgspec.Meta(max_length=32)]
-    attempt: AttemptId
+    task_attempt: TaskAttemptId
     number: Annotated[int, msgspec.Meta(ge=0, lt=STAGED_CHUNKS_MAX)]
     rows: Annotated[bytes, msgspec.Meta(max_length=STAGED_CHUNK_BYTES_MAX)]
 
@@ -91,7 +90,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
 
 
 class PublishStaged(Write, frozen=True, tag="publish_staged"):
-    """A request to publish the rows of these attempts as the batch; the answer is ``[new, more]``.
+    """A request to publish these task attempts as the batch; the answer is ``[new, more]``.
 
     ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
     has this one batch; its record is deleted some time after it.
@@ -101,7 +100,7 @@ class PublishStaged(Write, frozen=True, tag="publish_staged"):
     since: ClassVar = 1
 
     query: Query
-    batch: Moment
+    batch: Count
     job: Job
     winners: Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
     once: bool = False
@@ -147,7 +146,7 @@ class AbortStaged(Write, frozen=True, tag="abort_staged"):
     frees_room: ClassVar = True
 
     query: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX)]
-    batch: Moment
+    batch: Count
     job: Job
     sink: Annotated[bytes, msgspec.Meta(max_length=32)] = b""
 
@@ -211,7 +210,7 @@ class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
     since: ClassVar = 1
 
     name: Query
-    run: AttemptId
+    run: TaskAttemptId
     start: Key
     end: Key | None
 
@@ -234,7 +233,7 @@ class LoadRows(Write, frozen=True, tag="load_rows"):
     since: ClassVar = 1
 
     name: Query
-    run: AttemptId
+    run: TaskAttemptId
     keys: list[Key]
     values: list[Payload]
 
@@ -266,7 +265,7 @@ class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
     since: ClassVar = 1
 
     name: Query
-    run: AttemptId
+    run: TaskAttemptId
     done: bool
     keep: bool
 
@@ -289,7 +288,7 @@ class StagedQuery(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Staging(msgspec.Struct, frozen=True, array_like=True):
-    """The answer of ``ReadStaging``: queries, and the numbers of jobs, attempts and bulk loads.
+    """The answer of ``ReadStaging``: queries; how many jobs, task attempts, bulk loads.
 
     At most 10,000 of each are counted.
     """

@@ -30,12 +30,12 @@ _ENDED: Final = ("done", "archived", "dead")
 _LIVING: Final = frozenset({"scheduled", "ready", "leased"})
 
 
-class TablePart(InputPartition):
+class TablePartition(InputPartition):
     """A part, as Spark hands it to a task."""
 
-    def __init__(self, part: TableSlice) -> None:
-        super().__init__(part)
-        self.part = part
+    def __init__(self, table_slice: TableSlice) -> None:
+        super().__init__(table_slice)
+        self.table_slice = table_slice
 
 
 class TableReader(DataSourceReader):
@@ -72,16 +72,19 @@ class TableReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the parts of the table."""
         options, line = self._options, self._line
-        held: AbstractContextManager[None] = nullcontext()
+        protected: AbstractContextManager[None] = nullcontext()
         if line is not None:
-            held = line.holding(self._store, self._at, options.protect_for)
-        with held:
+            protected = line.holding(self._store, self._at, options.protect_for)
+        with protected:
             db = connections.database(self._store)
-            return [TablePart(part) for part in parts(db, options, self._selection, self._at)]
+            return [
+                TablePartition(table_slice)
+                for table_slice in parts(db, options, self._selection, self._at)
+            ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the batches of a part, for a task."""
-        if not isinstance(partition, TablePart):
+        if not isinstance(partition, TablePartition):
             return  # Spark's own, where there are no parts
         options, selection = self._options, self._selection
         since = options.since or 0
@@ -94,7 +97,7 @@ class TableReader(DataSourceReader):
             schema,
             decode_for(options.format, schema, VALUES.get(options.table, ""), options.mode),
         )
-        yield from read(connections.database(self._store), partition.part, work)
+        yield from read(connections.database(self._store), partition.table_slice, work)
 
 
 def parts(
@@ -137,8 +140,8 @@ def _key_parts(db: CoreDatabase, spans: list[Span], options: SourceOptions) -> l
     return found
 
 
-def _begins_in(span: Span, part: Partition) -> bool:
-    return part.start <= span[0] and (part.end is None or span[0] < part.end)
+def _begins_in(span: Span, table_slice: Partition) -> bool:
+    return table_slice.start <= span[0] and (table_slice.end is None or span[0] < table_slice.end)
 
 
 def _queue_parts(

@@ -85,12 +85,12 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._target: int | None = None
         self._complete = 0  # the timestamp up to which the last answer was complete
-        self._held: dict[int, ExitStack] = {}
+        self._protected: dict[int, ExitStack] = {}
         self._kept: int | None = None  # the position that the store keeps, if it is known
         self._seen: SeenChanges | None = None  # the changes of the batch that is being made
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_held": {}, "_seen": None}
+        return {**self.__dict__, "_protected": {}, "_seen": None}
 
     @property
     def _db(self) -> CoreDatabase:
@@ -270,14 +270,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _protect(self, offset: dict[str, Any]) -> None:
         """Protect the history after an offset, and let go of the history before it."""
         position = max(offsets.position_of(offset), 1)
-        if position not in self._held:
+        if position not in self._protected:
             stack = ExitStack()
             try:
                 stack.enter_context(self._db.hold(position))
             except SnapshotTooOld as error:
                 self._beyond_loss(error)
                 return
-            self._held[position] = stack
+            self._protected[position] = stack
         self._keep(position)
         self._release(position)
 
@@ -299,8 +299,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._kept = position
 
     def _release(self, but: int | None) -> None:
-        for position in [each for each in self._held if each != but]:
-            self._held.pop(position).close()
+        for position in [each for each in self._protected if each != but]:
+            self._protected.pop(position).close()
 
     def _beyond_loss(self, error: SnapshotTooOld) -> int:
         """Return the first readable position, if the stream may leave the rest out.

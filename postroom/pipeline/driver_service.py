@@ -57,7 +57,7 @@ class DriverLink:
         self, store: StoreAddress, at: int, seconds: float, *, whole: bool
     ) -> tuple[StoreAddress, int]:
         """Return a store for tasks, and a timestamp (0: now) that is kept readable there."""
-        answer = self._ask(_hold(store, at, seconds, whole=whole))
+        answer = self._ask(_protect(store, at, seconds, whole=whole))
         reached = store if store.connect else connections.at_address(store, str(answer["address"]))
         return reached, int(answer["at"])
 
@@ -67,7 +67,7 @@ class DriverLink:
 
         The answer is awaited at the end of the block: the store can be asked something meanwhile.
         """
-        with self._awaited_answer(_hold(store, at, seconds, whole=False)) as line:
+        with self._awaited_answer(_protect(store, at, seconds, whole=False)) as line:
             yield
             _answer(line)
 
@@ -85,7 +85,7 @@ class DriverLink:
             yield line
 
 
-def _hold(store: StoreAddress, at: int, seconds: float, *, whole: bool) -> dict[str, Any]:
+def _protect(store: StoreAddress, at: int, seconds: float, *, whole: bool) -> dict[str, Any]:
     return {"do": "hold", "store": asdict(store), "at": at, "seconds": seconds, "whole": whole}
 
 
@@ -109,7 +109,7 @@ def _reaching() -> Iterator[None]:
         ) from error
 
 
-class _Held:
+class _Protection:
     """A protected timestamp."""
 
     def __init__(self, stack: ExitStack, at: int, until: float, *, whole: bool) -> None:
@@ -124,7 +124,7 @@ class DriverService:
 
     Args:
         is_busy: whether Spark has anything to do.
-        monotonic: seconds since some moment.
+        monotonic: seconds since an arbitrary start.
     """
 
     def __init__(self, is_busy: Callable[[], bool], monotonic: Callable[[], float]) -> None:
@@ -133,7 +133,7 @@ class DriverService:
         self._secret = secrets.token_hex(16)
         self._lock = threading.Lock()
         self._folders: dict[str, LoopbackServer] = {}
-        self._held: dict[tuple[StoreAddress, int], _Held] = {}
+        self._protections: dict[tuple[StoreAddress, int], _Protection] = {}
         self._over = threading.Event()
         self._server = _Server(self)
         self.line = DriverLink(self._server.server_address[1], self._secret)
@@ -145,10 +145,10 @@ class DriverService:
             thread.start()
 
     @property
-    def held(self) -> list[int]:
+    def protected(self) -> list[int]:
         """The timestamps that are protected."""
         with self._lock:
-            return sorted(each.at for each in self._held.values())
+            return sorted(each.at for each in self._protections.values())
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return the answer to a planner's question."""
@@ -160,7 +160,7 @@ class DriverService:
             store = dict(question["store"])
             store["tls"] = None if store["tls"] is None else tuple(store["tls"])
             reached = self._reached(StoreAddress(**store))
-            at = self._hold(
+            at = self._protect(
                 reached, int(question["at"]), float(question["seconds"]),
                 whole=bool(question["whole"]),
             )  # fmt: skip
@@ -193,25 +193,25 @@ class DriverService:
                 self._folders[folder] = LoopbackServer(folder, create=False)
             return self._folders[folder].address
 
-    def _hold(self, store: StoreAddress, at: int, seconds: float, *, whole: bool) -> int:
+    def _protect(self, store: StoreAddress, at: int, seconds: float, *, whole: bool) -> int:
         until = self._monotonic() + seconds
         with self._open():
-            held = self._held.get((store, at))
-            if held is not None:
-                held.until = max(held.until, until)
+            protected = self._protections.get((store, at))
+            if protected is not None:
+                protected.until = max(protected.until, until)
                 return at
             if whole:
                 self._make_room(store, WHOLE_AT_ONCE)
             stack = ExitStack()
             found = self._enter(stack, store, at, whole=whole)
-            self._held[store, found] = _Held(stack, found, until, whole=whole)
+            self._protections[store, found] = _Protection(stack, found, until, whole=whole)
             return found
 
     def _enter(self, stack: ExitStack, store: StoreAddress, at: int, *, whole: bool) -> int:
         while True:
             try:
-                held = connections.database(store).hold(at or None, whole=whole and not at)
-                return int(stack.enter_context(held))
+                protected = connections.database(store).hold(at or None, whole=whole and not at)
+                return int(stack.enter_context(protected))
             except Invalid:  # others may hold many, and one of ours has to go
                 if not whole or at or not self._make_room(store, 1):
                     raise
@@ -224,10 +224,16 @@ class DriverService:
         Returns:
             Whether one has gone.
         """
-        whole = [key for key, held in self._held.items() if held.whole and key[0] == store]
+        whole = [
+            key
+            for key, protected in self._protections.items()
+            if protected.whole and key[0] == store
+        ]
         if len(whole) < most or self._is_busy():
             return False
-        self._held.pop(min(whole, key=lambda key: self._held[key].until)).stack.close()
+        self._protections.pop(
+            min(whole, key=lambda key: self._protections[key].until)
+        ).stack.close()
         return True
 
     def _look(self) -> None:
@@ -238,14 +244,14 @@ class DriverService:
         """Give back the protections that are not needed any more."""
         now = self._monotonic()
         with self._lock:
-            over = [key for key, held in self._held.items() if held.until <= now]
+            over = [key for key, protected in self._protections.items() if protected.until <= now]
         if not over or self._is_busy():
             return
         with self._lock:
             for key in over:  # one may have been used meanwhile, or given back
-                held = self._held.get(key)
-                if held is not None and held.until <= now:
-                    self._held.pop(key).stack.close()
+                protected = self._protections.get(key)
+                if protected is not None and protected.until <= now:
+                    self._protections.pop(key).stack.close()
 
     def close(self) -> None:
         """Give everything back, and close the folders. Idempotent."""
@@ -257,10 +263,10 @@ class DriverService:
         for thread in self._threads:
             thread.join()
         with self._lock:
-            stores = {store for store, _ in self._held}
-            for held in self._held.values():
-                held.stack.close()
-            self._held.clear()
+            stores = {store for store, _ in self._protections}
+            for protected in self._protections.values():
+                protected.stack.close()
+            self._protections.clear()
             for store in stores:
                 connections.close(store)
             for folder in self._folders.values():

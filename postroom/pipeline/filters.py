@@ -159,7 +159,7 @@ def _by_name(selection: ReadSelection, each: Filter, which: str) -> ReadSelectio
 
 
 def _by_time(selection: ReadSelection, each: Filter) -> ReadSelection:
-    bounds = _moments(getattr(each, "value", None))
+    bounds = _timestamps(getattr(each, "value", None))
     if bounds is None:
         return selection
     first, last = bounds
@@ -179,7 +179,7 @@ def _by_time(selection: ReadSelection, each: Filter) -> ReadSelection:
     )
 
 
-def _moments(value: Any) -> tuple[int, int] | None:
+def _timestamps(value: Any) -> tuple[int, int] | None:
     """Return the first and the last timestamp that a literal may mean."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value, value

@@ -148,8 +148,8 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         store=_store(options),
         table=_one_of("table", options.get("table", "data"), TABLES),
-        at=_moment("at", options.get("at")),
-        since=None if since in {None, "earliest"} else _moment("since", since),
+        at=_timestamp_of("at", options.get("at")),
+        since=None if since in {None, "earliest"} else _timestamp_of("since", since),
         start=_start(options.get("start", "now")),
         prefix=options.get("prefix", "").encode(),
         queue=options.get("queue", ""),
@@ -215,7 +215,7 @@ def _store(options: Mapping[str, str]) -> StoreAddress:
 
 def _start(given: str) -> str:
     if given not in {"now", "earliest"}:
-        return str(_moment("start", given))
+        return str(_timestamp_of("start", given))
     return given
 
 
@@ -225,7 +225,7 @@ def _one_of(name: str, given: str, allowed: tuple[str, ...]) -> str:
     return given
 
 
-def _moment(name: str, given: str | None) -> int:
+def _timestamp_of(name: str, given: str | None) -> int:
     """Return a timestamp: one of the store, or that of a moment in ISO 8601 with its offset."""
     if given is None:
         return 0

@@ -72,7 +72,7 @@ class Work:
     decode: Decode | None
 
 
-def read(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
+def read(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
     """Return the batches of a part, none of them empty.
 
     Raises:
@@ -83,9 +83,9 @@ def read(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBa
     first = max(work.after, 1) if work.table in SINCE else work.at
     with db.hold(first):
         if work.table in _QUEUES:
-            yield from _queue(db, part, work)
+            yield from _queue(db, table_slice, work)
             return
-        for page in _pages(db, part, work):
+        for page in _pages(db, table_slice, work):
             if not page.rows:
                 continue
             if work.table in _VERSIONS:
@@ -94,13 +94,13 @@ def read(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBa
                 yield from _rows(page, ROW_TABLES[work.table], work)
 
 
-def _pages(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[RecordsPage]:
+def _pages(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[RecordsPage]:
     """Return the pages of a part."""
     at = min(work.at, work.until) if work.table in SINCE else work.at
-    wanted = RecordFilter(work.after if work.table in _BETWEEN else 0, part.queue)
+    wanted = RecordFilter(work.after if work.table in _BETWEEN else 0, table_slice.queue)
     without_values = work.table in _VERSIONS and "value" not in work.schema.names
     columns = ("key", "timestamp", "kind") if without_values else ()
-    for start, end in part.spans:
+    for start, end in table_slice.spans:
         yield from db.bulk.scan(work.table, start, end, at=at, wanted=wanted, columns=columns)
 
 
@@ -121,13 +121,15 @@ def _batch(found: list[Any], table: RowTable, work: Work) -> pa.RecordBatch:
     return batch(page, work.schema)
 
 
-def _queue(db: CoreDatabase, part: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
+def _queue(db: CoreDatabase, table_slice: TableSlice, work: Work) -> Iterator[pa.RecordBatch]:
     until = 0 if work.until >= (1 << 63) - 1 else work.until + 1
-    ended = part.state in {"done", "archived", "dead"}
+    ended = table_slice.state in {"done", "archived", "dead"}
     start, end = (work.after, until) if ended else (0, 0)
-    for page in db.bulk.queue(part.queue, part.state, at=work.at, start=start, end=end):
+    for page in db.bulk.queue(
+        table_slice.queue, table_slice.state, at=work.at, start=start, end=end
+    ):
         if page.messages:
-            found = [(part.queue, each) for each in page.messages]
+            found = [(table_slice.queue, each) for each in page.messages]
             yield _batch(found, RowTable(QUEUE_GETTERS), work)
 
 
@@ -139,20 +141,20 @@ def counted_queues(db: CoreDatabase, at: int) -> list[Any]:
 # --- recent changes -------------------------------------------------------------------------------
 
 
-def recent(db: CoreDatabase, part: TableSlice, work: Work) -> list[pa.RecordBatch] | None:
+def recent(db: CoreDatabase, table_slice: TableSlice, work: Work) -> list[pa.RecordBatch] | None:
     """Return the changes of a part from the leaseholder's memory.
 
     The result is ``None`` if one answer does not hold all of them.
     """
-    ((start, end),) = part.spans
+    ((start, end),) = table_slice.spans
     answer = db.bulk.recent_changes(start, end, work.after)
     if answer.until < work.until and answer.changes:
         return None
-    return of_changes(answer.changes, part, work)
+    return of_changes(answer.changes, table_slice, work)
 
 
 def of_changes(
-    changes: list[CommittedChange], part: TableSlice, work: Work
+    changes: list[CommittedChange], table_slice: TableSlice, work: Work
 ) -> list[pa.RecordBatch]:
     """Return the batches of the changes of a part that were committed up to ``work.until``."""
     found = [each for each in changes if each.timestamp <= work.until]
@@ -166,7 +168,7 @@ def of_changes(
         "kind": (_kind(each) for each in found),
     }
     columns = {name: pack(kinds[name], column) for name, column in values.items()}
-    page = RecordsPage(part.range_id, len(found), columns, None)
+    page = RecordsPage(table_slice.range_id, len(found), columns, None)
     return [batch(packed_page(page, work.decode), work.schema)]
 
 

@@ -37,7 +37,7 @@ class RowTable(NamedTuple):
 
 
 def _numbered(*names: str) -> dict[str, Getter]:
-    return {name: itemgetter(place) for place, name in enumerate(names)}
+    return {name: itemgetter(index) for index, name in enumerate(names)}
 
 
 def _time_in(id_: bytes) -> int:
@@ -126,7 +126,7 @@ _LETTERS: Final[dict[str, Getter]] = {
 # --- messages of queues ---------------------------------------------------------------------------
 
 
-def _moment(name: str) -> Getter:
+def _timestamp_of(name: str) -> Getter:
     """Return the getter of a timestamp; 0 is none."""
     return lambda row: getattr(row[1], name) or None
 
@@ -145,8 +145,8 @@ _TIMES: Final = {
 }
 QUEUE_GETTERS: Final[Mapping[str, Getter]] = {
     **{name: _attribute(name) for name in StoredQueueMessage.__struct_fields__},
-    **{name: _moment(name) for name in _TIMES},
-    **{time: _moment(name) for name, time in _TIMES.items()},
+    **{name: _timestamp_of(name) for name in _TIMES},
+    **{time: _timestamp_of(name) for name, time in _TIMES.items()},
     "queue": lambda row: row[0],
     "headers": lambda row: headers_text(unpacked(row[1].headers)),
 }
@@ -182,11 +182,11 @@ def _beside(range_id: int, records: list[Any]) -> list[Any]:
     ]
 
 
-def _of(place: int, *names: str) -> dict[str, Getter]:
-    """Return the getters of attributes of the record at a place of a row."""
+def _of(index: int, *names: str) -> dict[str, Getter]:
+    """Return the getters of attributes of the record at an index of a row."""
 
     def getter(name: str) -> Getter:
-        return lambda row: getattr(row[place], name)
+        return lambda row: getattr(row[index], name)
 
     return {name: getter(name) for name in names}
 

@@ -8,7 +8,7 @@
       Ask      clock, requests, withdrawn ──────────▶
                               ◀────────── Answers      clock, lease, results and failures
       Ask      (with a look-up)           ──────────▶
-                              ◀────────── Welcome      the same again: the leader of now
+                              ◀────────── Welcome      as at first, with the leader of now
                               ◀────────── Goodbye      why the stream ends
 
 A frame carries many requests, and many answers, in any order; a number ties an answer to its
@@ -32,7 +32,7 @@ from postroom.ranges.contract import Request
 
 PROTOCOL_VERSION: Final = 1
 
-Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+TimestampNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Number: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Asked = TypeVar("Asked")
 
@@ -73,7 +73,7 @@ class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):
         looks_up: whether a ``Welcome`` is wanted, with the present leader, as a sign of life.
     """
 
-    clock: Moment
+    clock: TimestampNumber
     requests: Annotated[
         list[tuple[Number, Asked]], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)
     ] = []
@@ -97,7 +97,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
     """
 
     version: int
-    clock: Moment
+    clock: TimestampNumber
     node_id: int
     leader: int
     nodes: Annotated[list[tuple[int, str]], msgspec.Meta(max_length=NODES_TOLD_MAX)]
@@ -122,7 +122,7 @@ class Answers(_Frame, frozen=True, array_like=True, tag=1):
             clients had in the leaseholder's memory (protections, locks) is gone.
     """
 
-    clock: Moment
+    clock: TimestampNumber
     lease: int
     answers: Annotated[list[NumberedAnswer], msgspec.Meta(max_length=REQUESTS_PER_FRAME_MAX)]
 

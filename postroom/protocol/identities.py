@@ -8,7 +8,7 @@ messages show them to every reader. An id by itself therefore proves nothing::
 
 A client's Hello has its secret, from which the node makes the id. A node needs to remember nothing
 for that: any node recognises the client when it comes there for the first time. To find another
-secret for the same id takes some 2^64 attempts.
+secret for the same id takes some 2^64 guesses.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _RequestShape:
-    """A type of request: its number of fields, tag included, and the lists among them by place."""
+    """A type of request: its number of fields, tag included, and the lists among them by index."""
 
     fields: int
     lists: dict[int, _List]
@@ -339,8 +339,8 @@ def _request(
         return NotDecoded(failure)
     found: list[tuple[_List, list[Any]]] = []
     refused: list[_Refused] = []
-    for place in range(1, min(length, kind.fields)):
-        each = kind.lists.get(place)
+    for index in range(1, min(length, kind.fields)):
+        each = kind.lists.get(index)
         try:
             if each is not None and walk.next_is(*ARRAYS):
                 parts.append(_EMPTY_LIST)
@@ -426,11 +426,11 @@ def _kinds(union: Any) -> dict[str, _RequestShape]:
 
 def _kind_of(request: Any) -> _RequestShape:
     fields, lists = msgspec.structs.fields(request), {}
-    for place, field in enumerate(fields, 1):
+    for index, field in enumerate(fields, 1):
         type_, length_max = _bounded(field.type, _ANY_LENGTH)
         kind, of = get_origin(type_), get_args(type_)
         if kind is list or (kind is tuple and of[1:] == (...,)):
-            lists[place] = _List(field.name, kind, _element_of(of[0]), length_max)
+            lists[index] = _List(field.name, kind, _element_of(of[0]), length_max)
     return _RequestShape(len(fields) + 1, lists)
 
 

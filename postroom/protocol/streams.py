@@ -157,7 +157,7 @@ class Incoming:
         frames: how many were cut.
     """
 
-    __slots__ = ("_data", "_held", "_start", "_wanted", "frame_bytes_max", "frames", "greeted")
+    __slots__ = ("_data", "_gathered", "_start", "_wanted", "frame_bytes_max", "frames", "greeted")
 
     def __init__(self, frame_bytes_max: int = OPENING_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
@@ -165,13 +165,13 @@ class Incoming:
         self.frames = 0
         self._data = b""
         self._start = 0
-        self._held = bytearray()
+        self._gathered = bytearray()
         self._wanted = 0
 
     @property
     def unfinished_bytes(self) -> int:
         """Return the bytes received and not cut, mostly of a frame that is not whole."""
-        return len(self._held) + len(self._data) - self._start
+        return len(self._gathered) + len(self._data) - self._start
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield the frames that are whole with ``data``, one after the other.
@@ -189,12 +189,12 @@ class Incoming:
         """Add bytes that have come in."""
         if self._start < len(self._data):  # not all of it was cut
             data = self._data[self._start :] + data
-        elif self._held:
-            self._held += data
-            if len(self._held) < self._wanted:
+        elif self._gathered:
+            self._gathered += data
+            if len(self._gathered) < self._wanted:
                 return
-            data = bytes(self._held)
-            self._held = bytearray()
+            data = bytes(self._gathered)
+            self._gathered = bytearray()
         self._data, self._start = data, 0
 
     def cut(self) -> bytes | None:
@@ -239,6 +239,6 @@ class Incoming:
     def _keep(self, until: int) -> None:
         """Keep the remaining bytes until there are as many as up to ``until``."""
         if self._start < len(self._data):
-            self._held += memoryview(self._data)[self._start :]
+            self._gathered += memoryview(self._data)[self._start :]
             self._wanted = until - self._start
         self._data, self._start = b"", 0

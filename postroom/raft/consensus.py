@@ -165,9 +165,9 @@ class Consensus:
         for group in self._groups.values():
             yield from group.replay()
 
-    def held(self) -> list[RetainedLog]:
+    def retained(self) -> list[RetainedLog]:
         """Return the parts of the logs that the groups keep."""
-        return [group.core.journal.held() for group in self._groups.values()]
+        return [group.core.journal.retained() for group in self._groups.values()]
 
     def close(self, group_id: int, *, erase: bool = False) -> WriteSet:
         """Close a group's replica, ending its proposals.

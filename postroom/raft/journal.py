@@ -250,7 +250,7 @@ class Journal:
         if self.replays:
             self.writes[self._prefix + b"m"] = encode((index, self.members_at(index)))
 
-    def held(self) -> RetainedLog:
+    def retained(self) -> RetainedLog:
         """Return the part of the log that is kept, for the storage that frees the rest."""
         _, base_index, base_term = self._entries[0]
         return RetainedLog(self._entry_prefix, base_index, base_term, self.last_index, self._stored)

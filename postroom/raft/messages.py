@@ -200,10 +200,10 @@ def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> b
 def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:
     """Cut ``envelopes`` where a frame would exceed one of the limits of a frame."""
     first = size = items = 0
-    for position, (_, message) in enumerate(envelopes):
-        if size >= FRAME_BYTES or items >= FRAME_ITEMS or position - first >= FRAME_MESSAGES:
-            yield envelopes[first:position]
-            first, size, items = position, 0, 0
+    for index, (_, message) in enumerate(envelopes):
+        if size >= FRAME_BYTES or items >= FRAME_ITEMS or index - first >= FRAME_MESSAGES:
+            yield envelopes[first:index]
+            first, size, items = index, 0, 0
         size += _bytes_of(message)
         items += _items_of(message)
     yield envelopes if first == 0 else envelopes[first:]

@@ -226,8 +226,8 @@ class SnapshotReceiver:
             return False
         if message.ordinal == 0:
             number = (message.term, message.transfer)
-            place = (message.index, message.index_term)
-            self._spool.begin(ArrivingSnapshot(number, *place, message.members), staged)
+            last_entry = (message.index, message.index_term)
+            self._spool.begin(ArrivingSnapshot(number, *last_entry, message.members), staged)
         self._spool.add(message.data, staged)
         return message.final
 

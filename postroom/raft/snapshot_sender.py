@@ -156,14 +156,14 @@ class SnapshotSender:
         transfer.news_at = self._core.now
         return transfer
 
-    def _chunk(self, transfer: _OutgoingSnapshot, position: int) -> Chunk:
+    def _chunk(self, transfer: _OutgoingSnapshot, index: int) -> Chunk:
         return Chunk(
             self._core.term,
             transfer.number,
             transfer.snapshot.index,
             transfer.term,
             transfer.members,
-            transfer.first_ordinal + position,
-            transfer.window[position],
-            transfer.ahead is None and position == len(transfer.window) - 1,
+            transfer.first_ordinal + index,
+            transfer.window[index],
+            transfer.ahead is None and index == len(transfer.window) - 1,
         )

@@ -73,7 +73,7 @@ class StateMachine(Protocol):
         """Stage the effects of the entry at ``index``, and ``index`` as applied.
 
         Args:
-            index: position in the log; one more than that of the call before.
+            index: the index in the log; one more than that of the call before.
             term: term of the leader that appended the entry.
             command: the proposal, encoded. Empty if it was never encoded: a group of one gives
                 only the context if there is one.

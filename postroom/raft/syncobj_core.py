@@ -122,8 +122,8 @@ class _JournalAsLog:
         self.add = journal.add
         self.setCurrentTerm = journal.set_term
 
-    def __getitem__(self, position: int) -> LogEntry:
-        assert position == -1, "only the newest entry is read"
+    def __getitem__(self, index: int) -> LogEntry:
+        assert index == -1, "only the newest entry is read"
         return b"", self._journal.last_index, self._journal.last_term
 
 

@@ -99,7 +99,7 @@ class Answering:
                     "commit again with the same transaction id, or read what it wrote"
                 ))  # fmt: skip
 
-    def turn_away(self, calls: Sequence[Call]) -> None:
+    def refuse(self, calls: Sequence[Call]) -> None:
         """Tell ``calls`` that another node serves."""
         error = self.not_leaseholder()
         for call in calls:

@@ -144,7 +144,7 @@ class Proposal:
         results: the calls, each with its answer or error.
         after: the actions to take on the leaseholder once the command is applied.
         last_commit: the timestamp of the last commit in it.
-        lease_until: the moment until which this node may serve, on its monotonic clock, if the
+        lease_until: the time until which this node may serve, on its monotonic clock, if the
             command is applied and is about the lease; 0: it is not.
         rejected: whether it was applied under another lease, to no effect.
         packed: the command as it is replicated, if that has been made already.

@@ -13,7 +13,7 @@ into the next proposal. Those behind one that wants the lock for itself go after
 meets a second lock does a commit lock what it writes, key by key, so that it comes to an end.
 
 A commit whose transaction has read the key has lost when the key changes. It is told at once,
-wherever it stands: its next attempt asks for the lock, and stands in line for that only.
+wherever it stands: its next try asks for the lock, and stands in line for that only.
 
 Evaluating answers nobody (:mod:`.replica`). A commit that must wait is therefore put in line when
 its proposal has ended. By then the lock may be free again.

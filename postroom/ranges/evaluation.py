@@ -150,13 +150,13 @@ class Evaluation:
         "_erased",
         "_index",
         "_look_up",
-        "_marks",
         "_moved_before",
         "_own",
         "_own_of",
         "_reader",
         "_request_tally",
-        "_step_marks",
+        "_savepoint",
+        "_step_savepoint",
         "_unindexed",
         "after",
         "began",
@@ -224,12 +224,12 @@ class Evaluation:
         self._request_tally = _NO_TALLY
         self._erased = _NO_KEYS
         if self.began:
-            self._marks = (
+            self._savepoint = (
                 len(self.garbage), len(self.after), len(self.sent), len(self.deferred),
                 len(self.notes),
             )  # fmt: skip
         else:
-            self.began, self._marks = timestamp, _AT_THE_BEGINNING
+            self.began, self._savepoint = timestamp, _AT_THE_BEGINNING
 
     def go_along(self, timestamp: int) -> None:
         """Begin what goes along with the requests: like one more of them, but never rejected."""
@@ -284,7 +284,7 @@ class Evaluation:
 
     def reject(self) -> None:
         """Forget the request, which has failed."""
-        garbage, after, sent, deferred, notes = self._marks
+        garbage, after, sent, deferred, notes = self._savepoint
         del self.garbage[garbage:]
         del self.after[after:]
         del self.sent[sent:]
@@ -299,12 +299,12 @@ class Evaluation:
             else:
                 self._earlier = self.writes
             self.writes = {}
-        self._step_marks = (len(self.garbage), len(self.after))
+        self._step_savepoint = (len(self.garbage), len(self.after))
 
     def undo_step(self) -> None:
         """Forget that part, which has failed."""
         self.writes = {}
-        garbage, after = self._step_marks
+        garbage, after = self._step_savepoint
         del self.garbage[garbage:]
         del self.after[after:]
 
@@ -313,7 +313,7 @@ class Evaluation:
 
         They are not undone.
         """
-        return self._marks[2]
+        return self._savepoint[2]
 
     def is_used_up(self) -> bool:
         """Return whether the turn is used up: an evaluator with more to do yields."""
@@ -490,7 +490,7 @@ class Evaluation:
             self._request_tally = {name: number}
 
     def next_ordinal(self) -> bytes:
-        """Return the position of the next message in its transaction, as stored."""
+        """Return the ordinal of the next message in its transaction, as stored."""
         self.ordinal += 1
         return self.ordinal.to_bytes(4, "big")
 

@@ -186,15 +186,15 @@ def delete_range(ctx: Evaluation, request: DeleteRange) -> Generator[None, None,
 
 
 def delete_some(
-    ctx: Evaluation, request: DeleteRange, position: bytes, began: bytes
+    ctx: Evaluation, request: DeleteRange, cursor: bytes, began: bytes
 ) -> tuple[int, bytes | None]:
-    """Do a step of a deferred ``DeleteRange``: from ``position`` on, delete what was there then.
+    """Do a step of a deferred ``DeleteRange``: from ``cursor`` on, delete what was there then.
 
     Returns:
         How many keys went, and where the next step goes on; ``None``: it is done.
     """
     deleted, size_before = 0, ctx.bytes
-    start = max(request.start, position)
+    start = max(request.start, cursor)
     ctx.steps += 16
     for visited, key in enumerate(_keys_there(ctx, start, request.end)):
         is_full = deleted >= limits.DELETED_AT_ONCE_MAX or ctx.bytes - size_before > _STEP_BYTES
@@ -358,7 +358,7 @@ class RangeReads:
 
     def get_many(self, view: View, request: GetMany) -> Values:
         """Evaluate ``GetMany``, for as many keys as a turn has room for."""
-        at = self._moment(view, request.timestamp)
+        at = self._read_timestamp(view, request.timestamp)
         stamp = at.to_bytes(8, "big")
         values: list[bytes | None] = []
         integers: list[int] = []
@@ -386,7 +386,7 @@ class RangeReads:
         return self._page(view, request, reverse=True)
 
     def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
-        at = self._moment(view, request.timestamp)
+        at = self._read_timestamp(view, request.timestamp)
         page = versions.scan(
             view,
             request.start,
@@ -408,7 +408,7 @@ class RangeReads:
 
     def protect(self, view: View, request: Protect) -> int:
         """Evaluate ``Protect``; return the protected timestamp."""
-        at = self._moment(view, request.timestamp)
+        at = self._read_timestamp(view, request.timestamp)
         if not request.whole:
             self._protections.add(at)
             return at
@@ -426,7 +426,7 @@ class RangeReads:
         """Evaluate ``Unprotect``."""
         self._protections.remove(request.timestamp)
 
-    def _moment(self, view: View, timestamp: int) -> int:
+    def _read_timestamp(self, view: View, timestamp: int) -> int:
         if not timestamp:
             return view.now
         self.check_age(view, timestamp)

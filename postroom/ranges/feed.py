@@ -60,8 +60,8 @@ TOKEN: Final = "a change is committed"
 """For this wait watches that came when changes were not kept yet."""
 
 
-class FeedSignal(Protocol):
-    """Set when something has begun to be kept."""
+class FeedWakeUp(Protocol):
+    """A wake-up, set when something has begun to be kept."""
 
     def set(self) -> None:
         """Set it: changes are watched."""
@@ -85,7 +85,7 @@ class ChangeFeed:
         applied: Callable[[], int],
         protections: Protections,
         waiting: Waiting,
-        watched: FeedSignal,
+        watched: FeedWakeUp,
     ) -> None:
         self._applied = applied
         self._protections = protections
@@ -304,8 +304,8 @@ def _written(watched: list[UserSpan], staged: WriteSet) -> list[UserSpan]:
     heads = sorted(filter(keys.is_head, staged)) if wide else []
     for span in wide:
         start, end = keys.data_span(*span)
-        place = bisect_left(heads, start)
-        if place < len(heads) and heads[place] < end:
+        index = bisect_left(heads, start)
+        if index < len(heads) and heads[index] < end:
             found.append(span)
     return found
 

@@ -9,7 +9,7 @@ Two things must not overlap, and they are kept apart by different means:
 
 * *Timestamps.* A holder reads and writes below its lease's expiration, and the lease of another
   holder starts there at the earliest. This holds whatever the clocks say.
-* *Moments.* The holder counts ``seconds`` on its monotonic clock from when it *proposed* the lease,
+* *Times.* The holder counts ``seconds`` on its monotonic clock from when it *proposed* the lease,
   or its extension. A successor counts a little more (``DRIFT_SHARE``) from when that *came in*,
   which is later. An extension that has not come in at the successor, being leader, was never
   committed, so the holder does not count on it. Wall clocks may stand and jump as they like; only
@@ -267,7 +267,7 @@ class LeaseHolder:
         return self.lease.start
 
     def granted(self, until: float) -> None:
-        """Serve until a moment: a proposal that asked for that is applied."""
+        """Serve until a time: a proposal that asked for that is applied."""
         self._until = max(self._until, until)
         if until:
             self._to(LeaseEvent.GRANTED)
@@ -297,7 +297,7 @@ class LeaseHolder:
         """Return when the last lease is over, by this node's clock, so that another may begin.
 
         Args:
-            received_at: a moment after which no entry of another leader has come in. It counts if
+            received_at: a time after which no entry of another leader has come in. It counts if
                 it is earlier than the lease was applied, which may be as late as the election.
         """
         known_at = min(self._applied_at, received_at)

@@ -68,10 +68,10 @@ class CheckedReads:
             self.changed = key
 
     def _is_in_span(self, key: bytes) -> bool:
-        place = bisect_right(self._starts, key) - 1
-        if place < 0:
+        index = bisect_right(self._starts, key) - 1
+        if index < 0:
             return False
-        end = self._ends[place]
+        end = self._ends[index]
         return end is None or key < end
 
 

@@ -50,12 +50,12 @@ class Holders:
 
     Args:
         monotonic: a function that returns seconds that never go back.
-        ring_at: a function that has ``take_expired`` called at a moment. It is not called again
-            before that moment for one that is later.
+        ring_at: a function that has ``take_expired`` called at a deadline. It is not called again
+            before that deadline for one that is later.
 
     Attributes:
         clients: the deadlines of the transactions, by client; only to look at.
-        rings_at: the moment at which ``take_expired`` is to be called, perhaps in vain.
+        rings_at: the time at which ``take_expired`` is to be called, perhaps in vain.
     """
 
     __slots__ = ("_expiries", "_monotonic", "_ring_at", "clients", "rings_at")

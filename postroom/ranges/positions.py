@@ -36,7 +36,7 @@ from postroom.ranges.contract import ConcernsRoot, Read, Write
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.protections import Protections
 from postroom.ranges.registry import Registry
-from postroom.ranges.requests import Moment
+from postroom.ranges.requests import TimestampNumber
 
 PositionName: TypeAlias = Annotated[
     str, msgspec.Meta(min_length=1, max_length=POSITION_NAME_CHARACTERS_MAX)
@@ -67,7 +67,7 @@ class KeepPosition(ConcernsRoot, Write, frozen=True, tag="keep_position"):
     frees_room: ClassVar = True
 
     name: PositionName
-    timestamp: Moment
+    timestamp: TimestampNumber
     seconds: PositionSeconds
 
 

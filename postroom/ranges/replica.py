@@ -70,7 +70,7 @@ from postroom.ranges.batch import Batch, BatchEvaluator, commits
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.evaluators import RangeReads
-from postroom.ranges.feed import ChangeFeed, FeedSignal
+from postroom.ranges.feed import ChangeFeed, FeedWakeUp
 from postroom.ranges.freeing import Freeing
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseAcquisition, LeaseHolder
@@ -100,7 +100,7 @@ class Replica:
         stored: the node's engine.
         clock: the node's clock.
         host: the node.
-        watched: a signal, set when the change feed begins to keep changes.
+        watched: a wake-up, set when the change feed begins to keep changes.
 
     Attributes:
         registry: the evaluators.
@@ -141,7 +141,7 @@ class Replica:
         stored: Engine,
         clock: HybridLogicalClock,
         host: Host,
-        watched: FeedSignal,
+        watched: FeedWakeUp,
     ) -> None:
         self.range_id = range_id
         self.node_id = node_id
@@ -166,7 +166,7 @@ class Replica:
         self._begin_memory(watched)
         self._begin_stages()
 
-    def _begin_memory(self, watched: FeedSignal) -> None:
+    def _begin_memory(self, watched: FeedWakeUp) -> None:
         """Make the reads, and the parts that keep something in the leaseholder's memory."""
         registry, cache, host = self.registry, self._cache, self._host
         self._admission = CommandAdmission()
@@ -360,7 +360,7 @@ class Replica:
         if not self.wants_turn():
             return False
         if not self.group.is_leader:
-            self._turn_away()
+            self._refuse_waiting()
         elif self._acquisition.hands_over:
             self._acquisition.give_back()
         elif not self._may_read():
@@ -580,7 +580,7 @@ class Replica:
             self.memory.end()
         reads = self.reads
         waited = dict.fromkeys((*self.waiting.clear(), *taken(reads.blocked), *self._abandon()))
-        self._answers.turn_away([call for call in waited if call not in reads.without_lease])
+        self._answers.refuse([call for call in waited if call not in reads.without_lease])
 
     def _abandon(self) -> list[Call]:
         """Give up what goes over several turns: under another lease it would be something else."""
@@ -588,9 +588,9 @@ class Replica:
         self.reads.before = 0
         return [*reading, *self._evaluator.abandon()]
 
-    def _turn_away(self) -> None:
+    def _refuse_waiting(self) -> None:
         waiting = (*taken(self._clients), *taken(self._upkeep), *taken(self.reads.without_lease))
-        self._answers.turn_away(waiting)
+        self._answers.refuse(waiting)
 
     def fail_all(self, error: Error) -> None:
         """Answer every call that waits, or will come, with ``error``: the node stops."""

@@ -56,7 +56,7 @@ Payload: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=MESSAGE_BYTES_MAX)
 TransactionId: TypeAlias = Annotated[
     bytes, msgspec.Meta(min_length=TRANSACTION_ID_BYTES, max_length=TRANSACTION_ID_BYTES)
 ]
-Moment: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+TimestampNumber: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -149,7 +149,7 @@ class Get(ConcernsKey, Read, frozen=True, tag="get"):
     since: ClassVar = 1
 
     key: Key
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0
 
 
 class GetForUpdate(ConcernsKey, Read, frozen=True, tag="get_for_update"):
@@ -173,10 +173,10 @@ class GetForUpdate(ConcernsKey, Read, frozen=True, tag="get_for_update"):
     own_ids: ClassVar = ("transaction_id",)
 
     key: Key
-    timestamp: Moment
+    timestamp: TimestampNumber
     transaction_id: TransactionId
     seconds_max: Seconds
-    began: Moment = 0
+    began: TimestampNumber = 0
     moves: bool = False
 
 
@@ -198,7 +198,7 @@ class Lock(Read, frozen=True, tag="lock"):
     spans: Annotated[list[tuple[Bound, Bound | None]], msgspec.Meta(max_length=LOCKS_AT_ONCE_MAX)]
     transaction_id: TransactionId
     seconds_max: Seconds
-    began: Moment = 0
+    began: TimestampNumber = 0
 
     def concerns(self) -> Concern:
         """Return what it locks."""
@@ -215,7 +215,7 @@ class GetMany(Read, frozen=True, tag="get_many"):
     since: ClassVar = 1
 
     keys: list[Key]
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0
     bytes_max: Count = UNBOUNDED
 
     def concerns(self) -> Concern:
@@ -231,7 +231,7 @@ class Scan(ConcernsSpan, Read, frozen=True, tag="scan"):
 
     start: Bound
     end: Bound | None
-    timestamp: Moment
+    timestamp: TimestampNumber
     pairs_max: Count
     bytes_max: Count
 
@@ -244,7 +244,7 @@ class ReverseScan(ConcernsSpan, Read, frozen=True, tag="reverse_scan"):
 
     start: Bound
     end: Bound | None
-    timestamp: Moment
+    timestamp: TimestampNumber
     pairs_max: Count
     bytes_max: Count
 
@@ -260,7 +260,7 @@ class ScanChanges(MayWait, ConcernsSpan, Read, frozen=True, tag="scan_changes"):
 
     start: Bound
     end: Bound | None
-    after: Moment
+    after: TimestampNumber
     wait: bool = True
 
 
@@ -301,7 +301,7 @@ class Protect(ConcernsRoot, Read, frozen=True, tag="protect", repr_omit_defaults
     since: ClassVar = 1
     changes_holdings: ClassVar = True
 
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0
     whole: bool = False
     client: bytes = b""
     host: str = ""
@@ -314,7 +314,7 @@ class Unprotect(ConcernsRoot, Read, frozen=True, tag="unprotect"):
     since: ClassVar = 1
     is_served_in_restore: ClassVar = True
 
-    timestamp: Moment
+    timestamp: TimestampNumber
 
 
 class ReleaseLocks(ConcernsStore, Read, frozen=True, tag="release_locks"):
@@ -433,7 +433,7 @@ class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omi
 
     start: Bound
     end: Bound | None
-    part_of: Moment | None = None
+    part_of: TimestampNumber | None = None
 
     def touches(self) -> Touched:
         """Return the span."""
@@ -497,9 +497,9 @@ class CommitTransaction(Command, Generic[AnyWrite], frozen=True, tag="commit"):
     may_end_unknown: ClassVar = True
 
     transaction_id: TransactionId
-    began: Moment
+    began: TimestampNumber
     seconds_max: Seconds
-    read_timestamp: Moment
+    read_timestamp: TimestampNumber
     anchor: Key
     reads: list[Key]
     spans: list[tuple[Bound, Bound | None]]

@@ -49,74 +49,74 @@ _LEFTOVERS_MIN: Final = 16
 
 
 class Deadlines(Generic[Name]):
-    """Moments on a monotonic clock, by name. Its length is how many names have one."""
+    """Deadlines on a monotonic clock, by name. Its length is how many names have one."""
 
-    __slots__ = ("_heap", "_moments", "_numbers")
+    __slots__ = ("_deadlines", "_heap", "_numbers")
 
     def __init__(self) -> None:
-        self._moments: dict[Name, tuple[float, int]] = {}
+        self._deadlines: dict[Name, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Name]] = []
         self._numbers = 0
 
     def __len__(self) -> int:
-        return len(self._moments)
+        return len(self._deadlines)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._moments
+        return name in self._deadlines
 
-    def begin(self, moments: Mapping[Name, float]) -> None:
+    def begin(self, deadlines: Mapping[Name, float]) -> None:
         """Have these deadlines, and no others: faster than one by one."""
-        numbered = enumerate(moments.items(), self._numbers + 1)
-        self._moments = {name: (moment, number) for number, (name, moment) in numbered}
-        self._numbers += len(moments)
-        self._heap = [(*placed, name) for name, placed in self._moments.items()]
+        numbered = enumerate(deadlines.items(), self._numbers + 1)
+        self._deadlines = {name: (deadline, number) for number, (name, deadline) in numbered}
+        self._numbers += len(deadlines)
+        self._heap = [(*entry, name) for name, entry in self._deadlines.items()]
         heapq.heapify(self._heap)
 
-    def set(self, name: Name, moment: float) -> None:
-        """Set the deadline of ``name`` to ``moment``, in place of any other."""
+    def set(self, name: Name, deadline: float) -> None:
+        """Set the deadline of ``name`` to ``deadline``, in place of any other."""
         self._numbers += 1
-        self._moments[name] = (moment, self._numbers)
-        heapq.heappush(self._heap, (moment, self._numbers, name))
+        self._deadlines[name] = (deadline, self._numbers)
+        heapq.heappush(self._heap, (deadline, self._numbers, name))
         self._shrink()
 
     def cancel(self, name: Name) -> bool:
         """Cancel the deadline of ``name``; return whether it had one."""
-        if self._moments.pop(name, None) is None:
+        if self._deadlines.pop(name, None) is None:
             return False
         self._shrink()
         return True
 
     def of(self, name: Name) -> float | None:
-        """Return the moment of ``name``, or ``None`` if it has none."""
-        placed = self._moments.get(name)
-        return None if placed is None else placed[0]
+        """Return the deadline of ``name``, or ``None`` if it has none."""
+        entry = self._deadlines.get(name)
+        return None if entry is None else entry[0]
 
     def first(self) -> float | None:
-        """Return the earliest moment; ``None``: there is none."""
+        """Return the earliest deadline; ``None``: there is none."""
         heap = self._heap
         while heap and self._is_leftover(heap[0]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def first_due(self, now: float) -> Name | None:
-        """Return the name whose moment is the earliest, if it has come."""
-        moment = self.first()
-        return self._heap[0][2] if moment is not None and moment <= now else None
+        """Return the name whose deadline is the earliest, if it has passed."""
+        deadline = self.first()
+        return self._heap[0][2] if deadline is not None and deadline <= now else None
 
     def take_due(self, now: float) -> list[Name]:
-        """Take the names whose moments have come, in order."""
+        """Take the names whose deadlines have passed, in order."""
         due: list[Name] = []
         if not self._heap or self._heap[0][0] > now:
             return due
-        while (moment := self.first()) is not None and moment <= now:
+        while (deadline := self.first()) is not None and deadline <= now:
             name = heapq.heappop(self._heap)[2]
-            del self._moments[name]
+            del self._deadlines[name]
             due.append(name)
         return due
 
     def clear(self) -> None:
         """Cancel all deadlines."""
-        self._moments.clear()
+        self._deadlines.clear()
         self._heap.clear()
 
     @property
@@ -125,16 +125,16 @@ class Deadlines(Generic[Name]):
         return len(self._heap)
 
     def _is_leftover(self, entry: tuple[float, int, Name]) -> bool:
-        return self._moments.get(entry[2]) != entry[:2]
+        return self._deadlines.get(entry[2]) != entry[:2]
 
     def _shrink(self) -> None:
-        if len(self._heap) > 2 * len(self._moments) + _LEFTOVERS_MIN:
-            self._heap = [(*placed, name) for name, placed in self._moments.items()]
+        if len(self._heap) > 2 * len(self._deadlines) + _LEFTOVERS_MIN:
+            self._heap = [(*entry, name) for name, entry in self._deadlines.items()]
             heapq.heapify(self._heap)
 
 
 def earlier(one: float | None, other: float | None) -> float | None:
-    """Return the earlier of two moments; ``None``: never."""
+    """Return the earlier of two deadlines; ``None``: never."""
     return one if other is None or (one is not None and one < other) else other
 
 

@@ -26,7 +26,7 @@ from postroom.server.disk_guard import Damage
 from postroom.server.membership import MembershipHost, MembershipService
 from postroom.server.node_options import NodeOptions
 from postroom.server.services import Rest, Services
-from postroom.server.tasks import NodeTasks, Pending, Signal
+from postroom.server.tasks import NodeTasks, Pending, WakeUp
 
 RANGE_ID: Final = 1
 
@@ -69,7 +69,7 @@ class Parts:
     replica: Replica
     rest: Rest
     services: Services
-    nodes_changed: Signal
+    nodes_changed: WakeUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +79,14 @@ class RangeParts:
     Attributes:
         replica: the replica.
         messaging: the messaging of the range.
-        deliveries, executions, advances: the signals that services have work.
+        deliveries, executions, advances: the wake-ups that services have work.
     """
 
     replica: Replica
     messaging: Messaging
-    deliveries: Signal
-    executions: Signal
-    advances: Signal
+    deliveries: WakeUp
+    executions: WakeUp
+    advances: WakeUp
 
 
 def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engine) -> RangeParts:
@@ -99,21 +99,21 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
         stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
-    replica = Replica(range_id, options.node_id, stored, node.clock, host, Signal(tasks))
+    replica = Replica(range_id, options.node_id, stored, node.clock, host, WakeUp(tasks))
     protections, registry = replica.protections, replica.registry
-    deliveries, executions = Signal(tasks), Signal(tasks)
-    advances, notes = Signal(tasks), Signal(tasks)
-    around = QueueEnvironment(
+    deliveries, executions = WakeUp(tasks), WakeUp(tasks)
+    advances, notes = WakeUp(tasks), WakeUp(tasks)
+    environment = QueueEnvironment(
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
-        kept=from_seconds(options.gc_ttl_seconds), signal=advances,
+        kept=from_seconds(options.gc_ttl_seconds), wake_up=advances,
         forgets_strangers=options.rests_alone,
         rouse=replica.rouse,
     )  # fmt: skip
     messaging = Messaging(
-        replica, deliveries, executions, notes, around,
+        replica, deliveries, executions, notes, environment,
         is_general_only=options.is_general_only,
     )  # fmt: skip
     Images(range_id, protections.reader).register(registry)
@@ -131,7 +131,7 @@ def assemble(node: AssembledNode, stored: Engine) -> Parts:
         stored: the engine that the range reads: all of it is in the state.
     """
     tasks, options = node.tasks, node.options
-    nodes_changed = Signal(tasks)
+    nodes_changed = WakeUp(tasks)
     made = assemble_range(RANGE_ID, node, node, stored)
     replica, messaging = made.replica, made.messaging
     NodeRecords(RANGE_ID).register(replica.registry)

@@ -183,9 +183,9 @@ TRY_SECONDS_FIRST: Final = 1.0
 TRY_SECONDS_LAST: Final = 60.0
 """The longest pause before a full device is tried again, if it has half of the needed room."""
 
-HOLD_BYTES: Final = 2 * 1024 * 1024
+LOG_BYTES: Final = 2 * 1024 * 1024
 """The room, or a part of the reserve, below which only the log is written, not the state."""
-HOLD_SHARE: Final = 16
+LOG_SHARE: Final = 16
 
 COMPACT_SECONDS: Final = 60.0
 """The shortest time between compactions of deleted data while there is hardly any room."""
@@ -234,7 +234,7 @@ class DiskGuard:
         self._writer = writer
         self._damage = damage
         self._reserve = DiskReserve(reserve_bytes)
-        self._hold_bytes = min(HOLD_BYTES, reserve_bytes // HOLD_SHARE)
+        self._log_bytes = min(LOG_BYTES, reserve_bytes // LOG_SHARE)
         self._step_bytes = reserve_bytes // STEP_SHARE
         self._compacted_at = node.monotonic()
         self.refused = ""
@@ -270,14 +270,14 @@ class DiskGuard:
         """Return how much room there is. Write a full device again where there is enough."""
         node, storage = self._node, self._writer.storage
         free, before = node.engine.free_bytes(), self._measured
-        if storage is not None and free < self._hold_bytes:
-            storage.space.hold(free)
+        if storage is not None and free < self._log_bytes:
+            storage.space.keep_in_memory(free)
         full = storage is not None and bool(storage.space.full)
         if now >= self._measure_at or before.free_bytes - free > self._step_bytes:
             self._measure_at = now + MEASURE_SECONDS
             before = self._measured = Space(free, node.engine.working_bytes())
         working = before.working_bytes
-        if storage is not None and full and now >= self._try_at and free > self._hold_bytes + max(
+        if storage is not None and full and now >= self._try_at and free > self._log_bytes + max(
             working // 2, 2 * storage.space.kept_bytes()
         ):  # fmt: skip
             self._try_at = now + self._try_pause

@@ -91,7 +91,7 @@ class DeferredSignals:
                 if found != self._found:
                     self._found, self._wanted = found, self._to_put_aside(found)
                 if self._wanted:
-                    self._hold()
+                    self._defer()
             self._depth += 1
 
     def __exit__(self, *_: object) -> None:
@@ -100,7 +100,7 @@ class DeferredSignals:
             if self._handlers and not self._depth:
                 self._let_go()
 
-    def _hold(self) -> None:
+    def _defer(self) -> None:
         """Put the handlers aside. One of them may still run, and raise, meanwhile."""
         try:
             self._handlers = self._wanted

@@ -193,8 +193,8 @@ def _choose(count: int, base_port: int | None) -> list[int]:
 
 
 def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+    with contextlib.ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
             each.bind((HOST, 0))
         return [each.getsockname()[1] for each in sockets]
@@ -243,10 +243,10 @@ def _remember(path: Path, ports: Iterable[int]) -> None:
 
 def _is_founded(path: Path, count: int) -> bool:
     """Return whether a node knows its cluster. Until then no node needs the old ports."""
-    return any(_has_place(path / f"node-{number}") for number in range(1, count + 1))
+    return any(_is_node_folder(path / f"node-{number}") for number in range(1, count + 1))
 
 
-def _has_place(folder: Path) -> bool:
+def _is_node_folder(folder: Path) -> bool:
     if not (folder / "CURRENT").exists():
         return False
     try:

@@ -39,8 +39,8 @@ SILENT_SECONDS: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-class MembershipSignal(Protocol):
-    """A signal, set when the record has changed."""
+class MembershipWakeUp(Protocol):
+    """A wake-up, set when the record has changed."""
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time."""
@@ -74,7 +74,7 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: RaftGroup, changed: MembershipSignal) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: MembershipWakeUp) -> None:
         self._node = node
         self._group = group
         self._changed = changed
@@ -179,8 +179,8 @@ class MembershipService:
         """Return whether a member that answers is catching up, to be counted then."""
         wanted, voters = set(_wanted(nodes)), set(self._group.members)
         joining = set(self._group.learners) & wanted
-        has_place = len(voters & wanted) < VOTERS_MAX
-        return has_place and any(
+        has_room = len(voters & wanted) < VOTERS_MAX
+        return has_room and any(
             self._answers(each) and not self._has_caught_up(each) for each in joining
         )
 

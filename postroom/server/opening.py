@@ -196,4 +196,4 @@ def bring_up_to_date(storage: Storage, consensus: Consensus) -> None:
             storage.write_turn(writes, sync=False)
     except EngineFailed as failure:
         raise stopped_by(failure) from failure
-    storage.serve(consensus.held)
+    storage.serve(consensus.retained)

@@ -50,8 +50,8 @@ class Pending:
         return self.result
 
 
-class Signal:
-    """A signal, set by one side and awaited by the other. It forgets how often it was set."""
+class WakeUp:
+    """A wake-up, set by one side and awaited by the other. It forgets how often it was set."""
 
     def __init__(self, tasks: NodeTasks) -> None:
         self._tasks = tasks
@@ -59,7 +59,7 @@ class Signal:
         self._waiting: Pending | None = None
 
     def set(self, *, urgent: bool = False) -> None:
-        """Set the signal: there may be something to do.
+        """Set the wake-up: there may be something to do.
 
         Args:
             urgent: whether a client waits for the result.
@@ -86,7 +86,7 @@ class NodeTasks:
     """The tasks of one node.
 
     Args:
-        monotonic: seconds since some moment.
+        monotonic: seconds since an arbitrary start.
         wake: called when a task has become ready outside ``run``; with whether it is urgent.
 
     Attributes:

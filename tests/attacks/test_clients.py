@@ -379,7 +379,7 @@ def test_the_store_goes_on_after_random_requests_of_authorised_clients(
     target.fill(500)
     attackers = [Attacker(target, b"a%d" % n, f"ipv4:10.0.0.{n}:1") for n in range(4)]
     disk = target.store.engine.inner.disk  # type: ignore[attr-defined]
-    with memory_below(400 * MIB, lambda: disk.content.bytes_held):
+    with memory_below(400 * MIB, lambda: disk.content.bytes_stored):
         for round_ in range(60):
             number = randomness.randrange(len(attackers))
             attacker = attackers[number]

@@ -150,7 +150,7 @@ def test_reading_and_counting_take_their_turns(target: Target, attacker: Attacke
     target.check_turns()
     for after in (b"\x06", b"\xff" * 30, b"\x03", b"\x00" * 30):
         for table in TABLES:
-            attacker.ask(ScanRecords(table, b"", None, 0, position=after, bytes_max=1))
+            attacker.ask(ScanRecords(table, b"", None, 0, cursor=after, bytes_max=1))
     target.settle()
     target.check_turns()
     target.check_alive()

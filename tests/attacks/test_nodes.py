@@ -127,7 +127,7 @@ def test_the_other_nodes_go_on_after_random_messages_of_one(cluster: Cluster, se
     node.prepare = looked  # type: ignore[method-assign]
     liar = Liar(randomness, victim)
     disks = [machine.disk for machine in cluster.machines]
-    with memory_below(400 * MIB, lambda: sum(disk.content.bytes_held for disk in disks)):
+    with memory_below(400 * MIB, lambda: sum(disk.content.bytes_stored for disk in disks)):
         for _ in range(FRAMES):
             victim.arrive(3, victim.node_id, liar.frame())
             cluster.agenda.run(randomness.choice([0.0, 0.001, 0.01, 0.3]))

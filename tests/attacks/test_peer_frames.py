@@ -88,7 +88,7 @@ def test_a_frame_of_too_many_items_takes_no_memory_and_no_turn(cluster: Cluster,
     victim, disks = cluster.machines[0], [machine.disk for machine in cluster.machines]
     node = victim.node
     assert node is not None
-    with memory_below(OVERHEAD_BYTES, lambda: sum(disk.content.bytes_held for disk in disks)):
+    with memory_below(OVERHEAD_BYTES, lambda: sum(disk.content.bytes_stored for disk in disks)):
         victim.arrive(3, victim.node_id, frame)
         cluster.agenda.run(0.3)
     assert victim.node is node

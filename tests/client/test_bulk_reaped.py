@@ -85,7 +85,7 @@ def test_pages_fit_together(store: Store) -> None:
             found.append((each.key, each.message.value))
         if page.resume is None:
             break
-        request = msgspec.structs.replace(request, position=page.resume)
+        request = msgspec.structs.replace(request, cursor=page.resume)
     assert sorted(found) == sorted((key, value) for key in (b"a", b"b") for value in values)
     assert pages > 4
     assert READ_BYTES_MAX > 4000

@@ -381,7 +381,7 @@ def test_each_kind_of_record_is_in_an_image_or_left_out_on_purpose() -> None:
         getattr(keys, name)
         for name in (
             "HEAD", "HISTORY", "INBOX", "REAPED", "ACCOUNTING", "QUEUE_BODY", "QUEUE_STATE",
-            "QUEUE_POINTER", "HOLD", "POSTED",
+            "QUEUE_POINTER", "HOLD_UP", "POSTED",
         )
     }  # fmt: skip
     drawn = re.findall(r" 06 <\w+> ([0-9A-F]{2}) ", keys.__doc__ or "")

@@ -153,10 +153,10 @@ def test_a_transaction_that_may_have_committed_can_be_rolled_back(
 
 
 def test_run_resolves_an_unknown_commit_by_itself(store: Store) -> None:
-    attempts = []
+    tries = []
 
     def count(tx: postroom.Transaction) -> None:
-        attempts.append(tx.id)
+        tries.append(tx.id)
         tx.increment(b"n")
         store.engine.fault = WriteFault.THERE_WHOLE
 
@@ -169,7 +169,7 @@ def test_run_resolves_an_unknown_commit_by_itself(store: Store) -> None:
     )
     store.db.run(count)
     assert postroom.integer(store.db.get(b"n")) == 1
-    assert len(attempts) == 1
+    assert len(tries) == 1
 
 
 def _begin(store: Store, function: Callable[[], Any]) -> None:

@@ -53,7 +53,7 @@ def test_a_commit_that_loses_on_a_span_names_key_and_span(store: Store) -> None:
     assert lost.value.spans == ((b"a", b"c"),)
 
 
-def test_the_next_attempt_of_run_holds_off_those_who_write_what_it_lost_on(store: Store) -> None:
+def test_the_next_try_of_run_holds_off_those_who_write_what_it_lost_on(store: Store) -> None:
     disturb, waiting = lose_once(store, *KEYS), list[Any]()
 
     def read_all(tx: postroom.Transaction) -> None:
@@ -73,24 +73,24 @@ def test_the_next_attempt_of_run_holds_off_those_who_write_what_it_lost_on(store
 
 
 def test_a_run_that_lost_twice_on_a_span_locks_it(store: Store) -> None:
-    attempts, waiting = list[bytes](), list[Any]()
+    tries, waiting = list[bytes](), list[Any]()
 
     def scan_all(tx: postroom.Transaction) -> None:
-        attempts.append(tx.id)
+        tries.append(tx.id)
         list(tx.scan(b"a", b"c"))
-        if len(attempts) < 3:
-            store.db.put(b"b%d" % len(attempts), b"new")
+        if len(tries) < 3:
+            store.db.put(b"b%d" % len(tries), b"new")
         else:
             waiting.append(store.start(store.core.put(b"b", b"late")))
         tx.put(b"sum", b"1")
 
     store.db.run(scan_all)
-    assert len(attempts) == 3
+    assert len(tries) == 3
     waiting[0].result()
     assert store.db.get(b"b") == b"late"
 
 
-def test_the_locks_of_the_next_attempt_are_bounded() -> None:
+def test_the_locks_of_the_next_try_are_bounded() -> None:
     lost = Lost()
     for first in range(0, 1000, 100):
         keys = tuple(b"%d" % number for number in range(first, first + 100))

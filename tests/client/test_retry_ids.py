@@ -1,4 +1,4 @@
-"""``begin(retry_id=...)``: another attempt at a transaction whose outcome is not known."""
+"""``begin(retry_id=...)``: another try of a transaction whose outcome is not known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 import postroom
 
 
-def test_another_attempt_at_a_committed_transaction_changes_nothing() -> None:
+def test_another_try_at_a_committed_transaction_changes_nothing() -> None:
     with postroom.open(":memory:") as db:
         with db.begin() as tx:
             tx.increment(b"n")
@@ -18,7 +18,7 @@ def test_another_attempt_at_a_committed_transaction_changes_nothing() -> None:
         assert postroom.integer(db.get(b"n")) == 1
 
 
-def test_another_attempt_at_a_transaction_that_has_not_committed_commits() -> None:
+def test_another_try_at_a_transaction_that_has_not_committed_commits() -> None:
     with postroom.open(":memory:") as db:
         tx = db.begin()
         tx.put(b"k", b"lost")
@@ -28,7 +28,7 @@ def test_another_attempt_at_a_transaction_that_has_not_committed_commits() -> No
         assert db.get(b"k") == b"kept"
 
 
-def test_another_attempt_is_known_after_the_store_was_opened_again(tmp_path: object) -> None:
+def test_another_try_is_known_after_the_store_was_opened_again(tmp_path: object) -> None:
     """A leaseholder that has forgotten its clients looks for the COMMIT record."""
     with postroom.open(f"{tmp_path}/data") as db, db.begin() as tx:
         tx.increment(b"n")

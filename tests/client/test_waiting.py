@@ -390,32 +390,32 @@ def test_a_transaction_with_reads_does_not_wait_beyond_their_history(store: Stor
 
 
 def test_a_worker_that_reads_first_begins_anew_and_lives_on(store: Store) -> None:
-    attempts = 0
+    tries = 0
 
     async def work(tx: Any) -> list[bytes]:
-        nonlocal attempts
-        attempts += 1
+        nonlocal tries
+        tries += 1
         await tx.get(b"state")
         return [message.value for message in await tx.reap_queue(b"k", wait=1000)]
 
     waits = store.start(store.core.run(work))
     store.advance(600.0)
     assert not waits.done
-    assert attempts == 10
+    assert tries == 10
     send(store, b"m")
     store.advance(1.0)
     assert waits.result() == [b"m"]
 
 
 def test_a_conflict_after_an_hour_of_waiting_is_retried(store: Store) -> None:
-    attempts = 0
+    tries = 0
 
     async def work(tx: Any) -> None:
-        nonlocal attempts
-        attempts += 1
+        nonlocal tries
+        tries += 1
         taken = await tx.reap_queue(b"k", wait=3600)
         await tx.get(b"state")
-        if attempts == 1:
+        if tries == 1:
             await store.core.put(b"state", b"changed")
         tx.put(b"state", taken[0].value)
 
@@ -424,7 +424,7 @@ def test_a_conflict_after_an_hour_of_waiting_is_retried(store: Store) -> None:
     send(store, b"m")
     store.advance(5.0)
     waits.result()
-    assert (attempts, store.db.get(b"state")) == (2, b"m")
+    assert (tries, store.db.get(b"state")) == (2, b"m")
 
 
 # --- a client elsewhere

@@ -163,7 +163,7 @@ def test_the_map_agrees_with_a_dictionary(changes: list[dict[int, bytes | None]]
         model = {key: value for key, value in model.items() if writes.get(key, b"") is not None}
         assert dict(previous.iterate(b"", b"\xff")) == before
         assert list(map_.iterate(b"", b"\xff")) == sorted(model.items())
-        assert map_.bytes_held == sum(len(key) + len(value) for key, value in model.items())
-        assert map_.approximate_bytes(b"", b"\xff") == map_.bytes_held
+        assert map_.bytes_stored == sum(len(key) + len(value) for key, value in model.items())
+        assert map_.approximate_bytes(b"", b"\xff") == map_.bytes_stored
         assert len(map_) == len(model)
     assert all(map_.get(key) == value for key, value in model.items())

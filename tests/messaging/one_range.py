@@ -84,7 +84,7 @@ class ScriptedGroup:
         self._engine.write(staged, sync=True)
 
 
-class _Signal:
+class _WakeUp:
     def set(self, *, urgent: bool = False) -> None:
         """Do nothing: the script delivers."""
 
@@ -99,7 +99,7 @@ class _Step:
         yield
 
 
-class _Notice(_Signal):
+class _Notice(_WakeUp):
     async def wait(self, timeout_seconds: float) -> None:
         await _Step()
 
@@ -119,15 +119,15 @@ class OneRange:
         clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
         self.clock = clock
         self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
-        around = QueueEnvironment(
+        environment = QueueEnvironment(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
             chance=lambda: 0.5, check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,
-            may_purge=replica.positions.limit, kept=0, signal=_Signal(), forgets_strangers=False,
+            may_purge=replica.positions.limit, kept=0, wake_up=_WakeUp(), forgets_strangers=False,
             rouse=lambda: None,
         )  # fmt: skip
         self.messaging = messaging = Messaging(
-            replica, _Signal(), _Signal(), _Notice(), around, is_general_only=is_general_only
+            replica, _WakeUp(), _WakeUp(), _Notice(), environment, is_general_only=is_general_only
         )
         self._attempts = messaging.attempts
         self.group = ScriptedGroup(self.replica, self.engine)

@@ -110,11 +110,11 @@ def test_a_protection_used_while_the_service_looks_is_not_given_back(
         used.append(made)
         seconds = 61.0
         service.release_unused()
-        assert service.held == [made.at]
+        assert service.protected == [made.at]
         used.clear()
         seconds = 200.0
         service.release_unused()
-        assert service.held == []
+        assert service.protected == []
     finally:
         service.close()
 
@@ -133,21 +133,21 @@ def test_a_timestamp_is_held_while_it_is_used_or_spark_has_work(
 ) -> None:
     db.put(b"a", b"1")
     made = source(driver.service.line, connect=served, insecure="true", protect_for=60)
-    assert driver.service.held == [made.at]
+    assert driver.service.protected == [made.at]
     driver.seconds = 50.0
     rows(made)  # it is used
     driver.seconds = 100.0
     driver.service.release_unused()
-    assert driver.service.held == [made.at]
+    assert driver.service.protected == [made.at]
     driver.busy = True
     driver.seconds = 1000.0
     driver.service.release_unused()
-    assert driver.service.held == [made.at]
+    assert driver.service.protected == [made.at]
     driver.busy = False
     driver.service.release_unused()
-    assert driver.service.held == []
+    assert driver.service.protected == []
     rows(made)  # whoever comes back in time has it held again
-    assert driver.service.held == [made.at]
+    assert driver.service.protected == [made.at]
 
 
 def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Database) -> None:
@@ -158,7 +158,7 @@ def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Datab
         made.append(
             source(driver.service.line, connect=served, insecure="true", table="accounting")
         )
-    assert driver.service.held == [each.at for each in made[2:]]
+    assert driver.service.protected == [each.at for each in made[2:]]
     assert rows(made[-1]) == []
 
 
@@ -176,7 +176,7 @@ def test_a_driver_that_gets_no_more_gives_up_what_it_needs_least(
             driver.seconds = float(number)
             db.put(b"b", b"%d" % number)
             made.append(source(driver.service.line, **options))
-        assert driver.service.held == [each.at for each in made[2:]]
+        assert driver.service.protected == [each.at for each in made[2:]]
         assert rows(made[-1]) == []
         driver.busy = True
         with pytest.raises(Invalid, match="for others"):
@@ -249,7 +249,7 @@ def test_a_late_question_opens_no_store(served: str, db: postroom.Database, tmp_
         answer = service.answer({**each, "secret": service.line.secret})
         assert answer["error"] == "Unavailable", answer
         assert "ended" in answer["message"]
-    assert service.held == []
+    assert service.protected == []
     with postroom.open(tmp_path / "shop"):  # it is not locked
         pass
 

@@ -19,7 +19,14 @@ from postroom.demo import third_act, tour
 from postroom.demo.check import expect, turned_round
 from postroom.demo.flights import flights, legs
 from postroom.demo.replay import sums
-from postroom.demo.third_act import MARK, WHOLE_FILE, Play, ThirdAct, files_folder, keep_readable
+from postroom.demo.third_act import (
+    TOUR_KEY,
+    WHOLE_FILE,
+    Play,
+    ThirdAct,
+    files_folder,
+    keep_readable,
+)
 from postroom.demo.tour import demonstrate
 from postroom.pipeline.jobs.archive import Gap
 from postroom.pipeline.jobs.audit import Finding
@@ -87,7 +94,7 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
 
 def test_history_that_is_kept_can_be_read_from_the_beginning() -> None:
     store = Store()
-    store.db.put(MARK, b"")
+    store.db.put(TOUR_KEY, b"")
     store.db.put(b"a", b"1")
     then = store.db.now()
     keeper = keep_readable(store.core)

@@ -26,7 +26,7 @@ def test_every_state_is_in_the_table_and_can_be_reached() -> None:
 
 def test_requests_leave_after_the_welcome_of_the_node() -> None:
     each = link()
-    each.place(Asked(Get(b"k")))
+    each.queue(Asked(Get(b"k")))
     assert each.take(0) is not None
     assert each.state is LinkState.GREETED
     assert each.take(0) is None
@@ -73,7 +73,7 @@ def test_withdrawals_do_not_make_a_request_too_large(monkeypatch: pytest.MonkeyP
     for call in gone:
         each.sent[call.number] = call
         each.withdraw(call)
-    each.place(large)
+    each.queue(large)
     first, second = each.take(0), each.take(0)
     assert not large.done
     assert large.number in each.sent

@@ -269,7 +269,7 @@ def test_a_commit_that_waits_for_its_answer_at_the_deadline_is_unknown() -> None
     assert len(stream.withdrawn) == 2, "and the node is told"
 
 
-def test_a_refused_attempt_says_nothing_of_an_earlier_one() -> None:
+def test_a_refused_try_says_nothing_of_an_earlier_one() -> None:
     world = World()
     stream = world.settle()
     call = world.ask(commit())
@@ -318,7 +318,7 @@ def test_a_request_refused_at_first_is_answered_in_the_end() -> None:
     assert [call.result for call in calls] == [VALUE, COMMITTED]
 
 
-def test_a_redirect_after_a_lost_attempt_does_not_make_it_certain() -> None:
+def test_a_redirect_after_a_lost_try_does_not_make_it_certain() -> None:
     world = World(request_seconds=4.0)
     stream = world.settle()
     call = world.ask(commit())
@@ -335,7 +335,7 @@ def test_a_redirect_after_a_lost_attempt_does_not_make_it_certain() -> None:
 CONDITIONAL = commit(1, ConditionalPut(b"k", b"v", b"x"))
 
 
-def test_a_condition_that_failed_elsewhere_says_nothing_of_an_attempt_still_adrift() -> None:
+def test_a_condition_that_failed_elsewhere_says_nothing_of_a_try_still_adrift() -> None:
     world = World()
     world.settle("a:1")
     call = world.ask(CONDITIONAL)

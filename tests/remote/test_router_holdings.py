@@ -173,7 +173,7 @@ def test_a_commit_that_began_in_the_future_of_its_node_begins_now() -> None:
     assert call.result == COMMITTED
 
 
-def test_a_commit_that_may_be_done_by_another_attempt_keeps_its_beginning() -> None:
+def test_a_commit_that_may_be_done_by_another_try_keeps_its_beginning() -> None:
     """Or its end would be told as that of a transaction which is too old, before it is."""
     world = World()
     world.settle()

@@ -13,7 +13,7 @@ from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.server import services as supervised
 from postroom.server.services import Services
-from postroom.server.tasks import NodeTasks, Signal
+from postroom.server.tasks import NodeTasks, WakeUp
 
 
 class World:
@@ -22,7 +22,7 @@ class World:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.tasks = NodeTasks(lambda: self.seconds, lambda _: None)
-        self.signal = Signal(self.tasks)
+        self.wake_up = WakeUp(self.tasks)
         self.last_commit = 1
         self.next_due = 0
         self.left = False
@@ -47,7 +47,7 @@ class World:
         return self.asked - before
 
     def dispatcher(self) -> Mover:
-        return dispatcher(self.move, self.signal, lambda: 0, lambda: self.last_commit, 5.0)
+        return dispatcher(self.move, self.wake_up, lambda: 0, lambda: self.last_commit, 5.0)
 
     def collector(self) -> Collector:
         return Collector(self.collect, self.tasks.sleep, lambda: 0, lambda: self.last_commit, 60, 5)
@@ -98,10 +98,10 @@ def test_services_begin_anew_with_each_lease_and_end_with_it() -> None:
     services.stop()
     assert not services.running
     world.last_commit += 1
-    world.signal.set()
+    world.wake_up.set()
     assert world.pass_(100.0) == 0
     services.start()
-    assert world.pass_(1.0) == 2, "at its beginning, and for the signal that nobody had heard"
+    assert world.pass_(1.0) == 2, "at its beginning, and for the wake-up that nobody had heard"
 
 
 class Failing:
@@ -181,7 +181,7 @@ def test_an_entry_that_cannot_be_moved_alone_is_buried_and_the_others_move(
     error: Exception,
 ) -> None:
     world, poisoned = World(), Poisoned(error)
-    service = dispatcher(poisoned, world.signal, lambda: 0, lambda: 1)
+    service = dispatcher(poisoned, world.wake_up, lambda: 0, lambda: 1)
     world.tasks.spawn(service.run())
     world.tasks.run()
     assert poisoned.entries == []
@@ -192,7 +192,7 @@ def test_a_damaged_store_buries_nothing() -> None:
     world, poisoned = World(), Poisoned(StoreCorrupted("damaged"))
     services = Services(
         world.tasks,
-        {"dispatcher": dispatcher(poisoned, world.signal, lambda: 0, lambda: 1).run},
+        {"dispatcher": dispatcher(poisoned, world.wake_up, lambda: 0, lambda: 1).run},
     )
     services.start()
     world.pass_(60.0)
@@ -214,6 +214,6 @@ def test_the_executor_says_that_an_update_is_to_be_buried() -> None:
             return Moved(0, more=False, next_due=0)
         raise TransactionTooLarge("too large")
 
-    world.tasks.spawn(executor(send, world.signal, lambda: 0, lambda: 1).run())
+    world.tasks.spawn(executor(send, world.wake_up, lambda: 0, lambda: 1).run())
     world.tasks.run()
     assert BuryDue(True, "TransactionTooLarge: too large") in asked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.server.tasks import NodeTasks, Pending, Signal
+from postroom.server.tasks import NodeTasks, Pending, WakeUp
 
 
 class Time:
@@ -15,20 +15,20 @@ class Time:
 
 
 def test_a_service_that_is_signalled_often_leaves_no_timers() -> None:
-    """Each wait for a signal left its time-out behind, until that came."""
+    """Each wait for a wake-up left its time-out behind, until that came."""
     time = Time()
-    signal = Signal(time.tasks)
+    wake_up = WakeUp(time.tasks)
     heard: list[float] = []
 
     async def serve() -> None:
         while True:
-            await signal.wait(5.0)
+            await wake_up.wait(5.0)
             heard.append(time.now)
 
     time.tasks.spawn(serve())
     time.tasks.run()
     for _ in range(10_000):
-        signal.set()
+        wake_up.set()
         time.tasks.run()
     assert len(heard) == 10_000
     assert time.tasks.timers < 20
@@ -39,9 +39,9 @@ def test_a_service_that_is_signalled_often_leaves_no_timers() -> None:
 
 def test_a_task_that_is_cancelled_leaves_no_timer() -> None:
     time = Time()
-    signal = Signal(time.tasks)
+    wake_up = WakeUp(time.tasks)
     for _ in range(1000):
-        for coroutine in (time.tasks.sleep(1000.0), signal.wait(1000.0)):
+        for coroutine in (time.tasks.sleep(1000.0), wake_up.wait(1000.0)):
             time.tasks.spawn(coroutine)
             time.tasks.run()
             time.tasks.cancel(coroutine)
@@ -61,10 +61,10 @@ def test_a_timer_that_was_cancelled_does_not_ring() -> None:
     assert (first.done, second.done) == (False, True)
 
 
-def _served(time: Time, signal: Signal, heard: list[float]) -> None:
+def _served(time: Time, wake_up: WakeUp, heard: list[float]) -> None:
     async def serve() -> None:
         while True:
-            await signal.wait(5.0)
+            await wake_up.wait(5.0)
             heard.append(time.now)
 
     time.tasks.spawn(serve())
@@ -75,13 +75,13 @@ def _served(time: Time, signal: Signal, heard: list[float]) -> None:
 def test_an_urgent_signal_asks_for_a_turn_at_once() -> None:
     """It is urgent until the tasks have run: whoever drives may ask whether it is."""
     time, heard = Time(), list[float]()
-    signal = Signal(time.tasks)
-    _served(time, signal, heard)
-    signal.set()
+    wake_up = WakeUp(time.tasks)
+    _served(time, wake_up, heard)
+    wake_up.set()
     assert time.woken == [False]
     assert not time.tasks.is_urgent
     time.tasks.run()
-    signal.set(urgent=True)
+    wake_up.set(urgent=True)
     assert time.woken == [False, True]
     assert time.tasks.is_urgent
     time.tasks.run()
@@ -92,8 +92,8 @@ def test_an_urgent_signal_asks_for_a_turn_at_once() -> None:
 def test_a_task_that_becomes_ready_while_tasks_run_asks_for_no_turn() -> None:
     """It is stepped at once, so another turn would do nothing."""
     time, heard = Time(), list[float]()
-    signal = Signal(time.tasks)
-    _served(time, signal, heard)
+    wake_up = WakeUp(time.tasks)
+    _served(time, wake_up, heard)
     time.now = 5.0
     time.tasks.run()
     assert heard == [5.0]
@@ -102,8 +102,8 @@ def test_a_task_that_becomes_ready_while_tasks_run_asks_for_no_turn() -> None:
 
 def test_tasks_ask_for_turns_after_an_interrupt() -> None:
     time, heard = Time(), list[float]()
-    signal = Signal(time.tasks)
-    _served(time, signal, heard)
+    wake_up = WakeUp(time.tasks)
+    _served(time, wake_up, heard)
 
     async def interrupted() -> None:
         raise KeyboardInterrupt
@@ -112,5 +112,5 @@ def test_tasks_ask_for_turns_after_an_interrupt() -> None:
     with pytest.raises(KeyboardInterrupt):
         time.tasks.run()
     time.woken.clear()
-    signal.set()
+    wake_up.set()
     assert time.woken == [False]

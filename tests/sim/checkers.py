@@ -147,7 +147,7 @@ def _read_data(content: Content, raw: bytes, stored: bytes) -> None:
         for id_, message in _decode(stored, type=list[tuple[bytes, bytes]]):
             receipt = _decode(message, type=Delivered)
             content.reaped[key].append((keys.complement(rest[:8]), id_[:8] + id_[16:], receipt))
-    elif suffix == keys.HOLD:
+    elif suffix == keys.HOLD_UP:
         content.holds[key].append(rest)
     elif suffix in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
         content.said[raw] = stored

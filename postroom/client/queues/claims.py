@@ -57,7 +57,7 @@ async def claim(
 async def over(
     sender: Sender, queue: str, consumer: bytes, in_hand: list[Attempt], patience: float
 ) -> list[int]:
-    """Return which attempts of a consumer are over, by their places in ``in_hand``.
+    """Return which attempts of a consumer are over, by their indexes in ``in_hand``.
 
     Args:
         sender: the client's sender.

@@ -46,7 +46,7 @@ from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
-from postroom.client.queues.signals import signal_for
+from postroom.client.queues.wake_ups import wake_up_for
 from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.limits import IN_HAND_MAX
@@ -197,7 +197,7 @@ class Consumer:
         self._home = home
         self._id = sender.next_id()
         self._intake = Intake(credit)
-        self._freed = signal_for(sender)
+        self._freed = wake_up_for(sender)
         self._pause = PAUSE_SECONDS_FIRST
         self._said = LogOnce()
 
@@ -254,8 +254,8 @@ class Consumer:
         in_hand = self._intake.in_hand(IN_HAND_MAX)
         attempts = [message.attempt() for message in in_hand]
         if attempts:
-            for place in await over(self._sender, self._queue, self._id, attempts, patience):
-                self._intake.settled(in_hand[place])
+            for index in await over(self._sender, self._queue, self._id, attempts, patience):
+                self._intake.settled(in_hand[index])
 
     async def _claim(self, wanted: int, left: float | None) -> bool:
         """Claim messages; return whether there is something to hand out."""

@@ -483,9 +483,16 @@ class Queue:
         if limit is not None:
             arguments.count(limit, "limit", 0)
         first, last = arguments.moment(start, "start"), arguments.moment(end, "end")
-        moment = arguments.timestamp(at)
+        read_at = arguments.timestamp(at)
         request = ListQueueMessages(
-            self.name, state or "", b"", first, last, MESSAGES_PER_PAGE, LIST_BYTES_PER_PAGE, moment
+            self.name,
+            state or "",
+            b"",
+            first,
+            last,
+            MESSAGES_PER_PAGE,
+            LIST_BYTES_PER_PAGE,
+            read_at,
         )
         return self._pages(request, limit)
 

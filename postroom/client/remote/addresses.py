@@ -60,7 +60,7 @@ class Addresses:
         return known[(self._next - 1) % len(known)]
 
     def pause(self, *, idle: bool) -> float:
-        """Count a failed attempt; return how many seconds to wait before the next one.
+        """Count a failed try; return how many seconds to wait before the next one.
 
         Args:
             idle: whether no call waits for anything.
@@ -87,7 +87,7 @@ class Addresses:
             self._reasons[address] = reason
 
     def hopeless(self) -> Exception | None:
-        """Return why another attempt makes no sense; ``None``: it makes sense."""
+        """Return why another try makes no sense; ``None``: it makes sense."""
         reasons = [self._reasons.get(address) for address in self.known]
         if reasons and all(isinstance(reason, _HOPELESS) for reason in reasons):
             return reasons[0]

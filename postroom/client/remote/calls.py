@@ -44,9 +44,9 @@ class RemoteCall:
         crowds: whether it is the commit of a transaction that has locked nothing. It may wait for
             the locks of others, so the number of these that are under way is bounded.
         link: the link on which it is, or is about to be, sent; ``None``: it is queued here.
-        was_sent: whether an attempt may have reached a node.
-        maybe: whether an attempt may have taken effect, or may yet.
-        adrift: attempts that were lost on their way, as (node, link): they may be evaluated yet.
+        was_sent: whether a try may have reached a node.
+        maybe: whether a try may have taken effect, or may yet.
+        adrift: tries that were lost on their way, as (node, link): they may be evaluated yet.
         refused: the refusal of a node that has too much to do; the call is sent again.
         refusals: how often it was refused.
         withdrawn: whether the node was told that it is not wanted any more; the answer to that is

@@ -46,13 +46,13 @@ class Holdings:
         """Note that a message is held for ``seconds``."""
         self._leased_until = max(self._leased_until, now + seconds)
 
-    def protect(self, moment: int) -> None:
+    def protect(self, timestamp: int) -> None:
         """Count a protection of a timestamp."""
-        self._protected[moment] += 1
+        self._protected[timestamp] += 1
 
-    def unprotect(self, moment: int) -> None:
+    def unprotect(self, timestamp: int) -> None:
         """Uncount a protection of a timestamp."""
-        self._protected[moment] -= 1
+        self._protected[timestamp] -= 1
         self._protected = +self._protected
 
     def protected(self) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 ::
 
-    place ──▶ batch ── take (encoded, many in a frame) ──▶ sent ── answered ──▶ gone
+    queue ──▶ batch ── take (encoded, many in a frame) ──▶ sent ── answered ──▶ gone
        └────▶ commits ──┘ (together)
 
 Its states, and what leads from one to the next (``TRANSITIONS``)::
@@ -21,7 +21,7 @@ and Nagle's algorithm, RFC 896).
 A commit may wait at the node for a lock. Others thereby stop waiting for commits that are not
 answered within ``COMPANY_SECONDS``. The commit of a transaction that has locked anything leaves at
 once, because the waiting commits may need its locks. For the same reason commits that have locked
-nothing do not take all places under way: a quarter is left to reads, locks, and commits that free
+nothing do not take all slots under way: a quarter is left to reads, locks, and commits that free
 locks.
 """
 
@@ -105,7 +105,7 @@ class Link:
         node_id: the id of the node; 0 until it says its id.
         lease: the number of the lease of its last answers.
         holds: whether the leaseholder has something in memory for this client.
-        held_back_at: when the first of the commits that wait for company came; infinity: there is
+        delayed_at: when the first of the commits that wait for company came; infinity: there is
             none.
         commits: the commits that wait for company.
         batch: all other calls that are not sent yet.
@@ -131,8 +131,8 @@ class Link:
         "commits",
         "crowd",
         "crowd_max",
+        "delayed_at",
         "heard_at",
-        "held_back_at",
         "holds",
         "lease",
         "looks_up",
@@ -157,7 +157,7 @@ class Link:
         self.holds = False
         self.batch: list[RemoteCall] = []
         self.commits: list[RemoteCall] = []
-        self.held_back_at = math.inf
+        self.delayed_at = math.inf
         self.sent: dict[int, RemoteCall] = {}
         self.withdrawn: list[int] = []
         self.looks_up = False
@@ -201,12 +201,12 @@ class Link:
     # --- calls to be sent
 
     def has_room(self, call: RemoteCall) -> bool:
-        """Return whether ``call`` may be placed, or has to wait until others are answered."""
+        """Return whether ``call`` may be queued, or has to wait until others are answered."""
         if call.crowds and self.crowd >= self.crowd_max:
             return False
         return call.waits or self.open < self.requests_max
 
-    def place(self, call: RemoteCall) -> bool:
+    def queue(self, call: RemoteCall) -> bool:
         """Have ``call`` sent with the next frame; return whether the port must be told."""
         call.link = self
         self.crowd += call.crowds
@@ -225,18 +225,18 @@ class Link:
         """Return whether ``take`` has commits to send."""
         return bool(self.commits) and self._commits_out <= len(self.commits)
 
-    def hold_back_no_longer(self, now: float) -> bool:
+    def end_delay(self, now: float) -> bool:
         """Release commits that have waited long enough; return whether the port must be told."""
-        if now < self.held_back_at + COMPANY_SECONDS:
+        if now < self.delayed_at + COMPANY_SECONDS:
             return False
-        self.held_back_at = math.inf  # they may go; the stream decides when
+        self.delayed_at = math.inf  # they may go; the stream decides when
         for call in self.sent.values():
             call.has_company = False
-        self._commits_out, self.held_back_at = 0, math.inf
+        self._commits_out, self.delayed_at = 0, math.inf
         return self.commits_may_go() and self.tell()
 
     def unsent(self) -> list[RemoteCall]:
-        """Return the calls that are placed and not taken."""
+        """Return the calls that are queued and not taken."""
         return [*self.batch, *self.commits]
 
     def waiting(self) -> int:
@@ -264,13 +264,13 @@ class Link:
         return self.tell()
 
     def take(self, clock: int) -> bytes | None:
-        """Return the next frame, with as many of the placed calls as fit into one."""
+        """Return the next frame, with as many of the queued calls as fit into one."""
         if self.state is LinkState.OPENING:
             self.state = TRANSITIONS[self.state][LinkEvent.GREET]
             return self._hello
         if self.commits_may_go():
             self.batch += self.commits
-            self.commits, self.held_back_at = [], math.inf
+            self.commits, self.delayed_at = [], math.inf
         has_words = self.batch or self.withdrawn or self.looks_up or self.speaks
         if not has_words or not self.ready:
             self._told = False

@@ -2,9 +2,9 @@
 
 The client must be careful with one claim, "nothing happened":
 
-* A refusal (``Unavailable``) is about one attempt. If an earlier one was lost, the call goes on.
-* A failure that may not repeat later (``ConditionFailed``) says that earlier attempts had no effect
-  *yet*. It is final if none of them can be evaluated any more. This is true of attempts that were
+* A refusal (``Unavailable``) is about one try. If an earlier one was lost, the call goes on.
+* A failure that may not repeat later (``ConditionFailed``) says that earlier tries had no effect
+  *yet*. It is final if none of them can be evaluated any more. This is true of tries that were
   lost at the same node, since it ends older streams before it welcomes a newer one. Otherwise the
   outcome is ``CommitUnknown``.
 * After the deadline, ``Unavailable`` is for requests that certainly never took effect.
@@ -63,7 +63,7 @@ class Outcomes:
         return self._reading() < call.request.began + from_seconds(RECORD_SECONDS)
 
     def failed(self, call: RemoteCall, error: Exception) -> Exception:
-        """Return the error for a call whose last attempt has failed with ``error``."""
+        """Return the error for a call whose last try has failed with ``error``."""
         if call.maybe and not isinstance(error, _STAYS_SO) and self._is_adrift(call):
             return self.unknown(error)
         return error
@@ -90,10 +90,8 @@ class Outcomes:
         )
 
     def unknown(self, error: Exception | None = None) -> CommitUnknown:
-        """Return the error of a commit that was sent; ``error`` is that of its last attempt."""
-        told = (
-            f"the last attempt was told: {error}" if error else self._addresses.connection_errors()
-        )
+        """Return the error of a commit that was sent; ``error`` is that of its last try."""
+        told = f"the last try was told: {error}" if error else self._addresses.connection_errors()
         unknown = CommitUnknown(
             "the commit was sent, and what became of it is not known: it may have happened, or "
             f"may yet; commit again with the same transaction id, or read what it wrote ({told})"
@@ -112,7 +110,7 @@ class Outcomes:
         )
 
     def _is_adrift(self, call: RemoteCall) -> bool:
-        """Return whether a lost attempt may be evaluated after the one that was answered."""
+        """Return whether a lost try may be evaluated after the one that was answered."""
         return any(self._newest.get(node, 0) <= lost for node, lost in call.adrift)
 
 

@@ -1,4 +1,4 @@
-"""The calls that are not on a link: those that wait for a leader, or for their next attempt.
+"""The calls that are not on a link: those that wait for a leader, or for their next try.
 
 ::
 
@@ -27,8 +27,8 @@ class PendingCalls:
     """The calls that are not on a link.
 
     Attributes:
-        queue: the calls to be placed on a link, in order, except those in ``commits``.
-        commits: the commits to be placed that crowd, in order.
+        queue: the calls to be sent on a link, in order, except those in ``commits``.
+        commits: the commits to be sent that crowd, in order.
         timed: the ends of the calls that have a time-out of their own.
     """
 
@@ -51,16 +51,16 @@ class PendingCalls:
         """Append ``call`` to its line."""
         (self.commits if call.crowds else self.queue).append(call)
 
-    def next_placed(self, link: Link) -> RemoteCall | None:
+    def next_call(self, link: Link) -> RemoteCall | None:
         """Take out the first call that ``link`` has room for; ``None``: there is none."""
-        placed: deque[RemoteCall] | None = None
+        chosen: deque[RemoteCall] | None = None
         for line in (self.queue, self.commits):
             if (
                 line and (line[0].done or link.has_room(line[0]))
-                and (placed is None or line[0].number < placed[0].number)
+                and (chosen is None or line[0].number < chosen[0].number)
             ):  # fmt: skip
-                placed = line
-        return None if placed is None else placed.popleft()
+                chosen = line
+        return None if chosen is None else chosen.popleft()
 
     def pause(self, call: RemoteCall, until: float) -> None:
         """Have ``call`` tried again at ``until``."""

@@ -12,7 +12,7 @@ The code is plain and synchronous, without a network, a loop or a clock of its o
 :mod:`.search` finds out who leads. Requests go only to a node that says that it leads.
 
 A request that a node could not do, or would not, is sent again until its deadline
-(:mod:`.attempts`).
+(:mod:`.tries`).
 
 *A node that is cut off or stopped* answers nothing. While an answer is awaited, the router asks for
 a sign of life every half second. After another second without one it gives up the link.
@@ -33,7 +33,6 @@ from typing import Any, Final
 
 from postroom.client.remote import lost_claims
 from postroom.client.remote.addresses import Addresses
-from postroom.client.remote.attempts import FailedAttempts, RetryTimes
 from postroom.client.remote.calls import Port, RemoteCall
 from postroom.client.remote.heard_clock import HeardClock
 from postroom.client.remote.holdings import Holdings
@@ -41,6 +40,7 @@ from postroom.client.remote.link import COMPANY_SECONDS, Link
 from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
 from postroom.client.remote.pending import PendingCalls
 from postroom.client.remote.search import Search
+from postroom.client.remote.tries import FailedTries, RetryTimes
 from postroom.client.remote.upkeep import HoldingsUpkeep
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
@@ -113,7 +113,7 @@ class Router:
         )
         self._pending = PendingCalls()
         self._holdings = Holdings()
-        self._attempts = FailedAttempts(
+        self._failed_tries = FailedTries(
             self._pending, self._outcomes, self._search, self._holdings, self.clock,
             RetryTimes(monotonic, randomness, request_seconds, self._arm),
         )  # fmt: skip
@@ -157,15 +157,15 @@ class Router:
             self._enqueue(call)
         elif (
             link.revision >= revisions.REVISION or not self._is_refused(link, call)
-        ) and link.place(call):
+        ) and link.queue(call):
             self._port.output(link.number)
         if link is not None and link.commits:
             self._mind_company(link, now)
 
     def _mind_company(self, link: Link, now: float) -> None:
         """Set the time until which commits wait for company on ``link``."""
-        if link.held_back_at == math.inf and not link.commits_may_go():
-            link.held_back_at = now
+        if link.delayed_at == math.inf and not link.commits_may_go():
+            link.delayed_at = now
             self._arm(now + COMPANY_SECONDS)
 
     def _sweep_soon(self, now: float) -> None:
@@ -181,8 +181,8 @@ class Router:
         """Cancel a call, whose caller has gone: ``complete`` will not be called."""
         if not call.done:
             self._withdraw(call)
-            self._attempts.leave(call)
-            self._attempts.done(call)
+            self._failed_tries.leave(call)
+            self._failed_tries.done(call)
 
     def take(self, link: int) -> bytes | None:
         """Return the next frame for the link; ``None``: nothing, until ``Port.output``."""
@@ -222,7 +222,7 @@ class Router:
         if self._closed:
             return
         self._holdings.let_go(now)
-        self._upkeep.mark(self._search.target)
+        self._upkeep.note_holdings(self._search.target)
         for silent in self._search.silent(now, late=late):
             self._drop(silent, Unavailable("no answer, and no sign of life"))
         self._expire(now)
@@ -231,9 +231,9 @@ class Router:
         if self._sweep_at <= now:
             self._sweep(now)
         self._search.tick(now)
-        self._place_queued()
+        self._send_queued()
         for link in self._links.values():
-            if link.hold_back_no_longer(now):
+            if link.end_delay(now):
                 self._port.output(link.number)
             if link.commits:
                 self._mind_company(link, now)
@@ -241,8 +241,8 @@ class Router:
 
     def next_deadline(self) -> float:
         """Return when ``tick`` has something to do."""
-        held_back = min((link.held_back_at for link in self._links.values()), default=math.inf)
-        first = min(self._search.next_deadline(), self._sweep_at, held_back + COMPANY_SECONDS)
+        delayed = min((link.delayed_at for link in self._links.values()), default=math.inf)
+        first = min(self._search.next_deadline(), self._sweep_at, delayed + COMPANY_SECONDS)
         return self._pending.next_deadline(first)
 
     def is_quiet(self) -> bool:
@@ -259,7 +259,7 @@ class Router:
         self._links.clear()
         self._pending.take_queue()
         for call in unanswered:
-            self._attempts.finish(call, self._outcomes.cut_off(call, closed=True))
+            self._failed_tries.finish(call, self._outcomes.cut_off(call, closed=True))
 
     # --- placing
 
@@ -271,19 +271,19 @@ class Router:
             call.waits = call.request.waits()
             if link is None or link.waiting() < CLIENT_WAITS_MAX:
                 return False
-            self._attempts.finish(call, too_many_waits(CLIENT_WAITS_MAX))
+            self._failed_tries.finish(call, too_many_waits(CLIENT_WAITS_MAX))
             return True
         if kind is Unprotect:
             self._holdings.unprotect(call.request.timestamp)
-            self._upkeep.mark(link)
+            self._upkeep.note_holdings(link)
             if link is None:  # the next leader does not know of it
-                self._attempts.done(call)
+                self._failed_tries.done(call)
                 call.complete(None, None)
             return link is None
         if link is None and call.request.concerns() is Scope.NODE:
             link = self._search.any_ready()
             if link is not None:
-                self._upkeep.place(link, call)
+                self._upkeep.send(link, call)
                 self._sweep_soon(self._monotonic())
             return link is not None
         call.is_commit = kind.may_end_unknown
@@ -291,18 +291,18 @@ class Router:
 
     def _enqueue(self, call: RemoteCall) -> None:
         if self._closed:
-            self._attempts.finish(call, client_closed())
+            self._failed_tries.finish(call, client_closed())
         elif len(self._pending.queue) + len(self._pending.commits) >= CLIENT_QUEUE_MAX:
-            self._attempts.finish(call, self._outcomes.queue_full(call, CLIENT_QUEUE_MAX))
+            self._failed_tries.finish(call, self._outcomes.queue_full(call, CLIENT_QUEUE_MAX))
         else:
             self._pending.append(call)
             self._search.hurry()
 
-    def _place_queued(self) -> None:
+    def _send_queued(self) -> None:
         link = self._search.target
-        while link is not None and (call := self._pending.next_placed(link)) is not None:
+        while link is not None and (call := self._pending.next_call(link)) is not None:
             if not (call.done or self._is_refused(link, call)):
-                self._upkeep.place(link, call)
+                self._upkeep.send(link, call)
         if link is not None and link.commits:
             self._mind_company(link, self._monotonic())
 
@@ -315,7 +315,7 @@ class Router:
             return False
         failure = revisions.refusal(call.request, link.revision)
         if failure is not None:
-            self._attempts.failed(link, call, failure, self.clock.reading())
+            self._failed_tries.failed(link, call, failure, self.clock.reading())
         return failure is not None
 
     # --- answers
@@ -334,9 +334,9 @@ class Router:
             if failure is None:
                 self._on_result(link, call, answer.result)
             elif not call.done:
-                self._attempts.failed(link, call, failure, message.clock)
+                self._failed_tries.failed(link, call, failure, message.clock)
         if self._pending.queue or self._pending.commits:
-            self._place_queued()
+            self._send_queued()
         if link.commits_may_go() and link.tell():
             self._port.output(link.number)
 
@@ -364,7 +364,7 @@ class Router:
             self.clock.heard(message.clock)
         if self._search.welcomed(link, message):
             self._upkeep.protect_again(link)
-            self._place_queued()
+            self._send_queued()
 
     # --- links that end
 
@@ -378,14 +378,14 @@ class Router:
                 call.maybe = True
                 call.adrift += ((link.node_id, link.number),)
         unanswered = [
-            call for call in (*link.sent.values(), *link.unsent()) if self._attempts.again(call)
+            call for call in (*link.sent.values(), *link.unsent()) if self._failed_tries.again(call)
         ]
         self._pending.return_first(unanswered)
         self._search.lost(link, reason)
         hopeless = self.addresses.hopeless()
         if hopeless is not None and self._search.target is None:
             for call in self._pending.take_queue():
-                self._attempts.finish(
+                self._failed_tries.finish(
                     call, self._outcomes.unknown(hopeless) if call.maybe else hopeless
                 )
 
@@ -407,8 +407,8 @@ class Router:
                 continue
             self._withdraw(call)
             if call.link is None or call.withdrawn:
-                self._attempts.leave(call)
-                self._attempts.finish(call, DeadlineExceeded())
+                self._failed_tries.leave(call)
+                self._failed_tries.finish(call, DeadlineExceeded())
             else:  # the node may just have answered, or can at once: its answer counts
                 call.withdrawn = True
                 self._pending.timed.set(call, now + WITHDRAWING_SECONDS)
@@ -426,8 +426,8 @@ class Router:
     def _give_up(self, call: RemoteCall) -> None:
         error = self._outcomes.cut_off(call, closed=self._closed)
         self._withdraw(call)
-        self._attempts.leave(call)
-        self._attempts.finish(call, error)
+        self._failed_tries.leave(call)
+        self._failed_tries.finish(call, error)
 
     def _withdraw(self, call: RemoteCall) -> None:
         link = call.link

@@ -53,20 +53,20 @@ class HoldingsUpkeep:
         self._client = client
         self._next_number = next_number
 
-    def mark(self, link: Link | None) -> None:
+    def note_holdings(self, link: Link | None) -> None:
         """Tell the link whether anything is held."""
         if link is not None:
             link.holds = bool(self._holdings)
 
-    def place(self, link: Link, call: RemoteCall) -> None:
+    def send(self, link: Link, call: RemoteCall) -> None:
         """Send a call of a client on a link, after the requests that must go first."""
         is_news = False
         if call.was_sent and type(call.request) is ReapQueue:
             # No caller could reap now what a lost answer has reaped for the transaction.
-            is_news = link.place(self._own(ReleaseLocks(call.request.transaction_id)))
+            is_news = link.queue(self._own(ReleaseLocks(call.request.transaction_id)))
         elif call.was_sent and type(call.request) is ClaimQueue:
             lost_claims.ask_again(call)
-        if link.place(call) or is_news:
+        if link.queue(call) or is_news:
             self._port.output(link.number)
 
     def _own(self, request: Any) -> UpkeepCall:
@@ -83,11 +83,11 @@ class HoldingsUpkeep:
         long as the stream lasts. Each protection is therefore first taken back; the node ignores
         this for a timestamp that it does not protect.
         """
-        self.mark(link)
-        moments = list(self._holdings.protected())
+        self.note_holdings(link)
+        timestamps = list(self._holdings.protected())
         for again in (Unprotect, Protect):
-            for moment in moments:
-                self.place(link, self._own(again(moment)))
+            for timestamp in timestamps:
+                self.send(link, self._own(again(timestamp)))
 
     def answered(self, link: Link, call: RemoteCall, answer: Any) -> None:
         """Note what is held now, by the answer to a request that ``changes_holdings``."""
@@ -98,14 +98,14 @@ class HoldingsUpkeep:
             self._claimed(link, call, answer)
         else:
             self._holdings.answered(call.request, answer, self._monotonic())
-            self.mark(link)
+            self.note_holdings(link)
 
-    def _protected(self, link: Link, call: RemoteCall, moment: int) -> None:
+    def _protected(self, link: Link, call: RemoteCall, timestamp: int) -> None:
         if call.done:
-            if link.place(self._own(Unprotect(moment))):
+            if link.queue(self._own(Unprotect(timestamp))):
                 self._port.output(link.number)
         elif type(call) is not UpkeepCall:
-            self._holdings.protect(moment)
+            self._holdings.protect(timestamp)
             link.holds = True
 
     def _claimed(self, link: Link, call: RemoteCall, answer: Claimed) -> None:
@@ -116,11 +116,11 @@ class HoldingsUpkeep:
         now, is_wanted = self._monotonic(), not call.done and type(call) is not UpkeepCall
         if is_wanted or call.request.transaction_id is not None:
             self._holdings.claimed(answer, now)
-            self.mark(link)
+            self.note_holdings(link)
             return
         own_id = self._client + (GIVING_BACK + self._next_number()).to_bytes(8, "big")
         request = given_back(own_id, self._clock.reading(), call.request, answer)
-        if request is not None and link.place(self._own(request)):
+        if request is not None and link.queue(self._own(request)):
             self._port.output(link.number)
 
 

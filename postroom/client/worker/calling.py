@@ -202,16 +202,16 @@ class FunctionCaller:
         given, database = self.message(callee, message), self._db_of_threads
         if callee.is_asynchronous or database is None:
 
-            async def attempt_on_loop(tx: Transaction) -> None:
+            async def try_on_loop(tx: Transaction) -> None:
                 running.begins(tx)
                 given.given_to_task(tx.id)
                 await self._call_on_loop(callee, given, tx, running)
                 finish(tx)
 
-            await self.db.repeat(attempt_on_loop)
+            await self.db.repeat(try_on_loop)
             return
 
-        def attempt(tx: blocking.Transaction) -> None:
+        def one_try(tx: blocking.Transaction) -> None:
             running.begins(tx)
             given.given_to_task(tx.id)
             running.calling()
@@ -220,7 +220,7 @@ class FunctionCaller:
             finish(tx)
 
         try:
-            await self._in_thread(running, database.run, attempt)
+            await self._in_thread(running, database.run, one_try)
         finally:
             if running.given_up is not None:
                 running.release()
@@ -244,7 +244,7 @@ class FunctionCaller:
             running: the call.
         """
 
-        async def attempt(tx: Transaction) -> None:
+        async def one_try(tx: Transaction) -> None:
             running.begins(tx)
             given = await take(tx)
             if given is None:
@@ -258,10 +258,10 @@ class FunctionCaller:
                 raise
 
         try:
-            await self.db.repeat(attempt)
+            await self.db.repeat(one_try)
         except _OtherForm:
             callee.is_asynchronous = not callee.is_asynchronous
-            await self.db.repeat(attempt)
+            await self.db.repeat(one_try)
 
     async def _call_on_loop(
         self, callee: Callee, given: Any, tx: Transaction, running: Running

@@ -1,14 +1,14 @@
-"""The calls of one task that are under way: their places, their time, and how each ends.
+"""The calls of one task that are under way: their slots, their time, and how each ends.
 
 ::
 
-    a place is free ─▶ started ─▶ a slot of the worker ─▶ the function runs ─▶ committing ─▶ ended
+    a task's slot ─▶ started ─▶ a slot of the worker ─▶ the function runs ─▶ committing ─▶ ended
                                                              ├─ its time is over ─┐
                                                              └─ the worker stops ─┴▶ given up
 
 A call that is given up has failed, whatever its function does after that: its transaction accepts
 nothing more. A coroutine is cancelled. A thread cannot be cancelled: it is *lost*. It goes on,
-without a place, until its function returns (:mod:`.threads`). A coroutine that ignores its
+without a slot, until its function returns (:mod:`.threads`). A coroutine that ignores its
 cancellation does the same. A call that commits is not given up: the store bounds how long that
 takes.
 """
@@ -36,7 +36,7 @@ class Running:
 
     Attributes:
         task: makes the call, and stores its outcome.
-        ended: done when the call needs no place any more.
+        ended: done when the call needs no slot any more.
         given_up: why the call was given up; ``None``: it was not.
         given_up_at: when that was.
         is_in_function: whether a coroutine of the user's runs.
@@ -140,7 +140,7 @@ class Calls:
 
     Args:
         monotonic: returns the time in seconds.
-        places: how many calls may run at a time.
+        task_slots: how many calls may run at a time.
         lost: coroutines that go on although they were cancelled.
         slots: the worker's slots for calls of all its tasks; ``None``: no bound.
         timeout: seconds that a function may run; ``None``: any number.
@@ -149,29 +149,29 @@ class Calls:
     def __init__(
         self,
         monotonic: Callable[[], float],
-        places: int,
+        task_slots: int,
         lost: set[asyncio.Task[Any]],
         slots: asyncio.Semaphore | None,
         timeout: float | None,
     ) -> None:
         self._monotonic = monotonic
-        self._places = asyncio.Semaphore(places)
+        self._task_slots = asyncio.Semaphore(task_slots)
         self._lost = lost
         self._slots = slots
         self._timeout = timeout
         self._running: dict[Running, Work] = {}
         self._looking: asyncio.Task[None] | None = None
 
-    async def place(self) -> None:
-        """Wait for a place."""
-        await self._places.acquire()
+    async def slot(self) -> None:
+        """Wait for a slot of the task."""
+        await self._task_slots.acquire()
 
     def leave(self) -> None:
-        """Give a place back in which nothing was started."""
-        self._places.release()
+        """Give a slot of the task back in which nothing was started."""
+        self._task_slots.release()
 
     def start(self, running: Running, work: Work, disobeys: Work) -> asyncio.Future[Any]:
-        """Start a call in the place that was waited for; return a future that is done when it ends.
+        """Start a call in the slot that was waited for; return a future that is done when it ends.
 
         Args:
             running: the call.
@@ -197,7 +197,7 @@ class Calls:
                 task.exception()
             return
         del self._running[running]
-        self._places.release()
+        self._task_slots.release()
         if running.has_slot and self._slots is not None:
             self._slots.release()
         if task.cancelled():

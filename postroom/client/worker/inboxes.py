@@ -105,7 +105,7 @@ class InboxLoop:
         self._backoffs = Backoffs()
         self._busy: dict[bytes, asyncio.Future[bool]] = {}
         self._elsewhere: dict[bytes, float] = {}
-        self._position = b""
+        self._cursor = b""
 
     # --- finding keys
 
@@ -143,24 +143,24 @@ class InboxLoop:
         start, end = span_of(self.task.prefix)
         now = self._monotonic()
         self._elsewhere = {key: until for key, until in self._elsewhere.items() if until > now}
-        first = position = self._position or start
+        first = cursor = self._cursor or start
         started: dict[bytes, asyncio.Future[bool]] = {}
         is_over = first == start  # there is nothing before it
         while not started and not self._stopping.is_set():
             found = await self._caller.db.inboxes(
-                position, end, limit=LOOKED_AT_ONCE, ready=True, by_key=True
+                cursor, end, limit=LOOKED_AT_ONCE, ready=True, by_key=True
             )
             await self._begin(found, passed, now, started)
             if len(found) == LOOKED_AT_ONCE:
-                position = found[-1].key + b"\x00"
-                if is_over and position > first > start:
+                cursor = found[-1].key + b"\x00"
+                if is_over and cursor > first > start:
                     break
                 continue
-            position = start
+            cursor = start
             if is_over:
                 break
             is_over = True
-        self._position = position
+        self._cursor = cursor
         return started
 
     async def _begin(
@@ -177,7 +177,7 @@ class InboxLoop:
             left_alone = self._backoffs.holds(info.key, now) or info.key in self._elsewhere
             if info.key in self._busy or left_alone or info.key in passed:
                 continue
-            await self._calls.place()
+            await self._calls.slot()
             await self._caller.room(self._stopping)
             started[info.key] = self._start(info.key)
 

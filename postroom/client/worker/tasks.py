@@ -126,7 +126,7 @@ class TaskLoop:
         """Run until it is to stop; calls that run then go on (:meth:`finish`)."""
         try:
             while not self._stopping.is_set():
-                await self._calls.place()
+                await self._calls.slot()
                 message = None
                 try:
                     await self._caller.room(self._stopping)
@@ -169,7 +169,7 @@ class TaskLoop:
         """Work off what is ready now; return how many messages there were."""
         done = 0
         while True:
-            await self._calls.place()
+            await self._calls.slot()
             message = await self._consumer.next(0)
             if message is None:
                 self._calls.leave()

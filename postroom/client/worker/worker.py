@@ -266,14 +266,14 @@ class Run:
         self._log = FailureLog(db.sender.monotonic)
         self.caller = caller = FunctionCaller(db, db_of_threads, self._threads)
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
-        place = Workplace(caller, self._supervisor, self._stopping, slots)
+        workplace = Workplace(caller, self._supervisor, self._stopping, slots)
 
         def failures(task: Task[Any, Any] | InboxTask) -> Failures:
             return Failures(task.name, caller, self._log, task.options, hooks)
 
         self._loops: list[TaskLoop | InboxLoop] = [
-            *(TaskLoop(each, place, failures(each)) for each in tasks),
-            *(InboxLoop(each, place, failures(each)) for each in inboxes),
+            *(TaskLoop(each, workplace, failures(each)) for each in tasks),
+            *(InboxLoop(each, workplace, failures(each)) for each in inboxes),
         ]
         self._queues = {each.queue for each in tasks}
 

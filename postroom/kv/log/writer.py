@@ -58,7 +58,7 @@ ENTRY_KEY_BYTES: Final = 18
 _RAFT_LOG: Final = 2
 _ENTRY: Final = 0x6C
 
-Places = dict[bytes, tuple[int, int]]
+IndexSpans = dict[bytes, tuple[int, int]]
 """The lowest and the highest index of each group that may lie somewhere."""
 
 
@@ -99,7 +99,7 @@ class Log:
         self._naming = threading.Lock()
         self._names: set[str] = set()
         """The names of the segments that are being made."""
-        self._places: dict[int, Places] = {}
+        self._index_spans: dict[int, IndexSpans] = {}
         for segment, records in zip(found.segments, found.records, strict=True):
             for record in records:
                 self._locate(segment.number, record.writes)
@@ -208,9 +208,9 @@ class Log:
         """Return the segment that is written now."""
         return self._segments[-1].number
 
-    def places(self, number: int) -> Places:
+    def index_spans(self, number: int) -> IndexSpans:
         """Return which entries may lie in a segment."""
-        return self._places.get(number, {})
+        return self._index_spans.get(number, {})
 
     def make_spare(self, size_bytes: int | None = None) -> None:
         """Make a segment for later, unless there is one. May run beside everything else.
@@ -238,7 +238,7 @@ class Log:
         assert self.durable == self.last
         while self._segments[0].number < oldest:
             segment = self._segments.pop(0)
-            self._places.pop(segment.number, None)
+            self._index_spans.pop(segment.number, None)
             self._spares.append(segment)
 
     def trim(self) -> None:
@@ -297,18 +297,18 @@ class Log:
             raise
 
     def _locate(self, number: int, writes: Iterable[bytes]) -> None:
-        places = self._places.setdefault(number, {})
+        index_spans = self._index_spans.setdefault(number, {})
         for key in writes:
             # This is ``is_entry``, inlined. There may be one for each of many groups in each turn.
             if len(key) == ENTRY_KEY_BYTES and key[9] == _ENTRY and key[0] == _RAFT_LOG:
                 group, index = key[:-8], int.from_bytes(key[-8:], "big")
-                known = places.get(group)
+                known = index_spans.get(group)
                 if known is None:
-                    places[group] = index, index
+                    index_spans[group] = index, index
                 elif index > known[1]:
-                    places[group] = known[0], index
+                    index_spans[group] = known[0], index
                 elif index < known[0]:
-                    places[group] = index, known[1]
+                    index_spans[group] = index, known[1]
 
 
 def is_entry(key: bytes) -> bool:

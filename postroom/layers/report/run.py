@@ -165,11 +165,11 @@ def _measured(wanted: _Wanted) -> _Read:
     with database(spark, store) as db:
         for _ in range(_TRIES):
             archived = None if archive is None else _archived(spark, db, archive)
-            with db.hold(whole=True) as held:
-                at = int(held)
+            with db.hold(whole=True) as protected:
+                at = int(protected)
                 hours = wanted.hours
                 since = 0 if hours is None else max(at - int(hours * 3600) * _SECOND, 0)
-                with _held(db, archived, at, since, wanted.separator) as what:
+                with _protected(db, archived, at, since, wanted.separator) as what:
                     letters, outbox = _unread(db, at, progress)
                     period = _write(spark, store, archived, what, wanted.target, progress)
             if archived is None or archive is None or _is_newest(spark, archive, archived):
@@ -196,7 +196,7 @@ def _archived(spark: SparkSession, db: Database, archive: str) -> Archived:
 
 
 @contextmanager
-def _held(
+def _protected(
     db: Database, archived: Archived | None, at: int, since: int, separator: str
 ) -> Iterator[ReportBounds]:
     """Hold what is to be read, to keep it meanwhile."""

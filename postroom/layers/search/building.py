@@ -104,7 +104,7 @@ class Building:
         await self._raw.run(self._loaded, built, documents, words)
 
     async def _loaded(self, tx: Transaction, built: Definition, documents: int, words: int) -> None:
-        await self._turn(tx, built, "settling")
+        await self._change_state(tx, built, "settling")
         await tx.increment(built.layout.documents, documents)
         await tx.increment(built.layout.words, words)
 
@@ -122,7 +122,7 @@ class Building:
             settled += await self._settle_all(keys)
             done += len(keys)
             told(done)
-        await self._raw.run(self._turn, built, "ready")
+        await self._raw.run(self._change_state, built, "ready")
         return settled
 
     async def _settle_all(self, keys: list[bytes]) -> int:
@@ -147,7 +147,9 @@ class Building:
                 for first in range(0, len(keys), _AT_ONCE):
                     yield keys[first : first + _AT_ONCE]
 
-    async def _turn(self, tx: Transaction, built: Definition, state: definitions.State) -> None:
+    async def _change_state(
+        self, tx: Transaction, built: Definition, state: definitions.State
+    ) -> None:
         stored = await tx.get(built.key)
         known = None if stored is None else definitions.read(stored)
         if known is None or known.id != built.id:

@@ -104,7 +104,9 @@ class SearchIndex:
         document = None if stored is None else read_document(definition, key, stored)
         words = None if document is None or document.reason else document.words
         building = definition.state == "building"
-        change = changes.change(key, past, words, _moment(raw), building=building, afresh=True)
+        change = changes.change(
+            key, past, words, _read_timestamp(raw), building=building, afresh=True
+        )
         for stray in strays:
             raw.enqueue_update(Delete(stray))
         for record in (definition.layout.live(key), definition.layout.built_record(key)):
@@ -117,7 +119,7 @@ class SearchIndex:
         definition.check_key(key)
         words = None if stored is None else definition.words(stored, key)
         change = changes.change(
-            key, past, words, _moment(raw), building=definition.state == "building"
+            key, past, words, _read_timestamp(raw), building=definition.state == "building"
         )
         write(raw, definition.layout, key, past, change)
 
@@ -207,8 +209,8 @@ class SearchIndex:
         _check_limit(limit)
         if consistent:
             await self._database.drain()
-        async with self._raw.hold(at) as moment:
-            stored = await self._raw.get(definition_key(self.name), at=moment)
+        async with self._raw.hold(at) as timestamp:
+            stored = await self._raw.get(definition_key(self.name), at=timestamp)
             definition = self._read(stored)
             if definition.state == "building":
                 raise Invalid(
@@ -216,7 +218,7 @@ class SearchIndex:
                     "there is: search when it is built ('postroom pipeline run index' goes on "
                     "if it was ended)"
                 )
-            return await Matching(self._raw, definition, moment).hits(query, limit)
+            return await Matching(self._raw, definition, timestamp).hits(query, limit)
 
 
 def write(raw: Transaction, layout: Layout, key: bytes, past: Past, change: DocumentChange) -> None:
@@ -266,11 +268,11 @@ def _check_limit(given: Any) -> None:
         raise ValueError(f"limit is at least 1, not {given}")
 
 
-def _moment(raw: Transaction) -> int:
+def _read_timestamp(raw: Transaction) -> int:
     """Return where the transaction reads; it has read the definition."""
-    moment = raw.read_timestamp
-    assert moment is not None
-    return moment
+    timestamp = raw.read_timestamp
+    assert timestamp is not None
+    return timestamp
 
 
 def _record(stored: bytes | None, key: bytes) -> Record | None:

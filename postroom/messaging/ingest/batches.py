@@ -2,23 +2,23 @@
 
 It is for clients that write in many parallel tasks, and decide at the end which of them count (a
 sink of Spark). A *query* writes one *batch* after the other. Each try to write a batch is a *job*,
-each try of a task an *attempt*. Attempts stage their rows as chunks of up to 1 MiB. One chunk is
-one key of the engine, so that a staged row costs the store next to nothing. ::
+each try of a task a *task attempt*. Attempts stage their rows as chunks of up to 1 MiB. One chunk
+is one key of the engine, so that a staged row costs the store next to nothing. ::
 
     StageRows (many tasks) ──▶ chunks, under job and attempt ── AbortStaged ──▶ fenced, deleted
                                       │ PublishStaged: these attempts are batch N of query Q
                                       ▼
-      one transaction:  last batch of Q := N, which attempts, position   ◀── the decision, for good
+      one transaction:  last batch of Q := N, which attempts, cursor   ◀── the decision, for good
                         and the first step
                                       │ ApplyStaged, as often as it takes, by any client
                                       ▼
-      each step:        some rows ─▶ puts, deletes, messages, ...    and: position moves on
+      each step:        some rows ─▶ puts, deletes, messages, ...    and: cursor moves on
                                       ▼
-      last steps:       chunks of all attempts of the job deleted; position: none
+      last steps:       chunks of all attempts of the job deleted; cursor: none
 
 *Atomicity.* The decision is atomic. The rows of one step take effect at once: 8,192 of them,
 or 4 MiB with what they overwrite. A batch that is no larger is one transaction. Readers may see a
-part of a larger one. Each row takes effect exactly once, since a step writes rows and position
+part of a larger one. Each row takes effect exactly once, since a step writes rows and cursor
 together.
 
 Invariants:
@@ -57,10 +57,10 @@ from postroom.messaging.ingest.machine import (
 )
 from postroom.messaging.ingest.records import (
     AppliedUpTo,
-    AttemptRecord,
     QueryRecord,
     StagedRecords,
     StepRoom,
+    TaskAttemptRecord,
     batch_of,
     rows,
     winners,
@@ -121,15 +121,15 @@ class StagedBatches:
         if self._at.is_over(ctx, request.query, request.batch):
             return False
         self._check_open(ctx, request)
-        place = self._at.chunk(request.job, request.attempt, request.number)
-        if ctx.get(place) is not None:
+        engine_key = self._at.chunk(request.job, request.task_attempt, request.number)
+        if ctx.get(engine_key) is not None:
             return None  # sent again
         check_rows(request.rows)
-        known = self._at.attempt(ctx, request.job, request.attempt)
-        ctx.writes[place] = request.rows
-        ctx.grow(len(request.rows) + len(place) + 3 * WRITE_BYTES)
-        more = AttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
-        self._at.put(ctx, self._at.attempts + request.job + request.attempt, more)
+        known = self._at.task_attempt(ctx, request.job, request.task_attempt)
+        ctx.writes[engine_key] = request.rows
+        ctx.grow(len(request.rows) + len(engine_key) + 3 * WRITE_BYTES)
+        more = TaskAttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
+        self._at.put(ctx, self._at.task_attempts + request.job + request.task_attempt, more)
         ctx.steps += 4
         return None
 
@@ -157,8 +157,8 @@ class StagedBatches:
         query = self._at.query(ctx, request.query)
         if query is not None:
             if request.batch <= query.batch:
-                return [False, query.position is not None]
-            if query.position is not None:
+                return [False, query.cursor is not None]
+            if query.cursor is not None:
                 raise Invalid(
                     f"batch {query.batch} of {shorten(request.query)} is not applied yet; nothing "
                     "was published: finish that first (db.staging.finish)"
@@ -177,7 +177,9 @@ class StagedBatches:
     def _check_complete(self, ctx: Evaluation, request: PublishStaged) -> Steps:
         """Check that all chunks of all attempts are there."""
         for winner in request.winners:
-            check_chunks(request, winner, self._at.attempt(ctx, request.job, winner.attempt))
+            check_chunks(
+                request, winner, self._at.task_attempt(ctx, request.job, winner.task_attempt)
+            )
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
@@ -185,7 +187,7 @@ class StagedBatches:
     def apply(self, ctx: Evaluation, request: ApplyStaged) -> Generator[None, None, bool]:
         """Evaluate ``ApplyStaged``; return whether there is more to apply."""
         record = self._at.query(ctx, request.query)
-        if record is None or record.position is None:
+        if record is None or record.cursor is None:
             return False
         stored = ctx.get(self._at.publications + request.query)
         won = [] if stored is None else winners.decode(stored)
@@ -196,19 +198,19 @@ class StagedBatches:
         self, ctx: Evaluation, query: bytes, record: QueryRecord, won: list[Winner]
     ) -> Generator[None, None, bool]:
         """Apply some rows; if there are none left, delete some of the staged records."""
-        position = record.position
-        assert position is not None
+        cursor = record.cursor
+        assert cursor is not None
         room = StepRoom(ctx)
-        while position.winner < len(won) and room.is_left():
-            position = yield from self._apply_chunk(ctx, won[position.winner], position, room)
-        if position.winner == len(won) and self._at.drop(ctx, position.job, room):
+        while cursor.winner < len(won) and room.is_left():
+            cursor = yield from self._apply_chunk(ctx, won[cursor.winner], cursor, room)
+        if cursor.winner == len(won) and self._at.drop(ctx, cursor.job, room):
             ctx.writes[self._at.publications + query] = None
-            job = self._at.jobs.read(ctx, position.job)
+            job = self._at.jobs.read(ctx, cursor.job)
             if job is not None:
-                self._at.jobs.move(ctx, position.job, job, IngestEvent.LAST)
+                self._at.jobs.move(ctx, cursor.job, job, IngestEvent.LAST)
             self._remember(ctx, query, record, None, room.dead)
             return False
-        self._remember(ctx, query, record, position, room.dead)
+        self._remember(ctx, query, record, cursor, room.dead)
         return True
 
     def _remember(
@@ -216,34 +218,34 @@ class StagedBatches:
         ctx: Evaluation,
         query: bytes,
         record: QueryRecord,
-        position: AppliedUpTo | None,
+        cursor: AppliedUpTo | None,
         died: int,
     ) -> None:
-        changed = msgspec.structs.replace(record, position=position, dead=record.dead + died)
+        changed = msgspec.structs.replace(record, cursor=cursor, dead=record.dead + died)
         self._at.put(ctx, self._at.queries + query, changed)
 
     def _apply_chunk(
-        self, ctx: Evaluation, winner: Winner, position: AppliedUpTo, room: StepRoom
+        self, ctx: Evaluation, winner: Winner, cursor: AppliedUpTo, room: StepRoom
     ) -> Generator[None, None, AppliedUpTo]:
         """Apply as many rows of a chunk as there is room for; return where to go on."""
-        place = self._at.chunk(position.job, winner.attempt, position.chunk)
-        stored = ctx.get(place)
-        assert stored is not None, "a chunk of a published attempt is gone"
-        requests, number = rows.decode(stored), position.row
+        engine_key = self._at.chunk(cursor.job, winner.task_attempt, cursor.chunk)
+        stored = ctx.get(engine_key)
+        assert stored is not None, "a chunk of a published task attempt is gone"
+        requests, number = rows.decode(stored), cursor.row
         while number < len(requests):
             if not room.is_left():
-                return msgspec.structs.replace(position, row=number)
+                return msgspec.structs.replace(cursor, row=number)
             room.dead += self._carry_out(ctx, requests[number])
             room.rows -= 1
             number += 1
             if ctx.is_used_up():
                 yield
-        ctx.writes[place] = None
-        ctx.grow(len(place))
-        if position.chunk + 1 < winner.chunks:
-            return AppliedUpTo(position.job, position.winner, position.chunk + 1)
-        ctx.writes[self._at.attempts + position.job + winner.attempt] = None
-        return AppliedUpTo(position.job, position.winner + 1)
+        ctx.writes[engine_key] = None
+        ctx.grow(len(engine_key))
+        if cursor.chunk + 1 < winner.chunks:
+            return AppliedUpTo(cursor.job, cursor.winner, cursor.chunk + 1)
+        ctx.writes[self._at.task_attempts + cursor.job + winner.task_attempt] = None
+        return AppliedUpTo(cursor.job, cursor.winner + 1)
 
     def _carry_out(self, ctx: Evaluation, request: Any) -> bool:
         """Carry out a row; return whether it became a dead letter.
@@ -274,7 +276,7 @@ class StagedBatches:
         record = self._at.query(ctx, request.query)
         if record is None:
             return False
-        if record.position is not None:
+        if record.cursor is not None:
             raise Invalid(
                 f"batch {record.batch} of {shorten(request.query)} is not applied yet; nothing was "
                 "forgotten: finish that first (db.staging.finish)"
@@ -291,7 +293,7 @@ def _check_names(request: PublishStaged, job: Ingest) -> None:
     """
     if not _is_of(job, request):
         raise Invalid("this job writes another batch; nothing was published: name its own job")
-    if len({winner.attempt for winner in request.winners}) != len(request.winners):
+    if len({winner.task_attempt for winner in request.winners}) != len(request.winners):
         raise Invalid("an attempt can be published once; nothing was changed: name each once")
 
 
@@ -316,8 +318,8 @@ def check_rows(packed: bytes) -> None:
             check_headers(row.headers, row.key)
 
 
-def check_chunks(request: PublishStaged, winner: Winner, known: AttemptRecord) -> None:
-    """Check that all chunks of an attempt are there, by its record, numbered without gaps.
+def check_chunks(request: PublishStaged, winner: Winner, known: TaskAttemptRecord) -> None:
+    """Check that all chunks of a task attempt are there, by its record, numbered without gaps.
 
     Raises:
         Invalid: some are missing.

@@ -225,8 +225,8 @@ class Ingests:
         after = TRANSITIONS[type(known.source)][known.state].get(event)
         if after is None:
             raise refused(name, known.source, event)
-        place = self.prefix + name
+        engine_key = self.prefix + name
         moved = msgspec.structs.replace(known, state=after, **{"at": ctx.timestamp, **changes})
-        ctx.writes[place] = stored = None if after is _NONE else encode(moved)
-        ctx.grow(len(place) + len(stored or b"") + WRITE_BYTES)
+        ctx.writes[engine_key] = stored = None if after is _NONE else encode(moved)
+        ctx.grow(len(engine_key) + len(stored or b"") + WRITE_BYTES)
         return moved

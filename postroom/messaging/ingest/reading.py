@@ -23,11 +23,11 @@ def read_staging(
 
     def told(query: bytes, stored: bytes) -> None:
         record = queries.decode(stored)
-        found.append(StagedQuery(query, record.batch, record.position is not None, record.dead))
+        found.append(StagedQuery(query, record.batch, record.cursor is not None, record.dead))
 
     yield from _looked_at(view, at.queries, request.begin, told)
     counts = []
-    for prefix in (at.jobs.prefix, at.attempts, at.loads):
+    for prefix in (at.jobs.prefix, at.task_attempts, at.loads):
         number = yield from _looked_at(view, prefix, b"", lambda _, __: None)
         counts.append(number)
     return Staging(found, *counts)
@@ -39,12 +39,12 @@ def _looked_at(
     """Look at the first records under a prefix; return how many there are."""
     number, start = 0, begin
     while True:
-        for place, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
-            look(place[len(prefix) :], stored)
+        for engine_key, stored in first(view, prefix, STAGED_COUNTED_MAX - number, start):
+            look(engine_key[len(prefix) :], stored)
             number += 1
             view.steps += 1
             if view.is_used_up():
-                start = place[len(prefix) :] + b"\x00"
+                start = engine_key[len(prefix) :] + b"\x00"
                 break
         else:
             return number
@@ -54,8 +54,8 @@ def _looked_at(
 def _unfinished(view: View, at: StagedRecords, begin: bytes) -> Staging:
     """Return the queries that are being applied: only these have stored winners."""
     prefix, found = at.publications, []
-    for place, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
-        query = place[len(prefix) :]
+    for engine_key, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
+        query = engine_key[len(prefix) :]
         known = at.query(view, query)
         assert known is not None, "a publication has no record of its query"
         found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))

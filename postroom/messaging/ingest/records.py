@@ -5,7 +5,7 @@
     query ─▶ QueryRecord  last batch; while it is applied: of which job, and how far
           ─▶ Winners      attempts to be applied, in order
     job   ─▶ Ingest       a try to write a batch
-          ─▶ attempt ─▶ AttemptRecord   how many chunks
+          ─▶ task attempt ─▶ TaskAttemptRecord   how many chunks
                      ─▶ number ─▶ a chunk: MessagePack, an array of rows
     swept                 where the next step of sweeping begins
 """
@@ -25,7 +25,7 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View
 
 
 class AppliedUpTo(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The position up to which a publication is applied: winner, chunk and row, counted from 0."""
+    """The cursor up to which a publication is applied: winner, chunk and row, counted from 0."""
 
     job: bytes
     winner: int = 0
@@ -40,19 +40,19 @@ class QueryRecord(msgspec.Struct, frozen=True, array_like=True):
         batch: its number.
         at: when it was published.
         once: whether the query has only this one; the record may be deleted some time after it.
-        position: the position while it is being applied; ``None``: all of it is.
+        cursor: the cursor while it is being applied; ``None``: all of it is.
         dead: how many of its rows could not be carried out, and became dead letters.
     """
 
     batch: int
     at: int
     once: bool
-    position: AppliedUpTo | None
+    cursor: AppliedUpTo | None
     dead: int = 0
 
 
-class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The number of chunks of an attempt, and the number after the last of them."""
+class TaskAttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The number of chunks of a task attempt, and the number after the last of them."""
 
     chunks: int
     end: int
@@ -60,7 +60,7 @@ class AttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 queries: Final = msgspec.msgpack.Decoder(QueryRecord)
 winners: Final = msgspec.msgpack.Decoder(list[Winner])
-attempts: Final = msgspec.msgpack.Decoder(AttemptRecord)
+task_attempts: Final = msgspec.msgpack.Decoder(TaskAttemptRecord)
 rows: Final = msgspec.msgpack.Decoder(list[StagedRow])
 
 
@@ -90,7 +90,7 @@ class StagedRecords:
 
     Attributes:
         jobs: the tries to write a batch.
-        queries, attempts, loads: the prefixes of the keys of other records.
+        queries, task_attempts, loads: the prefixes of the keys of other records.
         swept: the key of the record that tells where sweeping goes on.
     """
 
@@ -102,51 +102,51 @@ class StagedRecords:
         self.jobs = Ingests(prefix(keys.STAGED_JOB), StagedBatch)
         self.queries = prefix(keys.STAGED_QUERY)
         self.publications = prefix(keys.STAGED_WINNERS)
-        self.attempts = prefix(keys.STAGED_ATTEMPT)
+        self.task_attempts = prefix(keys.STAGED_TASK_ATTEMPT)
         self._chunks = prefix(keys.STAGED_CHUNK)
         self.loads = prefix(keys.STAGED_LOAD)
         self.swept = prefix(keys.STAGED_SWEPT)
 
-    def chunk(self, job: bytes, attempt: bytes, number: int) -> bytes:
+    def chunk(self, job: bytes, task_attempt: bytes, number: int) -> bytes:
         """Return the key of a chunk."""
-        return self._chunks + job + attempt + keys.u32(number)
+        return self._chunks + job + task_attempt + keys.u32(number)
 
     def query(self, reader: Evaluation | View, query: bytes) -> QueryRecord | None:
         """Return the record of a query; `None`: it has published nothing."""
         stored = reader.get(self.queries + query)
         return None if stored is None else queries.decode(stored)
 
-    def attempt(self, ctx: Evaluation, job: bytes, attempt: bytes) -> AttemptRecord:
-        """Return the record of an attempt."""
-        stored = ctx.get(self.attempts + job + attempt)
-        return AttemptRecord(0, 0) if stored is None else attempts.decode(stored)
+    def task_attempt(self, ctx: Evaluation, job: bytes, task_attempt: bytes) -> TaskAttemptRecord:
+        """Return the record of a task attempt."""
+        stored = ctx.get(self.task_attempts + job + task_attempt)
+        return TaskAttemptRecord(0, 0) if stored is None else task_attempts.decode(stored)
 
     def is_over(self, ctx: Evaluation, query: bytes, batch: int) -> bool:
         """Return whether the batch is published; late tasks of it have no record of their job."""
         record = self.query(ctx, query)
         return record is not None and batch <= record.batch
 
-    def put(self, ctx: Evaluation, place: bytes, record: Any) -> None:
+    def put(self, ctx: Evaluation, engine_key: bytes, record: Any) -> None:
         """Write a record."""
-        ctx.writes[place] = stored = encode(record)
-        ctx.grow(len(place) + len(stored) + WRITE_BYTES)
+        ctx.writes[engine_key] = stored = encode(record)
+        ctx.grow(len(engine_key) + len(stored) + WRITE_BYTES)
 
     def drop(self, ctx: Evaluation, job: bytes, room: StepRoom) -> bool:
         """Delete the chunks of a job, as far as there is room; return whether that was all."""
-        prefix = self.attempts + job
-        for place, stored in list(first(ctx, prefix, room.deletions + 1)):
-            record, attempt = attempts.decode(stored), place[len(prefix) :]
+        prefix = self.task_attempts + job
+        for engine_key, stored in list(first(ctx, prefix, room.deletions + 1)):
+            record, task_attempt = task_attempts.decode(stored), engine_key[len(prefix) :]
             end = max(record.end - room.deletions, 0)
             for number in range(end, record.end):
-                ctx.writes[self.chunk(job, attempt, number)] = None
+                ctx.writes[self.chunk(job, task_attempt, number)] = None
             room.deletions -= record.end - end
             ctx.steps += record.end - end
-            ctx.grow((record.end - end) * len(place))
+            ctx.grow((record.end - end) * len(engine_key))
             if end or not room.deletions:
-                self.put(ctx, place, AttemptRecord(0, end))
+                self.put(ctx, engine_key, TaskAttemptRecord(0, end))
                 return False
             room.deletions -= 1
-            ctx.writes[place] = None
+            ctx.writes[engine_key] = None
         return True
 
 

@@ -154,8 +154,8 @@ class Restoring:
             return Restoration()
         image = _image(known)
         parts = {
-            int.from_bytes(place[len(self._parts) :], "big"): _rows.decode(rows)
-            for place, rows in view.iterate(self._parts, keys.after_prefix(self._parts))
+            int.from_bytes(engine_key[len(self._parts) :], "big"): _rows.decode(rows)
+            for engine_key, rows in view.iterate(self._parts, keys.after_prefix(self._parts))
         }
         view.steps += len(parts)
         return Restoration(_TOLD[known.state], image.image, image.timestamp, parts)
@@ -221,16 +221,16 @@ class Restoring:
         size = sum(map(len, names)) + sum(map(len, values)) + len(names) * WRITE_BYTES
         check_size(size, "restore it in smaller chunks")
         ctx.grow(size)
-        places = [entries.place_of(name, self._range_id) for name in names]
+        engine_keys = [entries.engine_key_of(name, self._range_id) for name in names]
         sums: bytes | None = None
-        is_new = is_empty(ctx, places[0], places[-1] + b"\x00")
-        for name, place, stored in zip(names, places, values, strict=True):
+        is_new = is_empty(ctx, engine_keys[0], engine_keys[-1] + b"\x00")
+        for name, engine_key, stored in zip(names, engine_keys, values, strict=True):
             entries.check(name, stored, until)
             value = entries.meant(name, stored, self._range_id)
             if name == entries.COUNTERS_NAME:
                 sums = value
-            elif is_new or not _is_there(ctx, name, place, value):
-                ctx.writes[place] = value
+            elif is_new or not _is_there(ctx, name, engine_key, value):
+                ctx.writes[engine_key] = value
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
@@ -263,17 +263,17 @@ class Restoring:
         if known is not None and known.state is IngestState.DONE and known.run == request.run:
             return
         known = self._ingests.of_run(ctx, b"", request.run)
-        marks = list(ctx.iterate(self._parts, keys.after_prefix(self._parts)))
-        rows = sum(_rows.decode(each) for _, each in marks)
-        if len(marks) != request.parts or rows != request.rows:
+        done_parts = list(ctx.iterate(self._parts, keys.after_prefix(self._parts)))
+        rows = sum(_rows.decode(each) for _, each in done_parts)
+        if len(done_parts) != request.parts or rows != request.rows:
             raise Invalid(
-                f"{len(marks)} parts with {rows} entries are there, not {request.parts} with "
+                f"{len(done_parts)} parts with {rows} entries are there, not {request.parts} with "
                 f"{request.rows}; the store stays closed: restore the others first"
             )
-        for place, _ in marks:
-            ctx.writes[place] = None
-        ctx.steps += len(marks)
-        ctx.grow(sum(len(place) for place, _ in marks))
+        for engine_key, _ in done_parts:
+            ctx.writes[engine_key] = None
+        ctx.steps += len(done_parts)
+        ctx.grow(sum(len(engine_key) for engine_key, _ in done_parts))
         collected = int.from_bytes(ctx.get(self._collected) or b"", "big")
         ctx.writes[self._collected] = keys.u64(max(collected, _image(known).timestamp))
         self._move(ctx, known, IngestEvent.END)
@@ -311,15 +311,15 @@ class Restoring:
             if last >= span.upper:
                 continue
             lower = max(span.lower, last + b"\x00")
-            for place, _ in ctx.iterate(lower, span.upper):
+            for engine_key, _ in ctx.iterate(lower, span.upper):
                 if removed >= limits.RESTORE_REMOVED_AT_ONCE_MAX:
                     return removed, last
-                if entries.name_of(place) == entries.COUNTERS_NAME:
+                if entries.name_of(engine_key) == entries.COUNTERS_NAME:
                     ctx.sums = b""
-                elif self._is_restored(place):
-                    ctx.writes[place] = None
-                    ctx.grow(len(place))
-                    removed, last = removed + 1, place
+                elif self._is_restored(engine_key):
+                    ctx.writes[engine_key] = None
+                    ctx.grow(len(engine_key))
+                    removed, last = removed + 1, engine_key
                 ctx.steps += 1
         return removed, last
 
@@ -327,9 +327,9 @@ class Restoring:
         """Return the spans in which restored entries may be, in order."""
         return [*images.spans_of_range(self._range_id), *images.spans_of_keys()]
 
-    def _is_restored(self, place: bytes) -> bool:
-        return place.startswith(self._parts) or (
-            entries.table_of(entries.name_of(place)) is not None
+    def _is_restored(self, engine_key: bytes) -> bool:
+        return engine_key.startswith(self._parts) or (
+            entries.table_of(entries.name_of(engine_key)) is not None
         )
 
     def _move(self, ctx: Evaluation, known: Ingest, event: IngestEvent, **changes: Any) -> None:
@@ -341,8 +341,8 @@ def _image(known: Ingest) -> RestoredImage:
     return known.source
 
 
-def _is_there(ctx: Evaluation, name: bytes, place: bytes, value: bytes) -> bool:
-    there = ctx.get(place)
+def _is_there(ctx: Evaluation, name: bytes, engine_key: bytes, value: bytes) -> bool:
+    there = ctx.get(engine_key)
     if there is None:
         return False
     if there != value:

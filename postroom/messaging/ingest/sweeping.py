@@ -2,7 +2,7 @@
 
 A step of *sweeping* looks at ``STAGED_SWEPT_AT_ONCE_MAX`` records of queries, jobs and bulk loads,
 in the order of their keys, and deletes those that are of no use any more. The next step goes on
-where it stopped, and after the last record with the first. The position is stored, for clients that
+where it stopped, and after the last record with the first. The cursor is stored, for clients that
 send a step now and then; a client that wants to come to the end sends it.
 """
 
@@ -90,8 +90,8 @@ class Sweeping:
                 continue
             start = begin[1:] if begin[:1] == part else b""
             prefix = self._at.part(part)
-            for place, stored in list(first(ctx, prefix, looks + 1, start)):
-                name = place[len(prefix) :]
+            for engine_key, stored in list(first(ctx, prefix, looks + 1, start)):
+                name = engine_key[len(prefix) :]
                 if not (
                     looks and room.deletions and self._look(ctx, part, name, stored, before, room)
                 ):
@@ -111,7 +111,7 @@ class Sweeping:
         if part == keys.STAGED_QUERY:
             # Queries with one batch, and loads, are forgotten after a time.
             query = queries.decode(stored)
-            is_old = query.once and query.position is None and query.at < before
+            is_old = query.once and query.cursor is None and query.at < before
         else:
             load = ingests.decode(stored)
             # A load that is named like its only run has no name by which another run could go on.
@@ -142,9 +142,9 @@ class Sweeping:
         prefix, start = self._at.jobs.prefix, b""
         while True:
             found = list(first(ctx, prefix, limits.STAGED_SWEPT_AT_ONCE_MAX, start))
-            for place, stored in found:
+            for engine_key, stored in found:
                 ctx.steps += 1
-                yield place[len(prefix) :], ingests.decode(stored)
+                yield engine_key[len(prefix) :], ingests.decode(stored)
             if len(found) < limits.STAGED_SWEPT_AT_ONCE_MAX:
                 return
             start = found[-1][0][len(prefix) :] + b"\x00"

@@ -63,13 +63,13 @@ class Advance:
 
     def step(self, messages_max: int) -> bool:
         """Do all that is due, except firing; return whether there is more."""
-        manager, now = self._manager, self._manager.around.monotonic()
+        manager, now = self._manager, self._manager.host.monotonic()
         manager.begin(self._ctx)
         manager.free_groups(now)
         more = self._give_back(messages_max)
         more |= self._expire(now, messages_max)
         more |= self.become_due(messages_max)
-        if manager.next_tick and manager.next_tick <= manager.around.by_wall():
+        if manager.next_tick and manager.next_tick <= manager.host.by_wall():
             more |= periodic.tick(self._ctx, manager, self._queues)
         if manager.purge_at and manager.purge_at <= self._ctx.timestamp:
             more |= self._purge(messages_max)
@@ -83,7 +83,7 @@ class Advance:
         more = len(expired) == messages_max
         for lease in expired:
             if self._is_full:
-                manager.leases.watch_again(lease.hold, now)
+                manager.leases.watch_again(lease.holding, now)
                 more = True
                 break
             held = lease_of(self._ctx, manager, lease.entry.locator)
@@ -126,8 +126,8 @@ class Advance:
         more = False
         if 0 < manager.first_due <= now:
             more = self._become_due(messages_max, manager.scheduled_lines[0], now)
-        if manager.first_moment and manager.first_moment <= manager.around.by_wall():
-            last = times.at(manager.around.by_wall() + 1) - 1
+        if manager.first_moment and manager.first_moment <= manager.host.by_wall():
+            last = times.at(manager.host.by_wall() + 1) - 1
             more |= self._become_due(messages_max, manager.scheduled_lines[1], last)
         return more
 

@@ -14,7 +14,7 @@ due take turns. Queues that have nothing to do cost nothing in a turn.
 
 The service sends ``AdvanceQueues`` when something is due.
 
-It sleeps until the next moment that a manager has named: a lease runs out, a message is due, a
+It sleeps until the next deadline that a manager has named: a lease runs out, a message is due, a
 limit allows more. A claim that can be served wakes it earlier. It also looks every few seconds
 whether something is due by the wall clock, because that clock may be set. While nothing is due it
 sends nothing: a range at rest stays at rest.
@@ -34,7 +34,7 @@ from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge, Unava
 from postroom.kv.clock import seconds_until
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
-from postroom.messaging.services import CommitSignal
+from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.waiting import Deadlines
 
 LOOK_SECONDS: Final = 1.0
@@ -106,11 +106,11 @@ class Agenda:
         _set(self._by_time, name, by_time)
         _set(self._polls, name, poll)
 
-    def by(self, name: str, moment: float) -> None:
-        """Plan a queue for a moment of the monotonic clock, if not for an earlier one."""
+    def by(self, name: str, deadline: float) -> None:
+        """Plan a queue for a deadline on the monotonic clock, if not for an earlier one."""
         known = self._by_time.of(name)
-        if known is None or moment < known:
-            self._by_time.set(name, moment)
+        if known is None or deadline < known:
+            self._by_time.set(name, deadline)
 
     def forget(self, name: str) -> None:
         """Plan nothing for a queue."""
@@ -124,7 +124,7 @@ class Agenda:
         self._due |= dict.fromkeys(self._by_wall.take_due(self._wall()))
         return self._due
 
-    def had_its_turn(self, name: str) -> None:
+    def move_back(self, name: str) -> None:
         """Let the other queues that are due come before this one next time."""
         if name in self._due:
             del self._due[name]
@@ -138,7 +138,7 @@ class Agenda:
         """Return the queues to poll now; they are planned anew afterwards."""
         return iter(self._polls.take_due(self._monotonic()))
 
-    def moments(self) -> Iterator[float]:
+    def deadlines(self) -> Iterator[float]:
         """Return when the first queues will be due, or polled, on the monotonic clock."""
         now, reading = self._monotonic(), self._reading()
         if self._due:
@@ -153,11 +153,11 @@ class Agenda:
                 yield first
 
 
-def _set(deadlines: Deadlines[str], name: str, moment: float | None) -> None:
-    if moment is None:
+def _set(deadlines: Deadlines[str], name: str, deadline: float | None) -> None:
+    if deadline is None:
         deadlines.cancel(name)
-    elif deadlines.of(name) != moment:
-        deadlines.set(name, moment)
+    elif deadlines.of(name) != deadline:
+        deadlines.set(name, deadline)
 
 
 def earliest(*timestamps: int) -> int:
@@ -198,7 +198,7 @@ class Advancer:
     Args:
         agenda: the queues.
         send: a function that sends a request to the range, as upkeep.
-        signal: the signal that something is due earlier than was known.
+        wake_up: the wake-up that something is due earlier than was known.
         poll_seconds: how long a change of the wall clock may go unnoticed.
     """
 
@@ -206,12 +206,12 @@ class Advancer:
         self,
         agenda: AdvancedQueues,
         send: Callable[[Any], Awaitable[Any]],
-        signal: CommitSignal,
+        wake_up: CommitWakeUp,
         poll_seconds: float,
     ) -> None:
         self._agenda = agenda
         self._send = send
-        self._signal = signal
+        self._wake_up = wake_up
         self._poll_seconds = poll_seconds
         self._rest_seconds = 0.0
 
@@ -228,7 +228,7 @@ class Advancer:
                 pause = 0.0
             else:
                 pause = max(self._agenda.seconds_left(self._poll_seconds), self._rest_seconds)
-            await self._signal.wait(pause)
+            await self._wake_up.wait(pause)
 
     async def _advance(self) -> bool:
         """Send a step.

@@ -36,18 +36,18 @@ class Claiming:
     Args:
         by_name: the managers of the queues in use.
         known: a function that returns the manager of a queue, or raises ``Invalid``.
-        around: the clocks, and the service to wake.
+        environment: the clocks, and the service to wake.
     """
 
     def __init__(
         self,
         by_name: Mapping[str, Manager],
         known: Callable[[str], Manager],
-        around: QueueEnvironment,
+        environment: QueueEnvironment,
     ) -> None:
         self._by_name = by_name
         self._known = known
-        self._around = around
+        self._environment = environment
         self._claiming: dict[bytes, dict[Manager, None]] = {}  # in an order that repeats
         self._holding: dict[bytes, dict[Manager, None]] = {}
 
@@ -57,15 +57,15 @@ class Claiming:
         registry.sizes |= {
             "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
             "queue claims": lambda: len(self._claiming),
-            "queue credit waits": lambda: len(self._around.credit),
+            "queue credit waits": lambda: len(self._environment.credit),
         }
 
     def clear(self) -> None:
         """Forget all claims and holders, at the end of the lease."""
         self._claiming.clear()
         self._holding.clear()
-        self._around.refusals.clear()
-        self._around.credit.clear()
+        self._environment.refusals.clear()
+        self._environment.credit.clear()
 
     # --- under a new lease
 
@@ -78,11 +78,11 @@ class Claiming:
         for client in manager.leases.clients():
             self.holds(manager, client)
         for transaction_id in manager.leases.transactions:
-            self._around.hold(transaction_id, TRANSACTION_SECONDS_MAX)
+            self._environment.hold(transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(transaction_id, {})[manager] = None
         for lease in manager.leases.all():
             client = lease.consumer[:CLIENT_ID_BYTES]
-            if not self._around.may_be_there(client):
+            if not self._environment.may_be_there(client):
                 manager.give_back_later([lease.attempt], CONSUMER_HAS_GONE)
 
     # --- waiting claims
@@ -102,7 +102,7 @@ class Claiming:
             assert manager is not None
             manager.consumers.remove(waiter)
             return Claimed(waiter.messages)
-        refusal = self._around.refusals.pop(id(request), None)
+        refusal = self._environment.refusals.pop(id(request), None)
         if refusal is not None:
             raise refusal
         manager = self._known(request.queue)
@@ -112,15 +112,15 @@ class Claiming:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
                 return Claimed(held)
-        self._around.seen(request.consumer[:CLIENT_ID_BYTES])
+        self._environment.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
-            self._around.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
+            self._environment.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(request.transaction_id, {})[manager] = None
         waiter = manager.wait(request)
         if manager.counted.ready or manager.counted.scheduled:
-            manager.around.poll(manager)
+            manager.host.poll(manager)
         if not request.wait or not manager.ready.is_complete or len(manager.ready):
-            manager.around.look_at(manager)
+            manager.host.look_at(manager)
         raise MustWait(waiter)
 
     def _over(self, manager: Manager, request: ClaimQueue, in_hand: list[Attempt]) -> Claimed:
@@ -129,10 +129,10 @@ class Claiming:
         Raises:
             MustWait: none is, and the consumer waits for one.
         """
-        over = [place for place, each in enumerate(in_hand) if not self._is_held(manager, each)]
+        over = [index for index, each in enumerate(in_hand) if not self._is_held(manager, each)]
         if not over and request.wait:
-            raise MustWait(self._around.credit.add(request))
-        self._around.credit.remove(request)
+            raise MustWait(self._environment.credit.add(request))
+        self._environment.credit.remove(request)
         return Claimed([], over)
 
     def _is_held(self, manager: Manager, attempt: Attempt) -> bool:
@@ -146,7 +146,7 @@ class Claiming:
 
         Messages that are being given back are left out.
         """
-        now = self._around.monotonic()
+        now = self._environment.monotonic()
         return [
             leased_message(
                 view,
@@ -155,7 +155,7 @@ class Claiming:
                 (
                     lease.until,
                     lease.fired_at,
-                    max(int((lease.hold.deadline - now) * 1000), 0),
+                    max(int((lease.holding.deadline - now) * 1000), 0),
                 ),
             )
             for lease in manager.leases.of_claim(request.consumer, request.number)
@@ -165,15 +165,15 @@ class Claiming:
     def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
         if waiter.refused is not None:
-            self._around.refusals[id(waiter.request)] = waiter.refused
-        self._around.answer(waiter)
+            self._environment.refusals[id(waiter.request)] = waiter.refused
+        self._environment.answer(waiter)
 
     def given_up(self, request: object) -> None:
         """Forget a claim for whose answer nobody waits any more, and give back what it got."""
         if type(request) is not ClaimQueue:
             return
-        self._around.refusals.pop(id(request), None)
-        self._around.credit.remove(request)
+        self._environment.refusals.pop(id(request), None)
+        self._environment.credit.remove(request)
         manager = self._by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if manager is None or waiter is None:
@@ -181,7 +181,7 @@ class Claiming:
         manager.consumers.remove(waiter)
         if waiter.granted:
             manager.give_back_later(map(attempt_of, waiter.messages), None)
-            self._around.wake()
+            self._environment.wake()
 
     def release(self, transaction_id: bytes) -> list[object]:
         """Give back what a transaction that ended without a commit has claimed and not settled.
@@ -209,7 +209,7 @@ class Claiming:
     def _give_back(self, manager: Manager, leases: list[Lease], why: str | None) -> None:
         if leases:
             manager.give_back_later((each.attempt for each in leases), why)
-            self._around.wake()
+            self._environment.wake()
 
     def holds(self, manager: Manager, client: bytes) -> None:
         """Note that a client's consumers began or ceased to hold messages of a queue."""
@@ -226,8 +226,8 @@ class Claiming:
         for client in manager.leases.clients():
             self._holds_nothing(manager, client)
         for consumer in manager.leases.consumers:
-            self._around.credit.freed(consumer)
-        self._around.answer_credit(None)
+            self._environment.credit.freed(consumer)
+        self._environment.answer_credit(None)
 
     def _holds_nothing(self, manager: Manager, client: bytes) -> None:
         managers = self._holding.get(client, {})
@@ -243,7 +243,7 @@ class Claiming:
         if not held:
             return ""
         lease, queue = min(held, key=lambda each: each[0].fired_at)
-        told = lease.told(self._around.reading())
+        told = lease.told(self._environment.reading())
         since = Timestamp(told.since).datetime.isoformat(timespec="seconds")
         return (
             f"held for longest is the message {told.id!r} of the queue {queue!r}: for "

@@ -40,7 +40,7 @@ class Wish:
         read_headers: a function that reads the headers of a message.
 
     Attributes:
-        kinds, looks_closer: see :class:`.turns.Wants`.
+        kinds, looks_closer: see :class:`.rotation.Wants`.
         cursor: the key up to which the stored messages were searched for those that are not in
             memory; ``None``: to the end.
     """
@@ -174,13 +174,21 @@ class WaitingClaim:
         granted: whether it is answered: that proposal is applied, or there is nothing for it.
         refused: the error with which it is answered.
         looked_at: the ``additions`` of the ready cache when there was nothing for it.
-        turn: a number that rises each time a claim is served.
+        served: a number that rises each time a claim is served.
         busy: how many messages its consumer holds.
     """
 
     __slots__ = (
-        "busy", "client", "granted", "looked_at", "messages", "refused", "request", "size",
-        "turn", "wish",
+        "busy",
+        "client",
+        "granted",
+        "looked_at",
+        "messages",
+        "refused",
+        "request",
+        "served",
+        "size",
+        "wish",
     )  # fmt: skip
 
     def __init__(self, request: ClaimQueue, wish: Wish | None) -> None:
@@ -192,12 +200,12 @@ class WaitingClaim:
         self.granted = False
         self.refused: Exception | None = None
         self.looked_at = 0
-        self.turn = 0
+        self.served = 0
         self.busy = 0
 
 
 Placed: TypeAlias = tuple[int, int, WaitingClaim]
-"""A waiting claim in line: its consumer's messages, its last turn, and itself. All differ."""
+"""A waiting claim in line: its consumer's messages, its ``served``, and itself. All differ."""
 
 
 class Consumers:
@@ -206,7 +214,7 @@ class Consumers:
     def __init__(self, leases: LeaseTable) -> None:
         self._leases = leases
         self._waiters: dict[int, WaitingClaim] = {}
-        self._turn = 0
+        self._served = 0
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -221,8 +229,8 @@ class Consumers:
 
     def add(self, waiter: WaitingClaim) -> None:
         """Add a claim that waits."""
-        self._turn += 1
-        waiter.turn = self._turn
+        self._served += 1
+        waiter.served = self._served
         self._waiters[id(waiter.request)] = waiter
 
     def remove(self, waiter: WaitingClaim) -> None:
@@ -257,12 +265,12 @@ class Consumers:
             looks_on = wish is not None and wish.cursor is not None and not is_complete
             if looks_on or waiter.looked_at != additions:
                 waiter.busy = held_by(waiter.request.consumer)
-                line.append((waiter.busy, waiter.turn, waiter))
+                line.append((waiter.busy, waiter.served, waiter))
         heapq.heapify(line)
         return line
 
     def served(self, waiter: WaitingClaim) -> None:
         """Note that a claim was given a message: among equals, others come first now."""
-        self._turn += 1
-        waiter.turn = self._turn
+        self._served += 1
+        waiter.served = self._served
         waiter.busy += 1

@@ -229,7 +229,7 @@ class Definitions:
             definition = _definitions.decode(packed)
         except UNDECODABLE as error:
             raise damaged(_name_in(tail), "its definition", error) from error
-        if self.position(definition) != tail:
+        if self.key_tail(definition) != tail:
             raise damaged(_name_in(tail), "its definition", f"it is that of {definition.name!r}")
         return definition
 
@@ -243,8 +243,8 @@ class Definitions:
         for key, packed in stored.iterate(*span) if span[0] < span[1] else ():
             yield key, self._decode(key, packed)
 
-    def position(self, definition: QueueDefinition) -> bytes:
-        """Return the position of a definition among the others."""
+    def key_tail(self, definition: QueueDefinition) -> bytes:
+        """Return the end of the key of a definition among the others."""
         if not definition.dropped:
             return definition.name.encode()
         return self._dropped[len(self._prefix) :] + keys.u32(definition.number)
@@ -333,15 +333,15 @@ class Definitions:
             return []
         numbers = {definition.number for definition in known}
         found: list[QueueDefinition] = []
-        position = keys.after_prefix(self._prefix)
+        cursor = keys.after_prefix(self._prefix)
         begins = len(self._prefix) - _NUMBER_BYTES
         end = keys.after_prefix(self._prefix[:begins])
         while True:
-            first = next(iter(ctx.iterate(position, end)), None)
+            first = next(iter(ctx.iterate(cursor, end)), None)
             if first is None:
                 return found
             number = int.from_bytes(first[0][begins : len(self._prefix)], "big")
-            position = keys.after_prefix(keys.queue_prefix(self._range_id, number))
+            cursor = keys.after_prefix(keys.queue_prefix(self._range_id, number))
             ctx.steps += 1
             if number not in numbers:
                 found.append(QueueDefinition(name, number, ctx.timestamp, NOBODY_KNOWS))

@@ -46,7 +46,7 @@ class Directory:
 
     Args:
         range_id: the id of the range.
-        around: the host that managers are given.
+        host: the host that managers are given.
         begin: a function that makes a manager from the stored state, or raises ``QueueDamaged``.
         on_dropped: called with the queue that is gone.
 
@@ -61,12 +61,12 @@ class Directory:
     def __init__(
         self,
         range_id: int,
-        around: QueueHost,
+        host: QueueHost,
         begin: Callable[[QueueDefinition], Manager],
         on_dropped: Callable[[str, Manager | None], None],
     ) -> None:
         self._range_id = range_id
-        self._around = around
+        self._host = host
         self._begin = begin
         self._on_dropped = on_dropped
         self.definitions = Definitions(range_id)
@@ -241,7 +241,7 @@ class Directory:
         if definition is None:
             self._check_not_damaged(request.name, self.definitions.read(ctx, request.name))
             return
-        manager = Manager(self._range_id, definition, self._around)
+        manager = Manager(self._range_id, definition, self._host)
         manager.begin_empty()
         self._changes(ctx)[definition.number] = manager
         ctx.after.append(lambda: self._has_made(definition, manager))
@@ -250,7 +250,7 @@ class Directory:
         self.defined[definition.name] = definition
         self.by_name[definition.name] = manager
         # Notes of the same proposal took effect before it had a name to be planned by.
-        self._around.wake_by(manager, self._around.monotonic())
+        self._host.wake_by(manager, self._host.monotonic())
 
     def _update(self, ctx: Evaluation, request: UpdateQueue) -> None:
         manager, before = self.find(ctx, request.name)
@@ -289,7 +289,7 @@ class Directory:
                 return
             in_use = None if is_damaged else self.by_name.pop(name, None)
             self.defined.pop(name, None)
-            manager = in_use or Manager(self._range_id, definition, self._around)
+            manager = in_use or Manager(self._range_id, definition, self._host)
             # A damaged record may name messages that it should not.
             manager.names_all = not is_damaged
             manager.definition = definition

@@ -32,7 +32,7 @@ PASSED_AT_ONCE: Final = 8
 LOOKED_AT_ONCE: Final = 2000
 """The number of keys that a step looks at."""
 _REST: Final = keys.DATA_END
-"""The position behind all keys: the rest of the index is next."""
+"""The cursor behind all keys: the rest of the index is next."""
 
 
 def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) -> bool:
@@ -54,13 +54,13 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) 
     return _delete_rest(ctx, manager, messages_max)
 
 
-def _go_on(ctx: Evaluation, manager: Manager, position: bytes) -> bool:
-    ctx.after.append(partial(_emptied, manager, position))
+def _go_on(ctx: Evaluation, manager: Manager, cursor: bytes) -> bool:
+    ctx.after.append(partial(_emptied, manager, cursor))
     return True
 
 
-def _emptied(manager: Manager, position: bytes) -> None:
-    manager.empty_from = position
+def _emptied(manager: Manager, cursor: bytes) -> None:
+    manager.empty_from = cursor
 
 
 # --- the index ------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def _look_through(ctx: Evaluation, manager: Manager, messages_max: int) -> bytes
     queue, deleted, looked_at = manager.layout.number, 0, 0
     onward: bytes | None = manager.empty_from
     while onward is not None:
-        position, onward, passed = onward, None, 0
-        for key, _ in ctx.iterate(position, keys.DATA_END):
+        cursor, onward, passed = onward, None, 0
+        for key, _ in ctx.iterate(cursor, keys.DATA_END):
             if deleted >= messages_max or looked_at >= LOOKED_AT_ONCE:
                 return key
             looked_at += 1

@@ -12,7 +12,7 @@ from postroom.kv.engine import Reader
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import CreditWaits
 from postroom.messaging.queues.trouble import QueueDamaged
-from postroom.messaging.services import CommitSignal
+from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders
 
@@ -43,8 +43,8 @@ class QueueHost(Protocol):
     def look_at(self, manager: Manager) -> None:
         """Look at a queue with the next proposal: its waiting claims may be served."""
 
-    def wake_by(self, manager: Manager, moment: float) -> None:
-        """Wake the service at that moment of the monotonic clock for a queue."""
+    def wake_by(self, manager: Manager, deadline: float) -> None:
+        """Wake the service by that deadline on the monotonic clock for a queue."""
 
     def poll(self, manager: Manager) -> None:
         """Poll the stored state of a queue with waiting claims, if it is time."""
@@ -83,7 +83,7 @@ class QueueEnvironment:
         reader: the stored state at a timestamp that is protected as a whole.
         may_purge: the timestamp up to which nobody reads the past, at most a threshold.
         kept: how long the past can be read, in timestamp units.
-        signal: the signal that wakes the service.
+        wake_up: the flag that wakes the service.
         forgets_strangers: whether a client that was not seen since the start of the node is gone.
             This is so in an embedded store, whose clients are in its process.
         rouse: a function that lets a store that rests begin to work.
@@ -108,7 +108,7 @@ class QueueEnvironment:
         reader: Callable[[Reader, int], Reader],
         may_purge: Callable[[Evaluation, int], int],
         kept: int,
-        signal: CommitSignal,
+        wake_up: CommitWakeUp,
         forgets_strangers: bool,
         rouse: Callable[[], None],
     ) -> None:
@@ -122,7 +122,7 @@ class QueueEnvironment:
         self.sleeps_until = 0.0
         self.agenda: Any = None
         self._wake_tokens = wake_tokens
-        self._signal = signal
+        self._wake_up = wake_up
         self.credit = CreditWaits()
         self.forgets_strangers = forgets_strangers
         self.rouse = rouse
@@ -134,12 +134,12 @@ class QueueEnvironment:
     def wake(self, *, urgent: bool = False) -> None:
         """Wake the service: it has something to do now, and perhaps a claim waits for it."""
         self.rouse()
-        self._signal.set(urgent=urgent)
+        self._wake_up.set(urgent=urgent)
 
-    def wake_by(self, moment: float) -> None:
-        """Wake the service if it would sleep beyond a moment at which it has something to do."""
-        if moment < self.sleeps_until:
-            self._signal.set()
+    def wake_by(self, deadline: float) -> None:
+        """Wake the service if it would sleep beyond a time at which it has something to do."""
+        if deadline < self.sleeps_until:
+            self._wake_up.set()
 
     def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""

@@ -79,7 +79,7 @@ class Firing:
         self._ctx = ctx
         self._fired_max = fired_max
         self._bytes_max = bytes_max
-        self._now = manager.around.monotonic()
+        self._now = manager.host.monotonic()
         self._taken = manager.speculation.taken
         self._hands: dict[WaitingClaim, _Hand] = {}
         self._looked_through = 0
@@ -245,7 +245,7 @@ class Firing:
             if not fits or self._is_full(waiter):
                 heapq.heappop(line)
             else:
-                heapq.heapreplace(line, (waiter.busy, waiter.turn, waiter))
+                heapq.heapreplace(line, (waiter.busy, waiter.served, waiter))
         return bool(line)
 
     def _next_for(self, waiter: WaitingClaim) -> Placed | None:
@@ -266,7 +266,7 @@ class Firing:
             if held:
                 return False
             now = self._ctx.timestamp
-            may_at = times.look_at(head.not_before, now, manager.around.by_wall)
+            may_at = times.look_at(head.not_before, now, manager.host.by_wall)
             if may_at > now:
                 self._free_later(group, seconds_until(may_at, now))
                 return False
@@ -281,9 +281,9 @@ class Firing:
         return True
 
     def _free_later(self, group: str, seconds: float) -> None:
-        moment = self._now + seconds
-        self._manager.freed_at.set(group, moment)
-        self._manager.around.wake_by(self._manager, moment)
+        deadline = self._now + seconds
+        self._manager.freed_at.set(group, deadline)
+        self._manager.host.wake_by(self._manager, deadline)
 
     def _lease(self, waiter: WaitingClaim, key: bytes, entry: Entry) -> bool:
         """Fire a message for a claim; return `False` if it is too large to join the others."""
@@ -307,7 +307,7 @@ class Firing:
         manager.consumers.served(waiter)
         if self._is_paced:
             self._pace(entry.group)
-        due = times.passed(entry.due, now, manager.around.by_wall)
+        due = times.passed(entry.due, now, manager.host.by_wall)
         manager.lateness.append((now - due >> LOGICAL_BITS) / 1000)
         ctx.steps += 2
         ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
@@ -347,9 +347,9 @@ class Firing:
                 held = Holding(
                     request.consumer, now, hand.until, transaction, request.number, hand.leased
                 )
-                hold = holdings.give(ctx, manager, held, hand.deadline)
+                leased = holdings.give(ctx, manager, held, hand.deadline)
                 change = counters.fired(len(hand.leased), hand.again)
-                ctx.notes.append((manager, change, Manager.leases_added, hold, None))
+                ctx.notes.append((manager, change, Manager.leases_added, leased, None))
 
     # --- searching the store
 
@@ -401,7 +401,7 @@ class Firing:
             return False
         if self._may(entry.group, entry):
             return True
-        manager.ready.hold(entry.group)
+        manager.ready.hold_up(entry.group)
         return False
 
     def _is_first(self, key: bytes, entry: Entry) -> bool:
@@ -430,7 +430,7 @@ def _grant(manager: Manager, waiters: list[WaitingClaim]) -> None:
     for waiter in waiters:
         if manager.consumers.of(waiter.request) is waiter:
             waiter.granted = True
-            manager.around.answer(waiter)
+            manager.host.answer(waiter)
         else:  # it was given up while the proposal was under way, or memory has begun anew
-            now = manager.around.current(manager)
+            now = manager.host.current(manager)
             now.give_back_later(map(attempt_of, waiter.messages), None)

@@ -38,14 +38,14 @@ from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.counters import Change, QueueCounts
-from postroom.messaging.queues.leases import Hold, Lease
+from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.records import Ended, Holding, Locator, encode
 from postroom.messaging.queues.trouble import damaged
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
-Marked: TypeAlias = tuple[Hold, bytes]
-"""A hold, and the key of another mark behind it."""
+Marked: TypeAlias = tuple[LeasedHolding, bytes]
+"""A holding, and the key of another mark behind it."""
 
 SPARSE: Final = 4
 """The divisor of sparse holdings: one is written again when ``1 / SPARSE`` of it is left."""
@@ -84,12 +84,12 @@ def _changing(ctx: Evaluation, manager: Manager) -> Changes:
     return found
 
 
-def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) -> Hold:
-    """Write a holding for a claim, or for an extended lease; return its hold."""
+def give(ctx: Evaluation, manager: Manager, stored: Holding, deadline: float) -> LeasedHolding:
+    """Write a holding for a claim, or for an extended lease; return it as leased."""
     key = manager.layout.holding_key(stored.until, ctx.stamp + ctx.next_ordinal())
     ctx.writes[key] = packed = encode(stored)
     ctx.bytes += len(packed) + 2 * len(key) + WRITE_BYTES
-    return Hold(key, stored, deadline)
+    return LeasedHolding(key, stored, deadline)
 
 
 def extend(ctx: Evaluation, manager: Manager, longer: Lease) -> None:
@@ -102,14 +102,14 @@ def extended(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
     changed = changes(ctx, manager)
     if changed is not None and changed.extended:
         for lease in reversed(changed.extended.get(locator, ())):
-            if ctx.is_written(lease.hold.key):
+            if ctx.is_written(lease.holding.key):
                 return lease
     return None
 
 
 def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
     """Return whether this request or those before have ended a lease."""
-    if ctx.is_deleted(lease.hold.key):
+    if ctx.is_deleted(lease.holding.key):
         return True
     changed = changes(ctx, manager)
     if changed is None or not changed.flags:
@@ -120,74 +120,76 @@ def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
 
 def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
     """End leases, none of which was over before."""
-    of_holds: dict[Hold, list[Lease]] = {}
+    by_holding: dict[LeasedHolding, list[Lease]] = {}
     for lease in leases:
-        ending = of_holds.get(lease.hold)
+        ending = by_holding.get(lease.holding)
         if ending is None:
-            of_holds[lease.hold] = ending = []
+            by_holding[lease.holding] = ending = []
         ending.append(lease)
-    for hold, ending in of_holds.items():
-        if len(ending) == hold.left:
-            ctx.writes[hold.key] = None
-            ctx.writes.update(dict.fromkeys(hold.marks))
+    for holding, ending in by_holding.items():
+        if len(ending) == holding.left:
+            ctx.writes[holding.key] = None
+            ctx.writes.update(dict.fromkeys(holding.marks))
             continue
         flags = _changing(ctx, manager).flags
         for lease in ending:
             flag = _flag(lease)
             ctx.writes[flag] = b""
             flags[flag] = lease
-    ctx.bytes += len(of_holds) * 2 * WRITE_BYTES
+    ctx.bytes += len(by_holding) * 2 * WRITE_BYTES
 
 
-def _mark(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[Hold]]:
+def _mark(ctx: Evaluation, manager: Manager) -> tuple[list[Marked], list[LeasedHolding]]:
     """Turn the flags of a proposal that holds all its requests into marks, or ends of holdings.
 
     Returns:
-        The holds with new marks; and new holds with the rest of sparse ones, to be added.
+        The holdings with new marks; and new ones with the rest of sparse ones, to be added.
     """
     changed = changes(ctx, manager)
     if changed is None:
         return [], []
-    of_holds: dict[Hold, list[int]] = {}
+    by_holding: dict[LeasedHolding, list[int]] = {}
     staged = ctx.staged
     for flag, lease in changed.flags.items():
         if staged.pop(flag, None) is not None:
-            of_holds.setdefault(lease.hold, []).append(lease.number)
+            by_holding.setdefault(lease.holding, []).append(lease.number)
     marked: list[Marked] = []
-    thinned: list[Hold] = []
+    thinned: list[LeasedHolding] = []
     room = UPKEEP_BYTES
-    for hold, numbers in of_holds.items():
-        left = hold.left - len(numbers)
-        if left and (not _is_sparse(hold, left) or room <= 0):
-            mark = records.mark_key(hold.key, ctx.stamp)
+    for holding, numbers in by_holding.items():
+        left = holding.left - len(numbers)
+        if left and (not _is_sparse(holding, left) or room <= 0):
+            mark = records.mark_key(holding.key, ctx.stamp)
             staged[mark] = encode(numbers)
-            marked.append((hold, mark))
+            marked.append((holding, mark))
             continue
         if left:
-            thin = _without(ctx, manager, hold, set(numbers), _LAST_NAME - len(thinned))
+            thin = _without(ctx, manager, holding, set(numbers), _LAST_NAME - len(thinned))
             staged[thin.key] = packed = encode(thin.stored)
             room -= len(packed)
             thinned.append(thin)
-        staged[hold.key] = None
-        staged.update(dict.fromkeys(hold.marks))
+        staged[holding.key] = None
+        staged.update(dict.fromkeys(holding.marks))
     return marked, thinned
 
 
-def _is_sparse(hold: Hold, left: int) -> bool:
-    entries = len(hold.stored.entries)
+def _is_sparse(holding: LeasedHolding, left: int) -> bool:
+    entries = len(holding.stored.entries)
     return entries > FEW_ENTRIES and left * SPARSE <= entries
 
 
-def _without(ctx: Evaluation, manager: Manager, hold: Hold, over: set[int], name: int) -> Hold:
-    """Return a hold of the rest of a hold, under a name that no claim and no extension has."""
-    entries = [each.entry for each in manager.leases.of_hold(hold) if each.number not in over]
-    stored = msgspec.structs.replace(hold.stored, entries=entries)
+def _without(
+    ctx: Evaluation, manager: Manager, holding: LeasedHolding, over: set[int], name: int
+) -> LeasedHolding:
+    """Return a holding of the rest of another, under a name that no claim and no extension has."""
+    entries = [each.entry for each in manager.leases.of_holding(holding) if each.number not in over]
+    stored = msgspec.structs.replace(holding.stored, entries=entries)
     key = manager.layout.holding_key(stored.until, ctx.stamp + keys.u32(name))
-    return Hold(key, stored, hold.deadline)
+    return LeasedHolding(key, stored, holding.deadline)
 
 
 def _flag(lease: Lease) -> bytes:
-    return lease.hold.key + keys.u32(lease.number)
+    return lease.holding.key + keys.u32(lease.number)
 
 
 ENDED_LIST_LENGTH: Final = 1000
@@ -210,13 +212,13 @@ def sum_up(ctx: Evaluation) -> None:
         if act is Manager.ended or act is Manager.archived:
             ended.setdefault((manager, act is Manager.archived), []).extend(thing)
     counted, marked = [], []
-    thinned: list[tuple[Manager, Hold]] = []
+    thinned: list[tuple[Manager, LeasedHolding]] = []
     for manager, of_queue in changes.items():
         after = _add(manager, of_queue)
         ctx.staged[manager.layout.counters] = records.encode(after)
         more_marked, more_thinned = _mark(ctx, manager)
         marked += more_marked
-        thinned += [(manager, hold) for hold in more_thinned]
+        thinned += [(manager, holding) for holding in more_thinned]
         counted.append((manager, after))
     for (manager, is_archived), listed in ended.items():
         prefix = manager.layout.archived if is_archived else manager.layout.done
@@ -238,7 +240,7 @@ def _add(manager: Manager, changes: dict[Change, int]) -> QueueCounts:
     try:
         return counters.add(manager.name, manager.counted, changes)
     except StoreCorrupted as error:
-        manager.around.set_aside(damaged(manager.name, "its record of counters", error))
+        manager.host.set_aside(damaged(manager.name, "its record of counters", error))
         raise Unavailable(
             f"the queue {manager.name!r} was found to be damaged, and is set aside; nothing was "
             "changed: try again"
@@ -261,13 +263,13 @@ def _apply(
     notes: list[Note],
     counted: list[tuple[Manager, QueueCounts]],
     marked: list[Marked],
-    thinned: list[tuple[Manager, Hold]],
+    thinned: list[tuple[Manager, LeasedHolding]],
 ) -> None:
-    for hold, mark in marked:
-        hold.marks.append(mark)
+    for holding, mark in marked:
+        holding.marks.append(mark)
     for manager, _, act, one, other in notes:
         act(manager, one, other)
-    for manager, hold in thinned:
-        manager.leases.add(hold)
+    for manager, holding in thinned:
+        manager.leases.add(holding)
     for manager, after in counted:
         manager.applied(after)

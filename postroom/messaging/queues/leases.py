@@ -87,10 +87,10 @@ class CreditWaits:
 
 
 AGAIN_SECONDS: Final = 1.0
-"""The number of seconds after which an expired hold is reported again, if it is still held."""
+"""The number of seconds after which an expired holding is reported again, if it is still held."""
 
 
-class Hold:
+class LeasedHolding:
     """The leaseholder's memory of a stored holding (:mod:`.records`): messages leased by one claim.
 
     Attributes:
@@ -112,26 +112,26 @@ class Hold:
 
 
 class Lease(msgspec.Struct, gc=False, eq=False):
-    """A lease of a message: the entry with this ``number`` in a hold."""
+    """A lease of a message: the entry with this ``number`` in a holding."""
 
     entry: Entry
-    hold: Hold
+    holding: LeasedHolding
     number: int
 
     @property
     def until(self) -> int:
         """Return the timestamp at which it ends."""
-        return self.hold.stored.until
+        return self.holding.stored.until
 
     @property
     def since(self) -> int:
         """Return the timestamp at which it was given, or last extended."""
-        return self.hold.stored.since
+        return self.holding.stored.since
 
     @property
     def fired_at(self) -> int:
         """Return the timestamp at which the message was fired; an extension does not change it."""
-        return self.hold.stored.fired_at
+        return self.holding.stored.fired_at
 
     def told(self, now: int) -> HeldMessage:
         """Return which consumer holds which message, and since when."""
@@ -153,14 +153,14 @@ class Lease(msgspec.Struct, gc=False, eq=False):
     @property
     def consumer(self) -> bytes:
         """Return the id of the consumer that holds the message."""
-        return self.hold.stored.consumer
+        return self.holding.stored.consumer
 
 
 class LeaseTable:
     """The leases of one queue. Its length is their number, the promised ones included.
 
     A *promised* lease is one that the proposal under evaluation gives. There is one entry for each
-    leased message; everything else is counted by holds.
+    leased message; everything else is counted by holdings.
 
     Args:
         credit: the consumers that wait for credit; told which of them holds fewer messages.
@@ -174,16 +174,16 @@ class LeaseTable:
         self._credit = credit
         self._on_client = on_client
         self._leases: dict[Locator, Lease] = {}
-        self._deadlines: Deadlines[Hold] = Deadlines()
-        self._since: Deadlines[Hold] = Deadlines()
-        self._of_consumers: dict[bytes, dict[Hold, None]] = {}
-        self._of_transactions: dict[bytes, dict[Hold, None]] = {}
+        self._deadlines: Deadlines[LeasedHolding] = Deadlines()
+        self._since: Deadlines[LeasedHolding] = Deadlines()
+        self._of_consumers: dict[bytes, dict[LeasedHolding, None]] = {}
+        self._of_transactions: dict[bytes, dict[LeasedHolding, None]] = {}
         self._held_by: Counter[bytes] = Counter()
         self._clients: Counter[bytes] = Counter()
         self._of_groups: Counter[str] = Counter()
         self._promised = 0
         self._promised_groups: Counter[str] = Counter()
-        self._named: list[Hold] = []
+        self._named: list[LeasedHolding] = []
 
     def __len__(self) -> int:
         return len(self._leases) + self._promised
@@ -196,88 +196,88 @@ class LeaseTable:
         Raises:
             ValueError, LookupError, DecodeError: a record is not as it was written.
         """
-        holds: list[tuple[Hold, set[int]]] = []
+        leased: list[tuple[LeasedHolding, set[int]]] = []
         for key, packed in stored.iterate(layout.leased, keys.after_prefix(layout.leased)):
             if layout.is_mark(key):
-                hold, over = holds[-1]  # a mark without a holding is damage too: an `IndexError`
-                hold.marks.append(key)
+                holding, over = leased[-1]  # a mark without a holding is damage: `IndexError`
+                holding.marks.append(key)
                 over.update(records.marks.decode(packed))
             else:
-                holding = records.holdings.decode(packed)
-                if layout.until_in(key) != holding.until or not holding.entries:
+                record = records.holdings.decode(packed)
+                if layout.until_in(key) != record.until or not record.entries:
                     raise ValueError("a holding is not that of its key")
-                hold = Hold(key, holding, monotonic + seconds_left(holding, now))
-                holds.append((hold, set()))
-        for hold, over in holds:
-            if not over <= set(range(len(hold.stored.entries))):
+                holding = LeasedHolding(key, record, monotonic + seconds_left(record, now))
+                leased.append((holding, set()))
+        for holding, over in leased:
+            if not over <= set(range(len(holding.stored.entries))):
                 raise ValueError("a mark names messages that its holding does not have")
-            self.add(hold, over)
+            self.add(holding, over)
 
-    def add(self, hold: Hold, over: Set[int] = frozenset()) -> None:
-        """Add a hold that is applied or was read, without the numbers that are ``over``."""
+    def add(self, holding: LeasedHolding, over: Set[int] = frozenset()) -> None:
+        """Add a holding that is applied or was read, without the numbers that are ``over``."""
         leases, groups = self._leases, self._of_groups
-        given = [Lease(each, hold, n) for n, each in enumerate(hold.stored.entries)]
+        given = [Lease(each, holding, n) for n, each in enumerate(holding.stored.entries)]
         if over:
             given = [lease for lease in given if lease.number not in over]
         for lease in given:
             locator = lease.entry.locator
-            if locator in leases:  # its lease was extended, or it is left of another hold
+            if locator in leases:  # its lease was extended, or it is left of another holding
                 self.remove_all([locator])
             leases[locator] = lease
             groups[lease.entry.group] += 1
-        hold.left = len(given)
+        holding.left = len(given)
         if not given:
             return
-        consumer, transaction = hold.stored.consumer, hold.stored.transaction
-        self._of_consumers.setdefault(consumer, {})[hold] = None
+        consumer, transaction = holding.stored.consumer, holding.stored.transaction
+        self._of_consumers.setdefault(consumer, {})[holding] = None
         if transaction:
-            self._of_transactions.setdefault(transaction, {})[hold] = None
+            self._of_transactions.setdefault(transaction, {})[holding] = None
         client = consumer[:CLIENT_ID_BYTES]
         is_new = client not in self._clients
-        self._held_by[consumer] += hold.left
-        self._clients[client] += hold.left
+        self._held_by[consumer] += holding.left
+        self._clients[client] += holding.left
         if is_new:
             self._on_client(client)
-        self._deadlines.set(hold, hold.deadline)
-        self._since.set(hold, hold.stored.fired_at)
+        self._deadlines.set(holding, holding.deadline)
+        self._since.set(holding, holding.stored.fired_at)
 
     def remove_all(self, locators: list[Locator]) -> list[str]:
         """Remove leases that are over, as applied; return their groups, each once."""
         removed: dict[str, None] = {}
-        of_holds: dict[Hold, int] = {}
+        by_holding: dict[LeasedHolding, int] = {}
         pop, groups = self._leases.pop, self._of_groups
         for locator in locators:
             lease = pop(locator, None)
             if lease is None:
                 continue
-            hold, group = lease.hold, lease.entry.group
-            of_holds[hold] = of_holds.get(hold, 0) + 1
+            holding, group = lease.holding, lease.entry.group
+            by_holding[holding] = by_holding.get(holding, 0) + 1
             removed[group] = None
             groups[group] -= 1
         for group in removed:
             if not groups[group]:
                 del groups[group]
-        for hold, number in of_holds.items():
-            self._leave(hold, number)
+        for holding, number in by_holding.items():
+            self._leave(holding, number)
         return list(removed)
 
-    def _leave(self, hold: Hold, number: int) -> None:
-        """Subtract a number of ended messages from a hold."""
-        hold.left -= number
-        consumer, transaction = hold.stored.consumer, hold.stored.transaction
+    def _leave(self, holding: LeasedHolding, number: int) -> None:
+        """Subtract a number of ended messages from a holding."""
+        holding.left -= number
+        consumer, transaction = holding.stored.consumer, holding.stored.transaction
         _subtract(self._held_by, consumer, number)
         client = consumer[:CLIENT_ID_BYTES]
         _subtract(self._clients, client, number)
         self._credit.freed(consumer)
         if client not in self._clients:
             self._on_client(client)
-        if hold.left:
+        if holding.left:
             return
-        self._deadlines.cancel(hold)
-        self._since.cancel(hold)
-        _drop(self._of_consumers, consumer, hold)
+        self._deadlines.cancel(holding)
+        self._since.cancel(holding)
+        _drop(self._of_consumers, consumer, holding)
         if transaction:
-            _drop(self._of_transactions, transaction, hold)
+            _drop(self._of_transactions, transaction, holding)
 
     # --- promised leases
 
@@ -313,29 +313,29 @@ class LeaseTable:
         """Return the clients whose consumers hold any message."""
         return list(self._clients)
 
-    def _held(self, holds: Iterable[Hold]) -> Iterator[Lease]:
-        """Iterate over the leases that are left of holds."""
-        for hold in holds:
-            for entry in hold.stored.entries:
+    def _held(self, leased: Iterable[LeasedHolding]) -> Iterator[Lease]:
+        """Iterate over the leases that are left of holdings."""
+        for holding in leased:
+            for entry in holding.stored.entries:
                 lease = self._leases.get(entry.locator)
-                if lease is not None and lease.hold is hold:
+                if lease is not None and lease.holding is holding:
                     yield lease
 
-    def of_hold(self, hold: Hold) -> list[Lease]:
-        """Return the leases that are left of a hold."""
-        return list(self._held([hold]))
+    def of_holding(self, holding: LeasedHolding) -> list[Lease]:
+        """Return the leases that are left of a holding."""
+        return list(self._held([holding]))
 
     def of_client(self, client: bytes) -> list[Lease]:
         """Return the leases of the consumers of a client."""
         if client not in self._clients:
             return []
-        found = (holds for each, holds in self._of_consumers.items() if each.startswith(client))
+        found = (leased for each, leased in self._of_consumers.items() if each.startswith(client))
         return list(self._held(chain.from_iterable(found)))
 
     def of_claim(self, consumer: bytes, claim: int) -> list[Lease]:
         """Return the leases that a consumer got by one of its claims."""
-        holds = self._of_consumers.get(consumer, ())
-        return list(self._held(each for each in holds if each.stored.claim == claim))
+        leased = self._of_consumers.get(consumer, ())
+        return list(self._held(each for each in leased if each.stored.claim == claim))
 
     def of_transaction(self, transaction_id: bytes) -> list[Lease]:
         """Return the leases that were claimed in a transaction."""
@@ -357,20 +357,20 @@ class LeaseTable:
 
     def longest(self) -> Lease | None:
         """Return the lease of the message that is leased for longest, as applied, or `None`."""
-        hold = self._since.first_due(math.inf)
-        return None if hold is None else next(self._held([hold]), None)
+        holding = self._since.first_due(math.inf)
+        return None if holding is None else next(self._held([holding]), None)
 
     # --- time
 
     def next_deadline(self) -> float | None:
-        """Return when the first hold expires, on the monotonic clock, or `None`."""
+        """Return when the first holding expires, on the monotonic clock, or `None`."""
         return self._deadlines.first()
 
     def take_expired(self, now: float, leases_max: int) -> list[Lease]:
         """Return at most ``leases_max`` leases that have expired.
 
-        The leases of a hold are returned together, and not again before a second has passed. If
-        there is no room for all of a large hold, the rest follows with the next call.
+        The leases of a holding are returned together, and not again before a second has passed. If
+        there is no room for all of a large holding, the rest follows with the next call.
         """
         expired: list[Lease] = []
         while len(expired) < leases_max:
@@ -384,19 +384,19 @@ class LeaseTable:
         return expired
 
     def begin_naming(self) -> None:
-        """Forget which holds were reported as expired."""
+        """Forget which holdings were reported as expired."""
         self._named.clear()
 
     def name_again(self) -> None:
-        """Report the holds again that were reported as expired by an aborted evaluation."""
-        for hold in self._named:
-            self.watch_again(hold, hold.deadline)
+        """Report the holdings again that were reported as expired by an aborted evaluation."""
+        for holding in self._named:
+            self.watch_again(holding, holding.deadline)
         self._named.clear()
 
-    def watch_again(self, hold: Hold, moment: float) -> None:
-        """Report this hold as expired again at ``moment`` if part of it is still leased."""
-        if hold.left:
-            self._deadlines.set(hold, moment)
+    def watch_again(self, holding: LeasedHolding, deadline: float) -> None:
+        """Report this holding as expired again at ``deadline`` if part of it is still leased."""
+        if holding.left:
+            self._deadlines.set(holding, deadline)
 
 
 def attempt_of(message: StoredQueueMessage) -> AttemptName:
@@ -404,17 +404,19 @@ def attempt_of(message: StoredQueueMessage) -> AttemptName:
     return (message.key, message.kind, message.id), message.fired_at
 
 
-def seconds_left(holding: Holding, now: int) -> float:
+def seconds_left(record: Holding, now: int) -> float:
     """Return how long a holding that another leaseholder gave still lasts, by its timestamps."""
-    given = holding.until - holding.since
-    left = min(max(holding.until - now, 0), given)
+    given = record.until - record.since
+    left = min(max(record.until - now, 0), given)
     return (left >> LOGICAL_BITS) / 1000
 
 
-def _drop(holders: dict[bytes, dict[Hold, None]], holder: bytes, hold: Hold) -> None:
+def _drop(
+    holders: dict[bytes, dict[LeasedHolding, None]], holder: bytes, holding: LeasedHolding
+) -> None:
     held = holders.get(holder)
     if held is not None:
-        held.pop(hold, None)
+        held.pop(holding, None)
         if not held:
             del holders[holder]
 

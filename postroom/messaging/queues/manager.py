@@ -38,7 +38,7 @@ from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.environment import QueueHost
-from postroom.messaging.queues.leases import Hold, LeaseTable
+from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
 from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
@@ -175,12 +175,12 @@ class Manager:
         was_asked_for: whether it was used since idle managers were last looked for.
     """
 
-    def __init__(self, range_id: int, definition: QueueDefinition, around: QueueHost) -> None:
+    def __init__(self, range_id: int, definition: QueueDefinition, host: QueueHost) -> None:
         self.definition = definition
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number)
         self.counted = counters.QueueCounts()
-        self.leases = LeaseTable(around.credit, lambda client: around.holds(self, client))
+        self.leases = LeaseTable(host.credit, lambda client: host.holds(self, client))
         self.consumers = Consumers(self.leases)
         settings = definition.settings
         self.ordered = settings.order == "group"
@@ -191,7 +191,7 @@ class Manager:
         self.speculation = Speculation(
             self.ready, self.leases, self.consumers, self.wishes, self._came_to_nothing
         )
-        self.around = around
+        self.host = host
         self.first_due = 0
         self.first_moment = 0
         self.purge_from = self.layout.done
@@ -203,11 +203,11 @@ class Manager:
         self.trouble = Trouble()
         self.was_asked_for = True
         self._planned: tuple[int, ...] = ()
-        self.poll_at = around.monotonic() + settings.poller_interval
+        self.poll_at = host.monotonic() + settings.poller_interval
         self.empty_from = self.layout.whole
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
-        self.group_buckets = GroupBuckets(around.monotonic())
+        self.group_buckets = GroupBuckets(host.monotonic())
         self._bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
@@ -229,7 +229,7 @@ class Manager:
         self.counted = counters.read(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
-        self.leases.read(stored, layout, self.around.monotonic(), now)
+        self.leases.read(stored, layout, self.host.monotonic(), now)
         self.find_first_due(stored)
         counters.check(self.counted, len(self.leases), has_scheduled=self._has_scheduled)
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
@@ -259,7 +259,7 @@ class Manager:
 
     def has_due(self, now: int) -> bool:
         """Return whether scheduled messages are due at a timestamp."""
-        return 0 < self.first_due <= now or 0 < self.first_moment <= self.around.by_wall()
+        return 0 < self.first_due <= now or 0 < self.first_moment <= self.host.by_wall()
 
     @property
     def _has_scheduled(self) -> bool:
@@ -275,12 +275,12 @@ class Manager:
         self.ready.change(definition.settings.cache_size, ordered=self.ordered)
         # Messages that memory has no room for are searched in the store.
         self.wishes.begin_again()
-        self.poll_at = self.around.monotonic() + definition.settings.poller_interval
+        self.poll_at = self.host.monotonic() + definition.settings.poller_interval
         self._change_bucket()
-        self.group_buckets.change(definition.settings.group_max_rate, self.around.monotonic())
+        self.group_buckets.change(definition.settings.group_max_rate, self.host.monotonic())
         self.ready.free_all()
-        self.around.look_at(self)
-        self.around.wake_by(self, self.around.monotonic())
+        self.host.look_at(self)
+        self.host.wake_by(self, self.host.monotonic())
 
     def keeps_order_in(self, group: str) -> bool:
         """Return whether the messages of a group are in order. Those without a group are not."""
@@ -291,7 +291,7 @@ class Manager:
         self.ordered = settings.order == "group"
 
     def _change_bucket(self) -> None:
-        rate, now = self.definition.settings.max_rate, self.around.monotonic()
+        rate, now = self.definition.settings.max_rate, self.host.monotonic()
         if rate is None:
             self._bucket = None
         elif self._bucket is None:
@@ -304,7 +304,7 @@ class Manager:
         for waiter in self.consumers.clear():
             if refusal is not None:
                 waiter.refused = refusal
-                self.around.answer(waiter)
+                self.host.answer(waiter)
 
     # --- evaluation
 
@@ -340,8 +340,8 @@ class Manager:
 
     def _came_to_nothing(self) -> None:
         """Serve the waiting claims anew, since an evaluation was aborted."""
-        self.around.look_at(self)
-        self.around.plan(self)
+        self.host.look_at(self)
+        self.host.plan(self)
 
     def applied(self, counted: counters.QueueCounts) -> None:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
@@ -351,12 +351,12 @@ class Manager:
         # All other changes that make something due earlier call `wake_by`.
         if planned != self._planned:
             self._planned = planned
-            self.around.plan(self)
+            self.host.plan(self)
 
     def commit(self, ctx: Evaluation) -> None:
         """Commit the speculation of an evaluation, which may have written nothing here."""
         if self.speculation.commit_if(ctx):
-            self.around.plan(self)
+            self.host.plan(self)
 
     # --- limits
 
@@ -370,7 +370,7 @@ class Manager:
             tokens = self._bucket.available(now)
             if not tokens:
                 self.try_again_at = self._bucket.next_at(now)
-                self.around.wake_by(self, self.try_again_at)
+                self.host.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
 
@@ -406,7 +406,7 @@ class Manager:
         """
         for each in attempts:
             self.to_give_back.setdefault(each, why)
-        self.around.wake_by(self, self.around.monotonic())
+        self.host.wake_by(self, self.host.monotonic())
 
     # --- effects of notes
 
@@ -416,7 +416,7 @@ class Manager:
             return  # it was taken by the same proposal
         self.offer(key, entry)
         if not self.speculation.has_fired:
-            self.around.look_at(self)
+            self.host.look_at(self)
 
     def offer(self, key: bytes, entry: Entry) -> None:
         """Offer a ready message to the cache; free its ordered group, whose head it may be."""
@@ -439,7 +439,7 @@ class Manager:
         """Free a group whose head may be fired at another time than expected."""
         self.freed_at.cancel(group)
         self.ready.free(group)
-        self.around.look_at(self)
+        self.host.look_at(self)
 
     def scheduled_added(self, due: int, now: int) -> None:
         """Note that a message was scheduled, due at ``due``."""
@@ -447,8 +447,8 @@ class Manager:
             self.first_moment = earliest(self.first_moment, times.shown(due))
         else:
             self.first_due = earliest(self.first_due, due)
-        seconds = seconds_until(times.look_at(due, now, self.around.by_wall), now)
-        self.around.wake_by(self, self.around.monotonic() + seconds)
+        seconds = seconds_until(times.look_at(due, now, self.host.by_wall), now)
+        self.host.wake_by(self, self.host.monotonic() + seconds)
         line = due >= times.MOMENT
         self._heads[line] = min(self._heads[line], self.layout.scheduled + due.to_bytes(8, "big"))
 
@@ -462,10 +462,10 @@ class Manager:
         else:
             self._heads[0], self.first_due = head, next_due
 
-    def leases_added(self, hold: Hold, _: object) -> None:
-        """Add a hold: messages fired for one claim, or one message that is held longer."""
-        self.leases.add(hold)
-        self.around.wake_by(self, hold.deadline)
+    def leases_added(self, holding: LeasedHolding, _: object) -> None:
+        """Add a holding: messages fired for one claim, or one message that is held longer."""
+        self.leases.add(holding)
+        self.host.wake_by(self, holding.deadline)
 
     def lease_removed(self, locator: Locator, _: object) -> None:
         """Remove the lease of a message."""
@@ -477,7 +477,7 @@ class Manager:
         for group in groups:
             self.ready.free(group)
         if groups and self._is_limited(len(locators)):
-            self.around.look_at(self)
+            self.host.look_at(self)
 
     def _is_limited(self, ended: int) -> bool:
         """Return whether the end of so many leases may allow another message to be fired."""
@@ -501,7 +501,7 @@ class Manager:
         del ended
         self.leases_removed(locators)
         if not self.purge_at:
-            self.purge_at = self.around.reading() + self.retention
+            self.purge_at = self.host.reading() + self.retention
 
     def archived(self, locators: list[Locator], _: list[Ended]) -> None:
         """Note that messages were archived; ``locators`` are those that were leased."""
@@ -511,7 +511,7 @@ class Manager:
         """Note that a periodic schedule was set."""
         if not self.next_tick or tick < self.next_tick:
             self.next_tick = tick
-        self.around.wake_by(self, self.around.monotonic())
+        self.host.wake_by(self, self.host.monotonic())
 
     def ticked(self, next_tick: int, _: object) -> None:
         """Set the next tick after the messages of the due ones were enqueued."""
@@ -527,16 +527,16 @@ class Manager:
     @property
     def retention(self) -> int:
         """Return how long ended messages are kept, in timestamp units; readers need them, too."""
-        return retention(self.definition.settings, self.around.kept)
+        return retention(self.definition.settings, self.host.kept)
 
     def free_groups(self, now: float) -> None:
         """Free the groups whose time has come, and the queue if its rate allows a message again."""
         for group in self.freed_at.take_due(now):
             self.ready.free(group)
-            self.around.look_at(self)
+            self.host.look_at(self)
         if self.try_again_at is not None and self.try_again_at <= now:
             self.try_again_at = None
-            self.around.look_at(self)
+            self.host.look_at(self)
 
     # --- time
 
@@ -547,14 +547,14 @@ class Manager:
             asked: the requested due time.
             now: the timestamp of the proposal.
         """
-        return times.resolved(asked, now, self.around.by_wall) or now
+        return times.resolved(asked, now, self.host.by_wall) or now
 
     def poll(self, stored: Reader) -> None:
         """Read the stored state again if it is time, so that no error in memory lasts.
 
         An error lasts no longer than ``poller_interval``. Nothing is written.
         """
-        now = self.around.monotonic()
+        now = self.host.monotonic()
         if not self._is_polled or self.poll_at > now or self.speculation.is_under_way:
             return
         self.poll_at = now + self.definition.settings.poller_interval
@@ -562,7 +562,7 @@ class Manager:
             self.find_first_due(stored)
         if self.counted.ready:
             self.ready.forget()
-            self.around.look_at(self)
+            self.host.look_at(self)
 
     @property
     def _is_polled(self) -> bool:
@@ -582,11 +582,11 @@ class Manager:
         return earliest(self.first_moment, self.next_tick)
 
     def next_by_time(self) -> float | None:
-        """Return the first moment of the monotonic clock at which something is due, or `None`."""
+        """Return the first time on the monotonic clock at which something is due, or `None`."""
         if self.to_give_back:
-            return self.around.monotonic()
-        moments = (self.leases.next_deadline(), self.freed_at.first(), self.try_again_at)
-        return min((each for each in moments if each is not None), default=None)
+            return self.host.monotonic()
+        deadlines = (self.leases.next_deadline(), self.freed_at.first(), self.try_again_at)
+        return min((each for each in deadlines if each is not None), default=None)
 
     @property
     def is_at_rest(self) -> bool:
@@ -596,5 +596,5 @@ class Manager:
             or len(self.leases)
             or self.to_give_back
             or self.speculation.is_under_way
-            or self.trouble.failures(self.around.monotonic())
+            or self.trouble.failures(self.host.monotonic())
         )

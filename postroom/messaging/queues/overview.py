@@ -83,14 +83,14 @@ def survey(stored: Reader, range_id: int, wall: int) -> Iterator[Seen]:
     end = keys.after_prefix(keys.queue_prefix(range_id, 0)[:begins])
     size, seen = begins + _NUMBER_BYTES, Seen(0)
     after = _AFTER.get
-    position: bytes | None = keys.queue_prefix(range_id, 1)
-    while position is not None:
-        wanted, position, passed = position, None, 0
+    cursor: bytes | None = keys.queue_prefix(range_id, 1)
+    while cursor is not None:
+        wanted, cursor, passed = cursor, None, 0
         for key, packed in stored.iterate(wanted, end):
             if key < wanted:
                 passed += 1
                 if passed > PASSED_AT_ONCE:
-                    position = wanted
+                    cursor = wanted
                     break
                 continue
             passed = 0

@@ -141,7 +141,7 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
             f"the queue {manager.name!r} has {SCHEDULES_MAX} schedules already; nothing was "
             "changed: use another queue"
         )
-    now = manager.around.by_wall()
+    now = manager.host.by_wall()
     tick = _next_tick(request, now)
     ctx.writes[key] = stored = _encode(PeriodicSchedule(request, tick, now))
     ctx.grow(len(key) + len(stored))
@@ -174,7 +174,7 @@ def next_of(packed: bytes, now: int) -> int:
 
 def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
     """Return the first next tick of all schedules, by the wall clock; 0: there is none."""
-    now = manager.around.by_wall()
+    now = manager.host.by_wall()
     ticks = [each.next_at(now) for each in read_all(reader, manager)]
     return min(filter(None, ticks), default=0)
 
@@ -185,7 +185,7 @@ def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:
     A schedule whose ticks cannot be found (this node has no such time zone, or no cron library)
     waits, and nothing else does: it is tried again after ``TRY_AGAIN_SECONDS``.
     """
-    now, bytes_max, first = manager.around.by_wall(), ctx.bytes + UPKEEP_BYTES, 0
+    now, bytes_max, first = manager.host.by_wall(), ctx.bytes + UPKEEP_BYTES, 0
     for schedule in read_all(ctx, manager):
         ctx.steps += 8
         due = schedule.next_at(now)

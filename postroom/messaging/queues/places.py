@@ -7,10 +7,10 @@
 The key of a message's entry follows from its body, or from its state if it has failed before. Thus
 nothing has to be written to find it again. The leaseholder has the leases in memory.
 
-An attempt is named by its message, its epoch and the moment at which it began. The epoch alone is
-not enough: a replayed message, and another one that gets the same id, begin with the same epoch. An
-attempt whose lease has passed, or whose message has ended, can change nothing. ``LeaseLost`` says
-which of these it was.
+An attempt is named by its message, its epoch and the timestamp at which it began. The epoch alone
+is not enough: a replayed message, and another one that gets the same id, begin with the same epoch.
+An attempt whose lease has passed, or whose message has ended, can change nothing. ``LeaseLost``
+says which of these it was.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from postroom.kv import keys
 from postroom.messaging import due as times
 from postroom.messaging.queues import counters, records
 from postroom.messaging.queues.holdings import changes, extended, is_over
-from postroom.messaging.queues.leases import Hold, Lease
+from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Body, Entry, Locator, MessageState
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
@@ -80,7 +80,7 @@ def find(ctx: Evaluation, manager: Manager, locator: Locator) -> Place | None:
     ctx.steps += 4
     lease = lease_of(ctx, manager, locator)
     if lease is not None:
-        return Place(counters.LEASED, lease.hold.key, lease.entry, lease, None)
+        return Place(counters.LEASED, lease.holding.key, lease.entry, lease, None)
     body = read_body(ctx, manager, locator)
     if body is None:
         return None
@@ -266,17 +266,17 @@ def held_together(
     """
     leases: dict[Locator, Lease] = {}
     applied, sure = manager.leases, changes(ctx, manager) is None
-    known: Hold | None = None
+    known: LeasedHolding | None = None
     fired_at = 0
     for attempt in attempts:
         if attempt.epoch < 0 or attempt.by_id:
             return None
         locator = (attempt.key, attempt.kind, attempt.id)
         lease = applied.get(locator) if sure else None
-        is_sure = lease is not None and lease.hold is known and fired_at == attempt.fired_at
+        is_sure = lease is not None and lease.holding is known and fired_at == attempt.fired_at
         if lease is None or not is_sure or lease.entry.epoch != attempt.epoch:
             lease = held(ctx, manager, attempt)
-            known, fired_at = lease.hold, attempt.fired_at
+            known, fired_at = lease.holding, attempt.fired_at
         leases[locator] = lease
     return leases if len(leases) == len(attempts) else None
 

@@ -19,7 +19,7 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
 )
 from postroom.ranges.contract import Concern, ConcernsRoot, ConcernsStore, KeySet, Read
-from postroom.ranges.requests import UNBOUNDED, Count, Moment
+from postroom.ranges.requests import UNBOUNDED, Count, TimestampNumber
 
 # --- answers --------------------------------------------------------------------------------------
 
@@ -161,11 +161,11 @@ class ListQueueMessages(ConcernsStore, Read, frozen=True, tag="list_queue_messag
     queue: QueueName
     state: str = ""
     after: bytes = b""
-    start: Moment = 0
-    end: Moment = 0
+    start: TimestampNumber = 0
+    end: TimestampNumber = 0
     messages_max: Count = 100
     bytes_max: Count = UNBOUNDED
-    timestamp: Moment = 0
+    timestamp: TimestampNumber = 0
 
 
 class ReadSchedules(ConcernsRoot, Read, frozen=True, tag="read_schedules"):

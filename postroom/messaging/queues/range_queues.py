@@ -67,15 +67,15 @@ class RangeQueues:
 
     Args:
         range_id: the id of the range.
-        around: the clocks, chance, and the service to wake.
+        environment: the clocks, chance, and the service to wake.
 
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
     """
 
-    def __init__(self, range_id: int, around: QueueEnvironment) -> None:
+    def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
         self._range_id = range_id
-        self._around = around
+        self._environment = environment
         self._to_look: dict[Manager, None] = {}
         self.is_wanted = False
         self._fired: list[Manager] = []
@@ -83,20 +83,20 @@ class RangeQueues:
         self._stepped: list[Manager] = []
         self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
-        self.kept = around.kept
-        self.credit = around.credit
-        self.monotonic, self.reading = around.monotonic, around.reading
-        self.by_wall = around.by_wall
-        self._agenda = Agenda(around.monotonic, around.reading, around.by_wall)
+        self.kept = environment.kept
+        self.credit = environment.credit
+        self.monotonic, self.reading = environment.monotonic, environment.reading
+        self.by_wall = environment.by_wall
+        self._agenda = Agenda(environment.monotonic, environment.reading, environment.by_wall)
         self._wall_seen = 0
         self._troubles = Troubles()
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
-        self._overview = Overview(range_id, self._directory.definitions, around.kept)
+        self._overview = Overview(range_id, self._directory.definitions, environment.kept)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
-        self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, around)
+        self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.answer, self.note = self._claiming.answer, self._claiming.note
-        self._writes = QueueWriteEvaluators(self._directory, around)
-        around.agenda = self
+        self._writes = QueueWriteEvaluators(self._directory, environment)
+        environment.agenda = self
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
@@ -104,7 +104,7 @@ class RangeQueues:
         self._directory.register(registry)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
-        Reading(self._directory.known, self._directory.all, self._around.check_age).register(
+        Reading(self._directory.known, self._directory.all, self._environment.check_age).register(
             registry
         )
 
@@ -153,7 +153,7 @@ class RangeQueues:
         assert self._stored is not None
         manager, stored = Manager(self._range_id, definition, self), self._stored
         try:
-            manager.restart(stored, min(self.reading(), self._around.by_wall()))
+            manager.restart(stored, min(self.reading(), self._environment.by_wall()))
             manager.next_tick = periodic.first_tick(stored, manager)
         except (BlockDamaged, QueueDamaged):
             raise
@@ -200,7 +200,7 @@ class RangeQueues:
             self._to_look.pop(manager, None)
             self._claiming.forget(manager)
             manager.end(Invalid(f"the queue {name!r} was dropped; nothing was claimed"))
-        self._around.wake()
+        self._environment.wake()
 
     # --- firing
 
@@ -209,7 +209,7 @@ class RangeQueues:
         if len(manager.consumers):
             self._to_look[manager] = None
             self.is_wanted = True
-            self._around.wake(urgent=True)
+            self._environment.wake(urgent=True)
 
     def current(self, manager: Manager) -> Manager:
         """Return the manager that its queue has now.
@@ -219,11 +219,11 @@ class RangeQueues:
         known = self._by_name.get(manager.name, manager)
         return known if known.layout.number == manager.layout.number else manager
 
-    def wake_by(self, manager: Manager, moment: float) -> None:
-        """Wake the service at a moment of the monotonic clock for a queue."""
+    def wake_by(self, manager: Manager, deadline: float) -> None:
+        """Wake the service at a deadline on the monotonic clock for a queue."""
         if self._by_name.get(name := manager.name) is manager:
-            self._agenda.by(name, moment)
-        self._around.wake_by(moment)
+            self._agenda.by(name, deadline)
+        self._environment.wake_by(deadline)
 
     def plan(self, manager: Manager) -> None:
         """Plan anew when something is due in a queue, since its memory has changed."""
@@ -350,7 +350,7 @@ class RangeQueues:
                 more = True
                 break
             if due is not None and due.trouble.until <= now and self._is_due(due):
-                self._agenda.had_its_turn(name)
+                self._agenda.move_back(name)
                 more |= self._step(ctx, due, request.messages_max, bytes_max)
         more |= self._empty_some(ctx, request.messages_max, now)
         self._advancing = None
@@ -459,9 +459,9 @@ class RangeQueues:
         """Return for how many seconds the service has nothing to do, at most ``seconds_max``."""
         now = self.monotonic()
         waiting = (*self._to_look, *self._dropped.values())
-        moments = [now + seconds_max, *self._agenda.moments()]
-        moments += [manager.trouble.until for manager in waiting]
-        self._around.sleeps_until = until = max(min(moments), now)
+        deadlines = [now + seconds_max, *self._agenda.deadlines()]
+        deadlines += [manager.trouble.until for manager in waiting]
+        self._environment.sleeps_until = until = max(min(deadlines), now)
         return until - now
 
     def failed(self, error: Exception) -> tuple[str, bool] | None:
@@ -494,7 +494,7 @@ class RangeQueues:
         self._directory.set_aside(error, manager.definition)
         self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
-        self._around.wake()
+        self._environment.wake()
 
     def trouble(self) -> tuple[int, str]:
         """Return how often the queues that are not sound have failed, and why the first one has."""

@@ -255,8 +255,8 @@ class Reading:
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[StoredQueueMessage] = []
         size, last = 0, request.after
-        position = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
-        for found in _bodies(view, manager.layout.number, position):
+        cursor = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
+        for found in _bodies(view, manager.layout.number, cursor):
             if found is None:
                 yield
                 self._check_age(view, at)
@@ -301,7 +301,7 @@ class Reading:
         counted = msgspec.structs.asdict(manager.counted)
         del counted["moved"]
         lateness = sorted(manager.lateness)
-        oldest, now = _oldest(view, manager), manager.around.monotonic()
+        oldest, now = _oldest(view, manager), manager.host.monotonic()
         longest = manager.leases.longest()
         view.steps += (len(manager.ready) + len(manager.leases)) // 16
         return QueueStats(
@@ -329,16 +329,16 @@ _ENDED: Final = {"done", "archived"}
 _IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _PARTS}
 
 
-def _bodies(view: View, queue: bytes, position: bytes) -> Iterator[tuple[bytes, bytes] | None]:
-    """Iterate over the bodies of a queue's messages with their keys, from a position on.
+def _bodies(view: View, queue: bytes, cursor: bytes) -> Iterator[tuple[bytes, bytes] | None]:
+    """Iterate over the bodies of a queue's messages with their keys, from a cursor on.
 
     ``None`` means that the turn is used up. Other records under the same keys, such as versions,
     are skipped.
     """
-    onward: bytes | None = position
+    onward: bytes | None = cursor
     while onward is not None:
-        position, onward, passed = onward, None, 0
-        for key, packed in view.iterate(position, keys.DATA_END):
+        cursor, onward, passed = onward, None, 0
+        for key, packed in view.iterate(cursor, keys.DATA_END):
             view.steps += 1
             end = key.index(keys.END_OF_KEY, 1) + 2
             own = key[:end] + keys.QUEUE_BODY + queue
@@ -390,7 +390,7 @@ def _held(
         raise damaged(manager.name, "a stored holding", error) from error
     for number, held in enumerate(holding.entries[first:], first):
         lease = manager.leases.get(held.locator)
-        if lease is not None and lease.hold.key == key:
+        if lease is not None and lease.holding.key == key:
             when = (held.due, held.epoch, holding.until, holding.fired_at)
             yield _Found(
                 token + keys.u32(number), held.locator, held.seq, "leased", *when, held.has_failed
@@ -410,8 +410,8 @@ def _message(
 
 
 def _is_within(message: StoredQueueMessage, request: ListQueueMessages) -> bool:
-    moment = message.done_at or message.scheduled
-    return moment >= request.start and (not request.end or moment < request.end)
+    timestamp = message.done_at or message.scheduled
+    return timestamp >= request.start and (not request.end or timestamp < request.end)
 
 
 def _was_kept(state: MessageState, retention: int, at: int) -> bool:
@@ -435,7 +435,7 @@ def _was(message: StoredQueueMessage, request: ListQueueMessages, at: int) -> bo
 
 def _oldest(view: View, manager: Manager) -> int:
     """Return when the oldest ready or leased message became due; 0: there is none."""
-    by_wall = manager.around.by_wall
+    by_wall = manager.host.by_wall
     dues = [times.passed(each.entry.due, view.now, by_wall) for each in manager.leases.all()]
     return min(filter(None, (*dues, _oldest_ready(view, manager))), default=0)
 
@@ -452,7 +452,7 @@ def _oldest_ready(view: View, manager: Manager) -> int:
         layout = manager.layout
         first = next(iter(view.iterate(layout.ready, keys.after_prefix(layout.ready))), None)
         oldest = 0 if first is None else decoded(records.entries, first[1], manager.name).due
-    return times.passed(oldest, view.now, manager.around.by_wall)
+    return times.passed(oldest, view.now, manager.host.by_wall)
 
 
 def _quantile(ordered: list[float], share: float) -> float | None:

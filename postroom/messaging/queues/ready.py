@@ -5,10 +5,10 @@
     stored   group a   1 2 3 4 5 6 7 8 …          cache   a  1 2 3 4    (more are stored)
              group b   1 2                                b  1 2
              group c   1                                  c  1
-                                                   turns   a b c a b a a …
+                                                   rotation a b c a b a a …
 
-The groups take turns, one message each (:mod:`.turns`). The entries of a group are in the order of
-rank (:mod:`.records`). Memory is bounded: it keeps at most ``size`` entries, without their
+The groups take turns, one message each (:mod:`.rotation`). The entries of a group are in the order
+of rank (:mod:`.records`). Memory is bounded: it keeps at most ``size`` entries, without their
 payloads, and the rest is read as those are fired. Reading goes through the stored groups in turns
 too, a *quantum* of each. A flood of one group delays another one by one such round at most.
 
@@ -17,10 +17,11 @@ behind them. ``knows_all_groups`` says that a group which is not in memory has n
 entry of such a group is taken in. If there is no room, a group that has many entries in memory
 gives up its last ones.
 
-A group that may not fire now (its limits, its failing head) is *held*: it has no turns until it is
-freed. If there is no room for others, only its name is kept until then. The cost of taking an entry
-grows only with the logarithm of the number of groups and kinds, and not with the held groups.
-Nothing here is stored or decided: all of it can be forgotten and read again (``forget``).
+A group that may not fire now (its limits, its failing head) is *held up*: it has no turns until it
+is freed. If there is no room for others, only its name is kept until then. The cost of taking an
+entry grows only with the logarithm of the number of groups and kinds, and not with the groups that
+are held up. Nothing here is stored or decided: all of it can be forgotten and read again
+(``forget``).
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from itertools import chain, islice
 from typing import Final, TypeAlias
 
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.turns import Group, Sizes, Turns, Wants
+from postroom.messaging.queues.rotation import Group, Rotation, Sizes, Wants
 
 Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, which orders the entries of a group."""
 
 QUANTUM_SHARE: Final = 16
-HELD_PER_ENTRY: Final = 16
-"""The number of held groups that are remembered for each entry that there is room for."""
+HELD_UP_PER_ENTRY: Final = 16
+"""The number of groups held up that are remembered for each entry that there is room for."""
 ORDERS_KEPT: Final = 64
-"""The number of wishes for which an order of turns is kept."""
+"""The number of wishes for which a rotation is kept."""
 
 
 class ReadyCache:
@@ -53,10 +54,11 @@ class ReadyCache:
 
     Attributes:
         knows_all_groups: whether a group that is not here has nothing stored.
-        knows_what_goes: the same, but for some groups that are held.
+        knows_what_goes: the same, but for some groups that are held up.
         cursor: where the round of reading goes on; ``b""``: a new one begins.
         round_is_whole: whether that round has missed no group so far.
-        round_has_passed: whether it has left out a held group, which is read when it is freed.
+        round_has_passed: whether it has left out a group that is held up, which is read when it is
+            freed.
         additions: a number that rises when an entry is added or a group freed.
     """
 
@@ -74,8 +76,8 @@ class ReadyCache:
         self._groups: dict[str, Group] = {}
         self._sizes = Sizes()
         self._alive: dict[bytes, Entry] = {}
-        self._turns: dict[Wants | None, Turns] = {}
-        self._held: dict[str, dict[Turns, None]] = {}
+        self._rotations: dict[Wants | None, Rotation] = {}
+        self._held_up: dict[str, dict[Rotation, None]] = {}
         self._watched: set[str] = set()
         self._more: dict[str, None] = {}
         self._hungry: dict[str, None] = {}
@@ -139,7 +141,7 @@ class ReadyCache:
         return False
 
     def _misses_a_group(self, name: str) -> None:
-        if name in self._held:  # it is read when it is freed
+        if name in self._held_up:  # it is read when it is freed
             self.knows_what_goes |= self.knows_all_groups
             self.round_has_passed = True
         else:
@@ -169,13 +171,13 @@ class ReadyCache:
         return group.last or None
 
     def is_fed(self, name: str) -> bool:
-        """Return whether a group needs no more entries: it is held and has some in memory."""
-        return name in self._held and name not in self._hungry
+        """Return whether a group needs no more entries: it is held up and has some in memory."""
+        return name in self._held_up and name not in self._hungry
 
     def groups_with_more(self, groups_max: int) -> list[str]:
         """Return groups of which more is stored; those with no entry in memory come first."""
-        hungry, held = self._hungry, self._held
-        fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held)
+        hungry, held_up = self._hungry, self._held_up
+        fed: Iterable[str] = (n for n in self._more if n not in hungry and n not in held_up)
         return list(islice(chain(self._hungry, fed), groups_max))
 
     def begin_round(self) -> None:
@@ -183,15 +185,15 @@ class ReadyCache:
         self.round_is_whole, self.round_has_passed = True, False
 
     def end_round(self) -> bool:
-        """End the round of reading; return whether it missed no group but held ones."""
+        """End the round of reading; return whether it missed no group but those held up."""
         self.cursor = b""
         self.knows_what_goes = self.round_is_whole
         self.knows_all_groups = self.round_is_whole and not self.round_has_passed
         return self.round_is_whole
 
     def passes(self, name: str) -> bool:
-        """Return whether the round may pass over a group, which is held and otherwise unknown."""
-        if name not in self._held or name in self._groups:
+        """Return whether the round may pass over a group, which is held up and not known."""
+        if name not in self._held_up or name in self._groups:
             return False
         self.round_has_passed = True
         return True
@@ -256,8 +258,8 @@ class ReadyCache:
         # Only a power of two matters; nothing changes at other numbers.
         if not group.count & (group.count - 1):
             self._counted(entry.group, group, group.count - 1)
-        for turns in self._turns.values():
-            turns.added(queued)
+        for rotation in self._rotations.values():
+            rotation.added(queued)
 
     def _add_all(self, name: str, group: Group, placed: list[Placed]) -> None:
         """Add entries of one group, in the order of their keys."""
@@ -266,34 +268,34 @@ class ReadyCache:
         self.additions += len(placed)
         self._alive.update(placed)
         group.push_all(queued)
-        for turns in self._turns.values():
-            turns.added_all(name, queued)
+        for rotation in self._rotations.values():
+            rotation.added_all(name, queued)
 
     def make_room(self) -> bool:
-        """Let held groups give up entries until half of the room is free.
+        """Let groups that are held up give up entries until half of the room is free.
 
         Return whether less was free before, and that much is free now.
 
         Groups with many entries here give some up first, then those with one do. Otherwise other
-        groups might wait for room as long as these are held.
+        groups might wait for room as long as these are held up.
         """
         before, most = len(self._alive), self.size // 2
         while len(self._alive) > most:
             name = self._sizes.largest()
             if self._groups[name].count < 2:
-                return self._forget_held(most)
-            if name not in self._held:
+                return self._forget_held_up(most)
+            if name not in self._held_up:
                 return False
             self._give_up()
         return before > most
 
-    def _forget_held(self, most: int) -> bool:
-        """Forget held groups until at most ``most`` entries are here; return whether it worked.
+    def _forget_held_up(self, most: int) -> bool:
+        """Forget groups held up until ``most`` entries are here; return whether it worked.
 
-        The names of these groups stay held. A limit applies to the number of names.
+        The names of these groups stay held up. A limit applies to the number of names.
         """
-        if len(self._held) < HELD_PER_ENTRY * self.size:
-            for name in [each for each in self._held if each in self._groups]:
+        if len(self._held_up) < HELD_UP_PER_ENTRY * self.size:
+            for name in [each for each in self._held_up if each in self._groups]:
                 if len(self._alive) <= most:
                     break
                 self._forget_group(name)
@@ -327,36 +329,41 @@ class ReadyCache:
         if not group.count & (group.count + 1):  # one less than a power of two
             self._counted(name, group, group.count + 1)
         if self.ordered and group.count:  # another entry is its first now
-            for turns in self._turns.values():
-                turns.join(name)
+            for rotation in self._rotations.values():
+                rotation.join(name)
 
     def take(self, wants: Wants | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
         """Take the entry whose turn it is, or return `None` if there is none.
 
         Args:
             wants: what the consumer takes; ``None``: any entry.
-            may: whether a group may fire; if not, it is held until it is freed. ``None``: any may.
+            may: whether a group may fire; if not, it is held up until it is freed. ``None``: any
+                may.
         """
-        turns = self._turns.get(wants) or self._begin_turns(wants)
-        if turns.has_untested:
-            turns.catch_up()
-        line, held, groups = turns.line, self._held, self._groups
+        rotation = self._rotations.get(wants) or self._begin_rotation(wants)
+        if rotation.has_untested:
+            rotation.catch_up()
+        line, held_up, groups = rotation.line, self._held_up, self._groups
         while line:
             name = line[0]
             group = groups.get(name)
-            if group is None or name in held:
+            if group is None or name in held_up:
                 found = None
             else:
-                found = group.first(turns.kinds) if turns.is_plain else turns.first(name, group)
+                found = (
+                    group.first(rotation.kinds)
+                    if rotation.is_plain
+                    else rotation.first(name, group)
+                )
             if group is None or found is None:
-                turns.leave()
-                if name in held:
-                    held[name][turns] = None
+                rotation.leave()
+                if name in held_up:
+                    held_up[name][rotation] = None
                 continue
             key, _, entry = found
             if may is not None and not may(name, entry):
-                turns.leave()
-                held[name] = {turns: None}
+                rotation.leave()
+                held_up[name] = {rotation: None}
                 continue
             line.rotate(-1)
             self._remove(key, name, group)
@@ -364,25 +371,25 @@ class ReadyCache:
             return key, entry
         return None
 
-    def _begin_turns(self, wants: Wants | None) -> Turns:
-        """Begin an order of turns, to which all entries here are new."""
-        if len(self._turns) >= ORDERS_KEPT:
-            del self._turns[next(iter(self._turns))]
-        self._turns[wants] = turns = Turns(wants, self._alive, ordered=self.ordered)
+    def _begin_rotation(self, wants: Wants | None) -> Rotation:
+        """Begin a rotation, to which all entries here are new."""
+        if len(self._rotations) >= ORDERS_KEPT:
+            del self._rotations[next(iter(self._rotations))]
+        self._rotations[wants] = rotation = Rotation(wants, self._alive, ordered=self.ordered)
         for group in self._groups.values():
             for queued in group.queued():
-                turns.added(queued)
-        return turns
+                rotation.added(queued)
+        return rotation
 
     def oldest(self) -> int:
         """Return when the oldest entry here became due; 0: there is none."""
         return min((entry.due for entry in self._alive.values()), default=0)
 
-    # --- held groups
+    # --- groups that are held up
 
-    def hold(self, name: str) -> None:
-        """Hold a group that may not fire; ``additions`` rises when it is freed."""
-        self._held.setdefault(name, {})
+    def hold_up(self, name: str) -> None:
+        """Hold up a group that may not fire; ``additions`` rises when it is freed."""
+        self._held_up.setdefault(name, {})
 
     def watch(self, name: str) -> None:
         """Watch a group of which a consumer wants a message behind the head.
@@ -394,18 +401,18 @@ class ReadyCache:
 
     def free(self, name: str) -> None:
         """Free a group, which may fire again."""
-        waiting = self._held.pop(name, None)
+        waiting = self._held_up.pop(name, None)
         if waiting is not None and name not in self._groups and not self.knows_all_groups:
             self._misses_a_group(name)
-        for turns in waiting or ():
-            turns.join(name)
+        for rotation in waiting or ():
+            rotation.join(name)
         if waiting is not None or name in self._watched:
             self._watched.discard(name)
             self.additions += 1
 
     def free_all(self) -> None:
         """Free all groups."""
-        for name in [*self._held, *self._watched]:
+        for name in [*self._held_up, *self._watched]:
             self.free(name)
 
 

@@ -11,7 +11,7 @@ attempts are counted and limits kept whatever fails. ``ClaimQueue`` is sent as a
 One proposal answers all claims that can be answered.
 
 A message is named by its :class:`Locator`. A fired message has an *epoch*, the number of times it
-was fired before. Locator, epoch and the moment of firing together name an attempt.
+was fired before. Locator, epoch and the timestamp of firing together name an attempt.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from postroom.ranges.requests import (
     Bound,
     Count,
     Key,
-    Moment,
     Payload,
     Seconds,
+    TimestampNumber,
     TransactionId,
 )
 
@@ -222,7 +222,7 @@ class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
     payload: Payload
     headers: Headers = None
     priority: Priority = 0
-    due: Moment = 0
+    due: TimestampNumber = 0
     group: Group = ""
     is_unique: bool = False
 
@@ -256,7 +256,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: QueueMessageId
     epoch: int = -1
     by_id: bool = False
-    fired_at: Moment = 0
+    fired_at: TimestampNumber = 0
     of_kind: bool = False
 
 
@@ -354,7 +354,7 @@ class Reschedule(ConcernsAttempts, Write, frozen=True, tag="reschedule"):
 
     queue: QueueName
     attempts: list[Attempt]
-    due: Moment = 0
+    due: TimestampNumber = 0
     epoch: Count | None = None
 
 
@@ -401,8 +401,8 @@ class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
     frees_room: ClassVar = True
 
     queue: QueueName
-    created_at: Moment
-    until: Moment
+    created_at: TimestampNumber
+    until: TimestampNumber
 
     def anchor(self) -> bytes:
         """Return the name of the queue."""
@@ -510,7 +510,7 @@ class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     Attributes:
         messages: the messages that were leased to the consumer.
-        over: the attempts it named that are over, by their positions in ``in_hand``.
+        over: the attempts it named that are over, by their indexes in ``in_hand``.
     """
 
     messages: list[StoredQueueMessage]

@@ -8,7 +8,7 @@
             ├─ given back, uncounted ────▶ ready, as if it had never been fired
             └─ extended ─────────────────▶ leased, until later
 
-An attempt is named by its message, its epoch and the moment of firing. An attempt that does not
+An attempt is named by its message, its epoch and the timestamp of firing. An attempt that does not
 hold its message any more can change nothing: it fails with ``LeaseLost``, and so does its whole
 transaction. Therefore the effects of a message exist once, by the attempt that acknowledged it.
 
@@ -206,12 +206,12 @@ class Settling:
             lease = held(ctx, manager, attempt)
             holdings.end(ctx, manager, [lease])
             longer = msgspec.structs.replace(
-                lease.hold.stored,
+                lease.holding.stored,
                 since=ctx.timestamp, until=until, entries=[lease.entry], fired=lease.fired_at,
             )  # fmt: skip
-            hold = holdings.give(ctx, manager, longer, manager.around.monotonic() + seconds)
-            holdings.extend(ctx, manager, Lease(lease.entry, hold, 0))
-            ctx.notes.append((manager, (), Manager.leases_added, hold, None))
+            leased = holdings.give(ctx, manager, longer, manager.host.monotonic() + seconds)
+            holdings.extend(ctx, manager, Lease(lease.entry, leased, 0))
+            ctx.notes.append((manager, (), Manager.leases_added, leased, None))
             yield from _next(ctx, size_before)
         return until
 
@@ -513,7 +513,7 @@ class Settling:
 
 
 def _place_of(lease: Lease) -> Place:
-    return Place(counters.LEASED, lease.hold.key, lease.entry, lease, None)
+    return Place(counters.LEASED, lease.holding.key, lease.entry, lease, None)
 
 
 def _leave(ctx: Evaluation, manager: Manager, place: Place) -> None:

@@ -92,7 +92,7 @@ class Trouble:
     """The failures of one queue.
 
     Attributes:
-        until: the moment of the monotonic clock until which it is set aside.
+        until: the time on the monotonic clock until which it is set aside.
     """
 
     __slots__ = ("_at", "_error", "_failures", "until")

@@ -190,16 +190,16 @@ class QueueWriteEvaluators:
 
     Args:
         directory: the directory of the queues.
-        around: the clocks and chance.
+        environment: the clocks and chance.
 
     Attributes:
         settling: the evaluator of all that ends attempts.
     """
 
-    def __init__(self, directory: Directory, around: QueueEnvironment) -> None:
+    def __init__(self, directory: Directory, environment: QueueEnvironment) -> None:
         self.find, self.find_if_there = directory.find, directory.find_if_there
-        self.kept, self._by_wall = around.kept, around.by_wall
-        self.chance, self.may_purge = around.chance, around.may_purge
+        self.kept, self._by_wall = environment.kept, environment.by_wall
+        self.chance, self.may_purge = environment.chance, environment.may_purge
         self.settling = Settling(self)
         self._rescheduling = Rescheduling(self)
 

@@ -64,7 +64,7 @@ class ExportResult:
 
 
 @dataclass(frozen=True)
-class ExportedPart:
+class ExportedPartition:
     """The part that one task exports.
 
     Attributes:
@@ -115,13 +115,13 @@ def export(
         JobFailed: the files are not what the store counts, or leaders change too often.
         Invalid: the folder has something else in it.
     """
-    place = Folder(folder)
-    manifest = place.manifest()
+    target = Folder(folder)
+    manifest = target.manifest()
     if manifest is not None:
         return _result(folder, manifest, done_before=True)
     for _ in range(BEGUN_AT_MOST):
         try:
-            manifest = _export(spark, store, place, part_bytes, progress)
+            manifest = _export(spark, store, target, part_bytes, progress)
         except SnapshotTooOld:
             continue  # another node leads: its snapshot is another one
         return _result(folder, manifest, done_before=False)
@@ -143,33 +143,33 @@ def _result(folder: str, manifest: Manifest, *, done_before: bool) -> ExportResu
 def _export(
     spark: SparkSession,
     store: Mapping[str, str],
-    place: Folder,
+    target: Folder,
     part_bytes: int,
     progress: JobProgress,
 ) -> Manifest:
     name = uuid.uuid4().hex
-    place.begin(name)
+    target.begin(name)
     with database(spark, store) as db, db.hold(whole=True) as at:
         to_tasks = reached(spark, store)
-        parts = planned(db, to_tasks, place.place, int(at), part_bytes)
-        said = spread(spark, export_part, parts, "exporting parts", progress)
+        partitions = planned(db, to_tasks, target.path, int(at), part_bytes)
+        said = spread(spark, export_partition, partitions, "exporting parts", progress)
         files = [file for each in said for file in msgspec.json.decode(each, type=list[File])]
-        ranges = sorted({part.range_id for part in db.partitions(part_bytes=1 << 60)})
+        ranges = sorted({partition.range_id for partition in db.partitions(part_bytes=1 << 60)})
         manifest = manifest_of(name, int(at), ranges, files)
         progress("counting", 0, 1)
         check_counts(db, manifest, at=int(at))
         progress("counting", 1, 1)
-    place.commit(manifest)
+    target.commit(manifest)
     return manifest
 
 
 def planned(
     db: CoreDatabase, store: StoreAddress, folder: str, at: int, part_bytes: int
-) -> list[ExportedPart]:
+) -> list[ExportedPartition]:
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
     return [
-        ExportedPart(store, folder, at, number, start, end, of_range, FILE_BYTES)
+        ExportedPartition(store, folder, at, number, start, end, of_range, FILE_BYTES)
         for number, (start, end, of_range) in enumerate([
             (b"", None, True), *((start, end, False) for start, end in spans),
         ])
@@ -200,21 +200,23 @@ def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
         )  # fmt: skip
 
 
-def export_part(part: ExportedPart) -> bytes:
+def export_partition(partition: ExportedPartition) -> bytes:
     """Do the work of a task, and return its files."""
-    db = connections.database(part.store)
-    return msgspec.json.encode(write_part(db, Folder(part.folder), part))
+    db = connections.database(partition.store)
+    return msgspec.json.encode(write_partition(db, Folder(partition.folder), partition))
 
 
-def write_part(db: CoreDatabase, folder: Folder, part: ExportedPart) -> list[File]:
+def write_partition(db: CoreDatabase, folder: Folder, partition: ExportedPartition) -> list[File]:
     """Write the entries of a part."""
-    attempt = uuid.uuid4().hex[:16]
+    task_attempt = uuid.uuid4().hex[:16]
     writers = {
-        table: TableWriter(folder, table, part.number, attempt, part.file_bytes)
+        table: TableWriter(folder, table, partition.number, task_attempt, partition.file_bytes)
         for table in entries.TABLES
     }
-    image = "range_image" if part.of_range else "image"
-    for table, rows in _gathered(db.bulk.records(image, part.start, part.end, at=part.at)):
+    image = "range_image" if partition.of_range else "image"
+    for table, rows in _gathered(
+        db.bulk.records(image, partition.start, partition.end, at=partition.at)
+    ):
         writers[table].add(rows)
     for writer in writers.values():
         writer.close()

@@ -124,18 +124,18 @@ class Folder:
     """The folder of an export, which all who work at it see.
 
     Args:
-        place: a path, or a URI that pyarrow knows (``s3://``, ``hdfs://``).
+        path: a path, or a URI that pyarrow knows (``s3://``, ``hdfs://``).
     """
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, path: str) -> None:
+        self.path = path
         try:
-            if "://" in place:
-                self._fs, self._root = fs.FileSystem.from_uri(place)
+            if "://" in path:
+                self._fs, self._root = fs.FileSystem.from_uri(path)
             else:
-                self._fs, self._root = fs.LocalFileSystem(), str(Path(place).absolute())
+                self._fs, self._root = fs.LocalFileSystem(), str(Path(path).absolute())
         except (pa.ArrowException, ValueError) as error:
-            raise Invalid(f"{place!r} is no folder that can be used: {error}") from error
+            raise Invalid(f"{path!r} is no folder that can be used: {error}") from error
         self._is_local = isinstance(self._fs, fs.LocalFileSystem)
 
     def _at(self, path: str) -> str:
@@ -156,9 +156,9 @@ class Folder:
         if size is None:
             return None
         if size > MANIFEST_BYTES_MAX:
-            raise Invalid(f"{MANIFEST} in {self.place} has {size} bytes: that is no manifest")
+            raise Invalid(f"{MANIFEST} in {self.path} has {size} bytes: that is no manifest")
         with self._fs.open_input_stream(self._at(MANIFEST)) as file:
-            return decoded(file.read(), self.place)
+            return decoded(file.read(), self.path)
 
     def begin(self, export: str) -> None:
         """Prepare the folder for an export, and remove the files of one that was not completed.
@@ -173,7 +173,7 @@ class Folder:
         if names - ours or (names and not names & {STARTED, _new(STARTED)}):
             other = sorted(names - ours or names)[0]
             raise Invalid(
-                f"{self.place} is not empty ({other} is in it); nothing was changed: export into a "
+                f"{self.path} is not empty ({other} is in it); nothing was changed: export into a "
                 "folder of its own"
             )
         for info in found:
@@ -194,7 +194,7 @@ class Folder:
         gone = [file.path for file in manifest.files if self.size_of(file.path) != file.bytes]
         if started.export != manifest.export or gone:
             raise Invalid(
-                f"another export was begun in {self.place} while this one was made; this one does "
+                f"another export was begun in {self.path} while this one was made; this one does "
                 "not count: give each a folder of its own"
             )
         self._remove_others({file.path for file in manifest.files})
@@ -223,8 +223,8 @@ class Folder:
         if not self._is_local:
             return
         file = Path(self._at(path))
-        for place in (file, file.parent):
-            descriptor = os.open(place, os.O_RDONLY)
+        for each in (file, file.parent):
+            descriptor = os.open(each, os.O_RDONLY)
             try:
                 os.fsync(descriptor)
             finally:
@@ -251,13 +251,13 @@ class Folder:
             digest.update(b"it is gone")
         if digest.hexdigest() != file.sha256:
             raise Invalid(
-                f"{file.path} in {self.place} is gone, or not as it was exported: its checksum is "
+                f"{file.path} in {self.path} is gone, or not as it was exported: its checksum is "
                 "another one; nothing of it was restored: get the export from where it is sound"
             )
         return pq.ParquetFile(self._fs.open_input_file(path))
 
 
-def decoded(content: bytes, place: str) -> Manifest:
+def decoded(content: bytes, path: str) -> Manifest:
     """Decode a manifest.
 
     Raises:
@@ -268,16 +268,16 @@ def decoded(content: bytes, place: str) -> Manifest:
         if len(bytes.fromhex(manifest.export)) != 16:
             raise ValueError("no such export")
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise Invalid(f"{MANIFEST} in {place} is damaged: {error}; nothing was changed") from error
+        raise Invalid(f"{MANIFEST} in {path} is damaged: {error}; nothing was changed") from error
     if manifest.format != FORMAT:
         raise Invalid(
-            f"the export in {place} has format {manifest.format}, and this version of Postroom "
+            f"the export in {path} has format {manifest.format}, and this version of Postroom "
             f"knows {FORMAT}; nothing was changed: use a version that knows it"
         )
     for file in manifest.files:
         folder, _, name = file.path.partition("/")
         if folder != file.table or folder not in entries.TABLES or "/" in name or "\\" in name:
-            raise Invalid(f"{MANIFEST} in {place} names a file {file.path!r}; nothing was changed")
+            raise Invalid(f"{MANIFEST} in {path} names a file {file.path!r}; nothing was changed")
     return manifest
 
 

@@ -87,18 +87,18 @@ class TableWriter:
         folder: the folder of the export.
         table: the table.
         part: the number of the task's part.
-        attempt: a name by which files of a task that is run twice differ.
+        task_attempt: a name by which files of a task that is run twice differ.
         file_bytes: about how much a file holds, before it is compressed.
     """
 
     def __init__(
-        self, folder: Folder, table: str, part: int, attempt: str, file_bytes: int
+        self, folder: Folder, table: str, part: int, task_attempt: str, file_bytes: int
     ) -> None:
         self.files: list[File] = []
         self._folder = folder
         self._table = table
         self._name: Callable[[int], str] = lambda number: (
-            f"{table}/part-{part:05d}-{number:03d}-{attempt}.parquet"
+            f"{table}/part-{part:05d}-{number:03d}-{task_attempt}.parquet"
         )
         self._file_bytes = file_bytes
         self._open: tuple[str, Written, pq.ParquetWriter] | None = None

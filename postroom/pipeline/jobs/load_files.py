@@ -8,7 +8,7 @@ r"""The rows of the files of a load: columns are found by their names, in each f
 CSV is that of RFC 4180, as Python and Excel write it: a quote inside quotes is doubled, and quoted
 text may hold newlines. Spark therefore reads a file of CSV in one task. Options of Spark's reader
 choose another dialect: ``escape=\``, ``sep=;``, ``multiLine=false`` for large files without
-newlines in text, ``header=false`` for files whose columns are named by their places (``_c0``,
+newlines in text, ``header=false`` for files whose columns are named by their indexes (``_c0``,
 ``_c1``, ...).
 """
 
@@ -70,7 +70,7 @@ def read(
         return reader.json(files, wanted)
     if format_ == "csv" and options.get("header", "true").lower() != "true":
         reader.check_quotes(files)
-        return reader.rows(files, wanted or reader.columns_by_place(files))
+        return reader.rows(files, wanted or reader.columns_by_index(files))
     found = reader.columns_of_files(files)
     if format_ == "csv":
         reader.check_quotes(files)
@@ -141,7 +141,7 @@ class _Reader:
 
     # --- which columns there are
 
-    def columns_by_place(self, files: Sequence[str]) -> Columns:
+    def columns_by_index(self, files: Sequence[str]) -> Columns:
         """Return the columns of CSV without headers."""
         return _columns(self._reader().load(list(files)).schema)
 

@@ -81,7 +81,7 @@ def _each(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                failed, said = attempt(act, things[number])
+                failed, said = tried(act, things[number])
                 yield pa.RecordBatch.from_pydict(
                     {"number": [number], "failed": [failed], "said": [said]},
                     pa.schema([
@@ -92,7 +92,7 @@ def _each(
     return run
 
 
-def attempt(act: Callable[[T], bytes], thing: T) -> tuple[str, bytes]:
+def tried(act: Callable[[T], bytes], thing: T) -> tuple[str, bytes]:
     """Return the name of the error that ``act`` has raised, or ``""``, and its text or answer."""
     try:
         return "", act(thing)

@@ -89,11 +89,11 @@ def parse(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
         if options.get(name) and mode != LOAD:
             raise Invalid(f"{name}= belongs to mode=load, not to mode={mode or 'a column'}")
     query, batch = _batch(options, mode)
-    place = options.get("checkpointlocation", "")
+    checkpoint = options.get("checkpointlocation", "")
     return SinkOptions(
         mode, options.get("queue", ""), format_, options.get("load", ""),
         options.get("prefix", "").encode(),
-        hashlib.sha256(place.encode()).digest() if place else b"", query, batch,
+        hashlib.sha256(checkpoint.encode()).digest() if checkpoint else b"", query, batch,
     )  # fmt: skip
 
 

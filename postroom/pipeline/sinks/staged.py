@@ -2,7 +2,7 @@
 
 ::
 
-    task:    write(rows) ──▶ StageRows, chunk by chunk, under an attempt id that it makes up
+    task:    write(rows) ──▶ StageRows, chunk by chunk, under a task attempt's id that it makes up
                  └──▶ Staged(query, batch, job, attempt, chunks): the message to the commit
     driver:  commit(messages) ──▶ publish: these attempts are the batch
              abort(messages)  ──▶ late tasks are refused, what was staged is deleted
@@ -55,7 +55,7 @@ class Staged(WriterCommitMessage):
     """The message of a task that has staged rows; the commit gets it from Spark.
 
     Attributes:
-        query, batch, job, attempt: the names of the task.
+        query, batch, job, task_attempt: the names of the task.
         chunks: the number of chunks; 0: the task had no rows.
         rows: the number of rows.
         late: whether the batch was published before: the task had nothing to do.
@@ -64,7 +64,7 @@ class Staged(WriterCommitMessage):
     query: bytes
     batch: int
     job: bytes
-    attempt: bytes
+    task_attempt: bytes
     chunks: int
     rows: int
     late: bool = False
@@ -119,15 +119,15 @@ def stage(
         Invalid: a row cannot be written; or the task is late, and its job was aborted.
     """
     query, batch, job = name
-    attempt = uuid.uuid4().bytes
+    task_attempt = uuid.uuid4().bytes
     maker = RowMaker(options, _made_up_id, partition)
     stream, number = connections.database(store).staging.stream(), 0
     for number, chunk in enumerate(_chunks(maker, batches), 1):
-        stream.send(StageRows(query, batch, job, options.sink, attempt, number - 1, chunk))
+        stream.send(StageRows(query, batch, job, options.sink, task_attempt, number - 1, chunk))
         if stream.is_late:
             break
     stream.flush()
-    return Staged(query, batch, job, attempt, number, maker.rows, stream.is_late)
+    return Staged(query, batch, job, task_attempt, number, maker.rows, stream.is_late)
 
 
 def _made_up_id() -> bytes:
@@ -279,7 +279,9 @@ def winners(messages: list[Staged | None]) -> list[tuple[bytes, int]]:
     """
     if any(message is None for message in messages):
         raise Invalid("a task of the batch has left no message; nothing was written: run it again")
-    return [(each.attempt, each.chunks) for each in messages if each is not None and each.chunks]
+    return [
+        (each.task_attempt, each.chunks) for each in messages if each is not None and each.chunks
+    ]
 
 
 __all__ = ["BatchWriter", "SparkTask", "Staged", "StreamWriter", "current_task", "winners"]

@@ -17,7 +17,7 @@ class CallOwner(Protocol):
     def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
         """Take the node's answer to ``call``."""
 
-    def protected(self, request: Protect | Unprotect, moment: int) -> None:
+    def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
 
 

@@ -25,12 +25,12 @@ class ClientProtections:
     def __init__(self, replicas: Replicas) -> None:
         self.count = 0
         self._replicas = replicas
-        self._moments: Counter[int] = Counter()
+        self._timestamps: Counter[int] = Counter()
         self._asked: Counter[int] = Counter()
         self._under = 0
 
     def __bool__(self) -> bool:
-        return bool(self._moments)
+        return bool(self._timestamps)
 
     def asks(self, request: Protect | Unprotect) -> None:
         """Note that the client has asked for that, and is not answered yet."""
@@ -44,31 +44,31 @@ class ClientProtections:
             if not self._asked[request.timestamp]:
                 del self._asked[request.timestamp]
 
-    def may_hold(self, moment: int) -> bool:
+    def may_protect(self, timestamp: int) -> bool:
         """Return whether a timestamp is protected for the client, or will be."""
-        return self._are_held if self._moments[moment] else moment in self._asked
+        return self._are_protected if self._timestamps[timestamp] else timestamp in self._asked
 
     @property
-    def _are_held(self) -> bool:
+    def _are_protected(self) -> bool:
         """Return whether they are still there, under the lease under which they were asked for."""
         return self._replicas.lease_sequence == self._under
 
-    def note(self, request: Protect | Unprotect, moment: int) -> None:
+    def note(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
         under = self._replicas.lease_sequence
         if under != self._under:
-            self._moments.clear()
+            self._timestamps.clear()
             self.count = 0
             self._under = under
         if type(request) is Protect:
-            self._moments[moment] += 1
+            self._timestamps[timestamp] += 1
             self.count += 1
-        elif self._moments[request.timestamp] > 0:
-            self._moments[request.timestamp] -= 1
+        elif self._timestamps[request.timestamp] > 0:
+            self._timestamps[request.timestamp] -= 1
             self.count -= 1
-            if not self._moments[request.timestamp]:
-                del self._moments[request.timestamp]
+            if not self._timestamps[request.timestamp]:
+                del self._timestamps[request.timestamp]
 
     def to_take_back(self) -> Iterator[int]:
         """Return each timestamp as often as it is protected; none if they are gone."""
-        return self._moments.elements() if self._are_held else iter(())
+        return self._timestamps.elements() if self._are_protected else iter(())

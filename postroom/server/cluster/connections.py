@@ -4,13 +4,13 @@
 
     accepted ─▶ pending ── identifies ─────▶ established ─▶ closed
                   │ HELLO_SECONDS are over                    ▲
-                  └ or a newer one needs its place ───────────┘
+                  └ or a newer one needs its slot  ───────────┘
 
 A connection costs a file descriptor, and there must always be some left: storage opens files at
 any time, and a node that cannot ends. Connections that have not identified themselves are dropped
 first: the oldest that has sent nothing, since a true client speaks at once. A flood of connections
 thereby takes places from itself, and a client among it has all the time that a flood needs to fill
-the places again.
+the slots again.
 
 This is plain synchronous code; :mod:`.listener` closes connections.
 """
@@ -127,7 +127,7 @@ class Connections:
         return len(self._pending)
 
     def accept(self, host: str, port: int) -> Connection | None:
-        """Accept a connection from ``host``, or return ``None`` if there is no place for it."""
+        """Accept a connection from ``host``, or return ``None`` if there is no slot for it."""
         while len(self._hosts.get(host, ())) >= self._pending_per_host_max:
             self._drop_one(host)
         while len(self._pending) >= self._pending_max:

@@ -2,7 +2,7 @@
 
 ::
 
-    accept ─▶ place? (.connections) ─▶ first byte ─▶ TLS (.tls_protocol) ─▶ ServedStream
+    accept ─▶ slot?  (.connections) ─▶ first byte ─▶ TLS (.tls_protocol) ─▶ ServedStream
 
 Connections are accepted a few in a turn of the event loop, lest thousands of new ones keep the node
 from those that it serves. A connection costs nothing but its descriptor until its first byte is
@@ -119,7 +119,7 @@ class Listener:
     Args:
         address: the address to listen at, ``host:port``.
         context: for TLS; ``None``: without.
-        connections: gives places to connections.
+        connections: gives slots to connections.
         create: makes the protocol of a stream.
     """
 

@@ -91,7 +91,7 @@ class PeerLinkOwner(Protocol):
 
     Attributes:
         dialer: calls other nodes.
-        random: spreads attempts to connect.
+        random: spreads tries to connect.
         monotonic: seconds that never go back.
     """
 

@@ -148,7 +148,7 @@ class Peers:
     Args:
         introduction: the identity of this node.
         dialer: calls other nodes.
-        randomness: spreads attempts to connect.
+        randomness: spreads tries to connect.
         monotonic: seconds that never go back.
 
     Attributes:
@@ -203,8 +203,8 @@ class Peers:
         recorded = {(node.node_id, node.address) for node in known}
         self._moved = {n: pair for n, pair in self._moved.items() if (n, pair[0]) in recorded}
         # No other node is at this node's address: a node recorded there has lost its disk.
-        places = {node.node_id: self._where(node) for node in known}
-        wanted = {n: address for n, address in places.items() if address != self._me.address}
+        addresses = {node.node_id: self._where(node) for node in known}
+        wanted = {n: address for n, address in addresses.items() if address != self._me.address}
         wanted.pop(self._me.sender, None)
         for node_id, link in list(self._links.items()):
             if wanted.get(int(node_id)) != link.address or (

@@ -105,7 +105,7 @@ class SessionOwner(Protocol):
     large_frames: LargeFrames
 
     def admit(self, session: Session) -> bool:
-        """Give a session whose client is known a place; return whether it may go on."""
+        """Give a session whose client is known a slot; return whether it may go on."""
 
     def waits(self, session: Session) -> None:
         """Queue a session whose frames the next turn is to go on with."""
@@ -284,8 +284,8 @@ class Session:
             self._node.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # last: a cancelled request may have let the next one be served
-        for moment in self._protected.to_take_back():
-            self._submit(TakenBack(Unprotect(moment)))
+        for timestamp in self._protected.to_take_back():
+            self._submit(TakenBack(Unprotect(timestamp)))
 
     def is_busy(self) -> bool:
         """Return whether its client waits for something, or holds something."""
@@ -442,7 +442,7 @@ class Session:
             return
         if type(request) is Protect:
             request = msgspec.structs.replace(request, client=self.client, host=self.host)
-        if type(request) is Unprotect and not self._protected.may_hold(request.timestamp):
+        if type(request) is Unprotect and not self._protected.may_protect(request.timestamp):
             # It belongs to another client, or is gone.
             self._say((number, None), answer_bytes(None))
             return
@@ -491,9 +491,9 @@ class Session:
         else:
             self._fail(number, failure_of(self._node, error, self._peer))
 
-    def protected(self, request: Protect | Unprotect, moment: int) -> None:
+    def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
         """Note that the node has protected, or released, a timestamp for this client."""
-        self._protected.note(request, moment)
+        self._protected.note(request, timestamp)
 
     def _fail(self, number: int, failure: Failure) -> None:
         if not self.ended:  # an earlier answer may have ended it: then no answer is counted

@@ -147,7 +147,7 @@ class Sessions:
         return Session(self, peer, on_output, access)
 
     def admit(self, session: Session) -> bool:
-        """End older streams of a session's client, now that it is known, and give it a place.
+        """End older streams of a session's client, now that it is known, and give it a slot.
 
         Returns:
             Whether the session may go on.

@@ -176,7 +176,7 @@ def test_the_record_of_a_claim_shrinks_with_its_held_messages() -> None:
     for each in messages:
         if each not in kept:
             queues.acknowledge(each)
-            (hold,) = {lease.hold for lease in queues.manager().leases.all()}
+            (hold,) = {lease.holding for lease in queues.manager().leases.all()}
             entries = len(hold.stored.entries)
             assert entries <= max(8, 4 * hold.left)
             packed = next(iter(leased(queues).values()))

@@ -306,6 +306,6 @@ def test_the_memory_of_a_queue_is_empty_when_all_messages_are_done(queues: Queue
     manager = queues.manager()
     assert not len(manager.ready)
     assert not manager.leases.all()
-    assert not manager.ready._groups.keys() - manager.ready._held.keys()
+    assert not manager.ready._groups.keys() - manager.ready._held_up.keys()
     sizes = queues.store.node.sizes()
     assert sizes["queue waits"] == sizes["queue claims"] == 0

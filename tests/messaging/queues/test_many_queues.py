@@ -111,9 +111,9 @@ def test_opening_makes_no_manager_of_a_queue_that_nobody_holds_anything_of(
     made: list[str] = []
     make = Manager.__init__
 
-    def counted(self: Manager, range_id: int, definition: Any, around: Any) -> None:
+    def counted(self: Manager, range_id: int, definition: Any, host: Any) -> None:
         made.append(definition.name)
-        make(self, range_id, definition, around)
+        make(self, range_id, definition, host)
 
     monkeypatch.setattr(Manager, "__init__", counted)
     queues.store.restart()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from postroom.messaging.queues import manager
-from postroom.messaging.queues.leases import Hold, Lease, LeaseTable
+from postroom.messaging.queues.leases import Lease, LeasedHolding, LeaseTable
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.ready import ReadyCache
-from postroom.messaging.queues.turns import Group, Sizes, Turns
+from postroom.messaging.queues.rotation import Group, Rotation, Sizes
 from tests.messaging.queues.harness import Queues
 
 HERE = str(Path(manager.__file__).parent / "*")
@@ -117,7 +117,9 @@ def things_in(manager: Manager) -> int:
             left += [*each, *each.values()]
         elif isinstance(each, list | tuple | set | deque):
             left += each
-        elif isinstance(each, ReadyCache | Group | Turns | Sizes | LeaseTable | Hold | Lease):
+        elif isinstance(
+            each, ReadyCache | Group | Rotation | Sizes | LeaseTable | LeasedHolding | Lease
+        ):
             names = getattr(type(each), "__slots__", None) or vars(each)
             left += [getattr(each, name) for name in names]
     return len(seen)

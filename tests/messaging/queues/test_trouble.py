@@ -9,7 +9,7 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.kv.clock import from_seconds
 from postroom.messaging.queues import firing
-from postroom.messaging.queues.leases import Hold
+from postroom.messaging.queues.leases import LeasedHolding
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import StoredQueueMessage
@@ -93,12 +93,12 @@ def test_a_fired_message_is_delivered_though_an_earlier_failure_is_reported(
     queues = Queues()
     queues.create()
     running = queues.start(queues.claim_request(wait=True))
-    around, sound = queues.range_queues, Manager.leases_added
+    ranged, sound = queues.range_queues, Manager.leases_added
 
-    def hear(manager: Manager, hold: Hold, _: object) -> None:
-        around._advancing = manager
-        around.failed(StoreCorrupted("it does not end"))
-        sound(manager, hold, _)
+    def hear(manager: Manager, holding: LeasedHolding, _: object) -> None:
+        ranged._advancing = manager
+        ranged.failed(StoreCorrupted("it does not end"))
+        sound(manager, holding, _)
 
     monkeypatch.setattr(Manager, "leases_added", hear)
     queues.enqueue(b"1")

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from postroom.messaging.queues import ready, turns
+from postroom.messaging.queues import ready, rotation
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import ClaimSelection
 from tests.messaging.queues.harness import Queues
 
-COUNTED = {turns.__file__, ready.__file__, turns.__file__}
+COUNTED = {rotation.__file__, ready.__file__}
 FEW, MANY = 300, 3000
 TAKEN = 40
 
@@ -256,9 +256,9 @@ def test_messages_that_are_never_taken_leave_no_memory_behind() -> None:
     assert not cache._alive
     assert not cache._hungry
     assert not cache._more
-    for order in cache._turns.values():
+    for order in cache._rotations.values():
         held = len(order.line) + len(order._untested) + len(order._in_line)
-        assert held <= 10 * turns.LEFTOVERS_MIN
+        assert held <= 10 * rotation.LEFTOVERS_MIN
 
 
 def test_one_kind_that_nobody_takes_keeps_no_more_than_there_is() -> None:
@@ -267,7 +267,7 @@ def test_one_kind_that_nobody_takes_keeps_no_more_than_there_is() -> None:
     for _ in range(5000):
         filled.cache.discard(filled.offer("g", "unwanted"))
     (group,) = filled.cache._groups.values()
-    assert sum(map(len, group._lanes.values())) <= 2 * group.count + turns.LEFTOVERS_MIN + 1
+    assert sum(map(len, group._lanes.values())) <= 2 * group.count + rotation.LEFTOVERS_MIN + 1
 
 
 @pytest.mark.parametrize(

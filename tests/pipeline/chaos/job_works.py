@@ -19,7 +19,7 @@ from postroom.pipeline.jobs.archive import newest
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import MANIFEST, STARTED, Folder
-from postroom.pipeline.jobs.spreading import attempt
+from postroom.pipeline.jobs.spreading import tried
 from postroom.server.loopback import LoopbackServer
 from tests.client.images import read
 from tests.cluster.harness import eventually
@@ -242,7 +242,7 @@ def export_here(store: dict[str, str], folder: Any) -> None:
         spark: Any, act: Callable[[Any], bytes], things: Sequence[Any], stage: str, progress: Any
     ) -> list[bytes]:
         del spark, stage, progress
-        said = [attempt(act, thing) for thing in things]
+        said = [tried(act, thing) for thing in things]
         assert not any(failed for failed, _ in said), said
         return [answer for _, answer in said]
 

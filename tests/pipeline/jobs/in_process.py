@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroom.errors import Error
-from postroom.pipeline.jobs.spreading import attempt
+from postroom.pipeline.jobs.spreading import tried
 
 
 class Killed(BaseException):
@@ -42,7 +42,7 @@ class InProcess:
                 raise Killed
             self.begun += 1
             for _ in range(1 + self.twice):
-                failed, answer = attempt(act, thing)
+                failed, answer = tried(act, thing)
             if failed:
                 raise Error(answer.decode())
             said.append(answer)

@@ -153,7 +153,7 @@ def _damage_inboxes(beneath: Damage, expected: Expected) -> None:
         beneath.storage.get(keys.mail_key(b"inbox/0")) or b"", type=InboxIndexEntry
     )
     beneath.put(keys.mail_key(b"inbox/0"), InboxIndexEntry(held.messages, held.oldest))
-    beneath.put(keys.hold_span(b"first").lower + second, b"x")
+    beneath.put(keys.hold_up_span(b"first").lower + second, b"x")
     expected |= {
         ("inbox_index.messages", "", b"missing", "", 0, 3),
         ("inbox_index.messages", "", b"too many", "", 2, 0),

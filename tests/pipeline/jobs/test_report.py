@@ -154,7 +154,7 @@ def test_history_that_is_collected_while_it_is_asked_for_is_asked_for_again(
         monkeypatch.setattr(
             reporting, "report_bounds", lambda *given: (found or [late(*given)]).pop()
         )
-        with store.db.hold() as at, reporting._held(store.db, None, int(at), 0, "/") as what:
+        with store.db.hold() as at, reporting._protected(store.db, None, int(at), 0, "/") as what:
             assert what.after_inboxes > early.after_inboxes
 
 

@@ -220,7 +220,7 @@ class Faults:
             self._later(lambda machine=machine: self._empty(machine), seconds)  # type: ignore[misc]
 
     def _fill(self, machine: Machine, room_bytes: int) -> None:
-        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room_bytes
+        machine.disk.capacity_bytes = machine.disk.content.bytes_stored + room_bytes
         self._failing.add(machine)
 
     def _empty(self, machine: Machine) -> None:

@@ -39,7 +39,7 @@ def check(cluster: Cluster, db: CoreDatabase, chance: Random) -> None:
     for key in keys:
         cluster.retry(lambda key=key: db.put(key, key), db, "a put")  # type: ignore[misc]
     for machine in cluster.machines:
-        machine.disk.capacity_bytes = machine.disk.content.bytes_held + chance.choice(ROOMS)
+        machine.disk.capacity_bytes = machine.disk.content.bytes_stored + chance.choice(ROOMS)
     cluster.agenda.run(NOTICED_SECONDS)
     for key in keys:
         require(_value(cluster, db, key) == key, f"{key!r} is read while all disks are full")

@@ -236,7 +236,7 @@ def program_with_many_sessions(seed: int) -> None:
 def _leave_room(cluster: Cluster, room_bytes: int) -> None:
     """Let each disk have so much room left, and its node find out."""
     for machine in cluster.machines:
-        machine.disk.capacity_bytes = machine.disk.content.bytes_held + room_bytes
+        machine.disk.capacity_bytes = machine.disk.content.bytes_stored + room_bytes
     cluster.agenda.run(1.0)
 
 

@@ -104,30 +104,30 @@ class LocalArchiveFolder:
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Write a file under another name, sync and link it; a link fails if there is a file."""
-        place = self._root / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(f"{place.name}.{secrets.token_hex(8)}.draft")
+        target = self._root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f"{target.name}.{secrets.token_hex(8)}.draft")
         try:
             with draft.open("wb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(draft, place)
+                os.link(draft, target)
             except FileExistsError:
                 return False
         finally:
             draft.unlink(missing_ok=True)
-        self._sync_folders({place.parent})
+        self._sync_folders({target.parent})
         return True
 
     def sync(self, paths: list[str]) -> None:
         """Sync files, and the folders that name them."""
         folders = set()
         for path in paths:
-            place = self._root / path
-            _sync(place)
-            folders.add(place.parent)
+            target = self._root / path
+            _sync(target)
+            folders.add(target.parent)
         self._sync_folders(folders)
 
     def _sync_folders(self, folders: set[Path]) -> None:
@@ -139,9 +139,9 @@ class LocalArchiveFolder:
 
     def delete(self, path: str) -> None:
         """Delete a file, and the folders that are empty then."""
-        place = self._root / path
-        place.unlink(missing_ok=True)
-        for folder in place.parents:
+        target = self._root / path
+        target.unlink(missing_ok=True)
+        for folder in target.parents:
             if folder == self._root or not folder.is_relative_to(self._root):
                 return
             try:
@@ -188,10 +188,10 @@ class HadoopFolder:
 
     def files(self, path: str) -> list[StoredFile]:
         """Return all files below a path."""
-        place, found = self._path(path), []
-        if not self._system.exists(place):
+        target, found = self._path(path), []
+        if not self._system.exists(target):
             return []
-        listed = self._system.listFiles(place, True)
+        listed = self._system.listFiles(target, True)
         while listed.hasNext():
             each = listed.next()
             whole = str(each.getPath().toUri().getPath())
@@ -213,8 +213,8 @@ class HadoopFolder:
 
     def put_new(self, path: str, content: bytes) -> bool:
         """Write a file under another name and rename it, which fails if there is a file."""
-        place, draft = self._path(path), self._path(f"{path}.{secrets.token_hex(8)}.draft")
-        if self._system.exists(place):
+        target, draft = self._path(path), self._path(f"{path}.{secrets.token_hex(8)}.draft")
+        if self._system.exists(target):
             return False
         stream = self._system.create(draft, True)
         try:
@@ -222,7 +222,7 @@ class HadoopFolder:
             stream.hsync()
         finally:
             stream.close()
-        if self._system.rename(draft, place):
+        if self._system.rename(draft, target):
             return True
         self._system.delete(draft, False)
         return False

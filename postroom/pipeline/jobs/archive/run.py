@@ -354,8 +354,8 @@ class ArchiveRun:
             self._failpoint("list")
             self._folder.put_new(path, lists.encode(few))
         self._failpoint("manifest")
-        place = manifests.manifest_path(manifest.number)
-        if not self._folder.put_new(place, manifests.encode(stored)):
+        manifest_file = manifests.manifest_path(manifest.number)
+        if not self._folder.put_new(manifest_file, manifests.encode(stored)):
             raise self._overtaken()
         return manifest
 

@@ -122,7 +122,7 @@ class Writer:
     def _write(self, frame: DataFrame, table: str) -> list[Kept]:
         """Write rows into files, sync them, and read them back."""
         self._number += 1
-        place = f"{FILES}/{self._run}/{table}/{self._number}"
+        folder = f"{FILES}/{self._run}/{table}/{self._number}"
         placed = frame.select(frame["*"], *_places(table))
         folders = [name for name in ("q", "day") if name in placed.columns]
         seen = Observation()
@@ -132,18 +132,18 @@ class Writer:
             .sortWithinPartitions(*folders, ENDED[table])
             .write.partitionBy(*folders)
             .mode("overwrite")
-            .parquet(self._folder.uri(place))
+            .parquet(self._folder.uri(folder))
         )
         sizes = {
             each.path: each.size
-            for each in self._folder.files(place)
+            for each in self._folder.files(folder)
             if each.path.endswith(".parquet")
         }
         self._folder.sync(list(sizes))
-        rows = self._count(place, table) if sizes else {}
+        rows = self._count(folder, table) if sizes else {}
         if set(rows) - set(sizes):
             raise JobFailed(
-                f"Spark finds files in {self._folder.uri(place)} that the folder does not list; "
+                f"Spark finds files in {self._folder.uri(folder)} that the folder does not list; "
                 "nothing was deleted: try again"
             )
         written = _rows(seen)
@@ -152,7 +152,7 @@ class Writer:
         if sum(rows.values()) != written and sum(rows.values()) != (written := frame.count()):
             raise JobFailed(
                 f"{counted(written or 0, 'message was', 'messages were')} written to "
-                f"{self._folder.uri(place)}, and "
+                f"{self._folder.uri(folder)}, and "
                 f"{sum(rows.values())} can be read there; nothing was deleted: archive into a "
                 "folder that all of Spark's machines share"
             )
@@ -160,21 +160,21 @@ class Writer:
         for path in set(sizes) - set(rows):
             self._folder.delete(path)
         return [
-            Kept(path, table, path[len(place) + 1 :].rpartition("/")[0], rows[path], sizes[path])
+            Kept(path, table, path[len(folder) + 1 :].rpartition("/")[0], rows[path], sizes[path])
             for path in sorted(rows)
         ]
 
-    def _count(self, place: str, table: str) -> dict[str, int]:
+    def _count(self, folder: str, table: str) -> dict[str, int]:
         """Return how many messages each file has, as Spark reads them."""
         counted = (
             self._spark.read.schema(schema(table))
             .option("recursiveFileLookup", "true")
-            .parquet(literal_pattern(self._folder.uri(place)))
+            .parquet(literal_pattern(self._folder.uri(folder)))
             .groupBy(F.col("_metadata.file_path").alias("path"))
             .count()
         )
         return {
-            place + unquote(row["path"]).partition(place)[2]: row["count"]
+            folder + unquote(row["path"]).partition(folder)[2]: row["count"]
             for row in counted.collect()  # a row a file
         }
 

@@ -125,14 +125,14 @@ def compared(definition: Definition, traces: Iterable[Trace]) -> Iterator[Checke
 def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> CheckedDocument:
     document: Document | None = None
     records: dict[str, bytes] = {}
-    places: dict[Posting, bytes] = {}
+    posting_keys: dict[Posting, bytes] = {}
     postings: dict[Posting, int] = {}
     for _, kind, place, value in traces:
         if kind == _DOCUMENT:
             document = Document(*msgpack.unpackb(value))
         elif kind == _POSTING:
             posting = definition.layout.read_posting(place)
-            places[posting] = place
+            posting_keys[posting] = place
             postings[posting] = frequency_of(value, place)
         else:
             records[kind] = value
@@ -141,7 +141,7 @@ def _compare(definition: Definition, key: bytes, traces: Iterable[Trace]) -> Che
     suspect = None
     if past is None or compare(definition, key, document, past, postings):
         named = known.postings(key)
-        strays = tuple(place for posting, place in places.items() if posting not in named)
+        strays = tuple(place for posting, place in posting_keys.items() if posting not in named)
         suspect = Suspect(key, strays)
     counts = known.record
     return CheckedDocument(suspect, int(counts is not None), 0 if counts is None else counts.length)

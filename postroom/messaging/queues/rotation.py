@@ -6,7 +6,7 @@
                        ▲         │ it has nothing, or is held
                        └ added ──┘
 
-All consumers with the same wish share one order of turns. A group joins it when an entry is added
+All consumers with the same wish share one rotation. A group joins it when an entry is added
 that may be wanted. It leaves when its turn comes and it has nothing. Thus groups that have nothing
 make taking no slower, however many they are.
 
@@ -233,7 +233,7 @@ class Wants(Protocol):
         """Return whether it takes this entry."""
 
 
-class Turns:
+class Rotation:
     """The order of turns of the groups of a queue, for one wish.
 
     Args:

@@ -1,4 +1,4 @@
-"""The calls whose attempts did not succeed: each is tried again, or ends.
+"""The calls whose tries did not succeed: each is tried again, or ends.
 
 ::
 
@@ -67,8 +67,8 @@ class RetryTimes(NamedTuple):
         return self.monotonic() + self.request_seconds
 
 
-class FailedAttempts:
-    """The calls whose attempts did not succeed.
+class FailedTries:
+    """The calls whose tries did not succeed.
 
     Args:
         pending: the calls that are not on a link.
@@ -191,7 +191,7 @@ class FailedAttempts:
     def _clock_refused(self, call: RemoteCall, clock: int) -> None:
         """Send a call again that has begun in the node's future.
 
-        A commit begins now instead, if no other attempt may have been evaluated. It does no harm:
+        A commit begins now instead, if no other try may have been evaluated. It does no harm:
         an older transaction expires sooner, and the node looks for its record.
         """
         self._clock.refused(clock)
@@ -209,4 +209,4 @@ class FailedAttempts:
         self._search.denied(link, Unavailable(failure[1]), leader_address(failure))
 
 
-__all__ = ["FailedAttempts", "RetryTimes"]
+__all__ = ["FailedTries", "RetryTimes"]

@@ -1,4 +1,4 @@
-"""A wait until a signal is given, or for a time: on an event loop, or in a thread."""
+"""A wait until a wake-up is given, or for a time: on an event loop, or in a thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Protocol
 from postroom.client.sender import Sender
 
 
-class RepeatedSignal(Protocol):
-    """A signal that is given again and again."""
+class RepeatedWakeUp(Protocol):
+    """A wake-up that is given again and again."""
 
     def say(self) -> None:
         """Wake the waiter. If there is none, the next one does not wait."""
@@ -20,8 +20,8 @@ class RepeatedSignal(Protocol):
         """Wait until it is given, or for a time; return whether it was given."""
 
 
-class _LoopSignal:
-    """A signal that is given and awaited on one event loop."""
+class _LoopWakeUp:
+    """A wake-up that is given and awaited on one event loop."""
 
     def __init__(self) -> None:
         self._said = asyncio.Event()
@@ -58,8 +58,8 @@ class _ThreadWait:
         yield self
 
 
-class _ThreadSignal:
-    """A signal that any thread gives, and one awaits."""
+class _ThreadWakeUp:
+    """A wake-up that any thread gives, and one awaits."""
 
     def __init__(self) -> None:
         self._said = threading.Event()
@@ -74,6 +74,6 @@ class _ThreadSignal:
         return was_said
 
 
-def signal_for(sender: Sender) -> RepeatedSignal:
-    """Return a signal for clients of ``sender``: a sender that runs coroutines blocks threads."""
-    return _ThreadSignal() if hasattr(sender, "run") else _LoopSignal()
+def wake_up_for(sender: Sender) -> RepeatedWakeUp:
+    """Return a wake-up for clients of ``sender``: a sender that runs coroutines blocks threads."""
+    return _ThreadWakeUp() if hasattr(sender, "run") else _LoopWakeUp()
