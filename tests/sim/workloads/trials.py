@@ -43,7 +43,8 @@ class Trials:
         """Of the inbox that is held up: when a message that was postponed may come again."""
         self._handed_out: Counter[str] = Counter()
         """How often a message was handed to somebody who has not said what became of it."""
-        self._unanswered = 0
+        self._unanswered: Counter[bytes] = Counter()
+        """How many reaps of an inbox may have taken messages that nobody has seen."""
 
     async def setup(self, db: CoreDatabase) -> None:
         """Nothing was sent."""
@@ -69,18 +70,21 @@ class Trials:
 
     # --- trying
 
-    async def _reap(self, tx: Any, client: Client, key: bytes) -> list[Message]:
+    async def _reap(
+        self, tx: Any, client: Client, key: bytes, *, vanishes: bool = False
+    ) -> list[Message]:
         choose = client.random.choice
         holds, now = dict(self._holds), 0
-        self._unanswered += 1
-        most = choose([1, 2, 5])
-        found = list(
-            await tx.reap_queue(key, most, wait=choose([None, 0.05]), max_attempts=ATTEMPTS_MAX)
-        )
-        self._unanswered -= 1
+        self._unanswered[key] += 1
+        most, wait = choose([1, 2, 5]), choose([None, 0.05])
+        found = list(await tx.reap_queue(key, most, wait=wait, max_attempts=ATTEMPTS_MAX))
+        self._handed_out.update(message.id for message in found)
+        if found or wait is None or not vanishes:
+            # In this step: the messages may be lost while this client waits for what follows. A
+            # reap that waited in vain may have been answered too late, and take them along.
+            self._unanswered[key] -= 1
         now = await client.db.now()
         for message in found:
-            self._handed_out[message.id] += 1
             self._check(message, now, holds if key == HELD else {})
         assert len(found) <= 1 or not any(message.attempts for message in found), "not alone"
         return found
@@ -114,7 +118,7 @@ class Trials:
         """Return what becomes of it, and how often it was postponed before."""
         failed = b"trial failed/%s/" % message.value
         noted = [found async for found, _ in tx.scan(failed, failed + b"\xff")]
-        maybe = self._handed_out[message.id] - 1 + self._unanswered
+        maybe = self._handed_out[message.id] - 1 + self._unanswered[key]
         told = f"{message} was postponed {len(noted)} times, and lost {maybe} times at most"
         assert message.attempts <= len(noted) + maybe, told
         end = client.random.choice(["done", "done", "later", "later", "later", "buried"])
@@ -137,7 +141,7 @@ class Trials:
     async def _vanish(self, client: Client) -> None:
         """Take some messages, and vanish without a word."""
         tx = client.db.begin(timeout=client.random.choice([0.05, 0.5]))
-        await self._reap(tx, client, client.random.choice([HELD, PASSED]))
+        await self._reap(tx, client, client.random.choice([HELD, PASSED]), vanishes=True)
         await client.pause(0.2)
 
     # --- at the end
