@@ -211,8 +211,10 @@ class ThreadDriver:
         deadline = None
         if answer.timeout_seconds is not None:
             deadline = self.monotonic() + answer.timeout_seconds
-        if not self._driving and self._take_over(answer):
-            self._drive(answer)  # the usual case: no lock to be woken by is needed
+        if not self._driving:
+            with self._signals:  # a handler that raises would leave the lock taken
+                if self._take_over(answer):
+                    self._drive(answer)  # the usual case: no lock to be woken by is needed
             if answer.done:
                 return
         while self._sleep_or_drive(answer, deadline):
@@ -331,8 +333,10 @@ class ThreadDriver:
         answer.woken = woken = threading.Lock()
         woken.acquire()
         self._waiting[answer] = None
-        if not self._driving and self._take_over(answer):
-            return True
+        if not self._driving:
+            with self._signals:
+                if self._take_over(answer):
+                    return True
         if answer.done:
             self.forget(answer)
             # The answer may have come between the two; then this thread must wake the next one.
