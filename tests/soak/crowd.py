@@ -5,7 +5,8 @@ flooder     sends empty frames, withdrawals and descriptions for a moment, and t
 program     many sessions at once, each with many requests under way, that end without a word
 idle crowd  many sessions that are opened, say nothing for a while, and vanish
 watchers    wait for changes of many keys that nobody writes, and vanish
-bulk        commits what takes many turns: thousands of writes, and of spans that were read
+bulk        commits what takes many turns: thousands of writes, and of spans that were read. The
+            soak leaves it out: a reader of a snapshot on three nodes starves beside it
 glutton     sends what would take a hundred times its bytes in memory, which is refused; and says
             Hello again under another id, which ends its stream
 =========== ==================================================================================

@@ -128,7 +128,6 @@ class Soak:
             ("program", crowd.program, 1),
             ("idle crowd", crowd.idle, 1),
             ("watchers", crowd.watch, 1),
-            ("bulk", crowd.bulk, 1),
             ("glutton", crowd.glut, 1),
         ]
 
