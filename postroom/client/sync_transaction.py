@@ -121,6 +121,10 @@ class Transaction(WriteBuffer, QueueWrites, InboxWrites):
         trace: TracebackType | None,
     ) -> None:
         if kind is None and self._lifetime.may_end:
-            self._blocking.run(self._core.finish())
+            try:
+                self._blocking.run(self._core.finish())
+            except BaseException:  # an interrupt, perhaps before the commit was sent
+                self._core.give_up_unsent()
+                raise
         elif self._lifetime.may_end:
             self._blocking.run(self._core.rollback())

@@ -515,6 +515,14 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         if self._queues is not None:
             self._queues.committed(reply.answers)
 
+    def give_up_unsent(self) -> None:
+        """Give the transaction up if its commit was not sent, so that its locks do not stay.
+
+        For layers on top, such as the synchronous form.
+        """
+        if self._lifetime.state is TransactionState.OPEN:
+            self._lifetime.end(Event.GIVE_UP)
+
     async def _now(self) -> int:
         timestamp = self._sender.now()
         return timestamp if isinstance(timestamp, int) else await timestamp

@@ -127,13 +127,7 @@ class UsualEvaluator:
     def propose(
         self, calls: Iterator[Call], taken: list[Call], last_commit: int
     ) -> Proposal | None:
-        """Return the proposal of the calls, or ``None`` if the general way must make it.
-
-        Args:
-            calls: the waiting calls; those that a proposal has no room for are left.
-            taken: the calls that were taken join it; the general way begins with them.
-            last_commit: the timestamp of the last commit that is applied.
-        """
+        """Return the proposal of the calls, or ``None``; see :class:`.UsualWay`."""
         usual = self.evaluate(calls, taken, last_commit)
         if usual is None:
             return None

@@ -392,7 +392,11 @@ class Replica:
         try:
             proposal = way.propose(self._clients.taken(), taken, self.reads.last_commit)
         except Exception:  # the calls that were taken must not be lost
-            _log.critical("the usual way failed; the general way goes on", exc_info=True)
+            _log.critical(
+                "the usual way failed: all proposals take the general way from now on, until the "
+                "store is opened again; please report this", exc_info=True,
+            )  # fmt: skip
+            self.usual_way = None
             return False
         if proposal is None:
             return False

@@ -290,3 +290,22 @@ def test_other_threads_leave_handlers_alone() -> None:
     thread.start()
     thread.join()
     assert found == [signal.getsignal(signal.SIGINT)]
+
+
+def test_a_transaction_that_is_interrupted_before_its_commit_is_sent_keeps_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with postroom.open(tmp_path / "store") as db:
+
+        def interrupt(_: object) -> None:
+            raise Interrupted
+
+        tx = db.begin()
+        with suppress(Interrupted), tx:
+            tx.get_for_update(b"locked")
+            tx.put(b"locked", b"never")
+            monkeypatch.setattr(type(tx.core), "_requests", interrupt)
+        monkeypatch.undo()
+        assert tx.closed
+        with db.begin(timeout=5) as other:
+            assert other.get_for_update(b"locked") is None

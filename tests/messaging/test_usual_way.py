@@ -343,3 +343,4 @@ def test_a_call_is_answered_though_the_usual_way_fails(
     assert error is None
     assert answer.timestamp
     assert "the usual way failed" in caplog.text
+    assert one_range.replica.usual_way is None
