@@ -54,7 +54,7 @@ class Flooding:
         self.frames: deque[bytes] = deque()
 
     def go_on(self) -> None:
-        """As a shell does: one read of the socket, as far as the session takes frames."""
+        """Read the socket once, as far as the session takes frames."""
         session = self.attacker.session
         if not self.frames:
             incoming = streams.Incoming(limits.FRAME_BYTES_MAX)
@@ -91,7 +91,7 @@ def test_a_polite_client_waits_for_a_few_turns_of_bounded_work(
 
 
 def test_a_long_read_comes_to_its_end_beside_a_flood_of_short_ones(target: Target) -> None:
-    """What takes more than a turn waited for a turn in which nothing came in."""
+    """A read of more than a turn waited for a turn in which nothing came in."""
     target.fill(2 * limits.TURN_STEPS_MAX)
     polite = Attacker(target, b"polite")
     flooding = [Attacker(target, b"%d" % number) for number in range(CLIENTS)]

@@ -41,12 +41,12 @@ from tests.sim.cluster.metered import PAIR_SECONDS, MeteredEngine
 MIB = 1024 * 1024
 FRAMES = 150
 LARGE = (1, 1000, 100_000)
-"""Of how many parts what it says may be."""
+"""The numbers of parts of a description."""
 
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Nobody checks Raft's rules from outside: who lies to a node may break them."""
+    """Return a cluster whose rules of Raft are not checked: a liar may break them."""
     made = Cluster(1, [NodeOptions(disk_reserve_bytes=0)] * 3, [(1.0, 0.0, 0.0)] * 3)
     for name in ("acted", "written", "sends", "crashed"):
         monkeypatch.setattr(made.overseer, name, lambda *_: None)

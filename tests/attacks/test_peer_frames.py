@@ -45,7 +45,7 @@ WIRE = b"\x94\x01\x00"
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """Nobody checks Raft's rules from outside: who lies to a node may break them."""
+    """Return a cluster whose rules of Raft are not checked: a liar may break them."""
     made = Cluster(1, [NodeOptions(disk_reserve_bytes=0)] * 3, [(1.0, 0.0, 0.0)] * 3)
     for name in ("acted", "written", "sends", "crashed"):
         monkeypatch.setattr(made.overseer, name, lambda *_: None)

@@ -16,7 +16,7 @@ from tests.attacks.hostile import Attacker, Target
 
 SESSIONS = 20
 STEPS = 200
-"""Of a turn in these tests: what takes many turns else takes as many here, of less work."""
+"""The steps of a turn in these tests: long requests take as many turns, of less work."""
 
 Flood = Callable[[Attacker, int], Any]
 

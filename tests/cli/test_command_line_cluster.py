@@ -39,11 +39,11 @@ from tests.kv.on_disk import INSTALLED
 from tests.server.cluster.certificates import Authority
 
 SECONDS_TO_FIND_OUT = ("1", "4", "16")
-"""What is found out takes a moment, and then the time is waited for: so it is short at first."""
+"""The seconds that a command is given, one try after the other; the first is short."""
 
 
 def finds_out(arguments: tuple[str, ...], *words: str, token: str | None = None) -> bool:
-    """Whether it fails, and says so, if it is given time: a machine may stand still for a while."""
+    """Return whether a command fails with these words, if it is given time."""
     first, *more = SECONDS_TO_FIND_OUT
     result = invoke(*arguments, "--timeout", first, token=token)
     for seconds in more:

@@ -1,4 +1,4 @@
-"""What ``status`` and ``queue show`` tell of a message that is held."""
+"""The output of ``status`` and ``queue show`` for a message that is held."""
 
 from __future__ import annotations
 

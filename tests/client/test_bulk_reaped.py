@@ -1,4 +1,4 @@
-"""What left inboxes is read after one timestamp and up to another, whatever became of it."""
+"""Messages that left inboxes are read after one timestamp and up to another."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ P99_SECONDS_MAX = 0.05
 CALLS = 500
 PAUSE_SECONDS = 0.002
 ATTEMPTS = 3
-"""What others do on the machine does not strike each of them."""
+"""The number of tries: other programs on the machine do not disturb each of them."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ def test_a_polite_client_waits_for_less_than_50_ms_beside_a_flood(
 
 SESSIONS = {"large commits": 1, "many spans": 20, **dict.fromkeys(large_flood.DELETIONS, 1)}
 ATOMIC = ("large commits", "deletion in a transaction")
-"""What has to be one commit: writes wait until all of it is evaluated, written and applied."""
+"""The requests that are one commit: writes wait until all of it is applied."""
 
 
 def _cases() -> Iterator[object]:

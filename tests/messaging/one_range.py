@@ -65,7 +65,7 @@ class ScriptedGroup:
         self.proposed.append((proposal, ended))
 
     def end(self, outcome: ProposalOutcome) -> None:
-        """So it goes with what was proposed first."""
+        """End the first proposal with an outcome."""
         proposal, ended = self.proposed.pop(0)
         if outcome is ProposalOutcome.APPLIED:
             self._apply(b"", proposal)
@@ -160,7 +160,7 @@ class OneRange:
         self.settle()
 
     def end(self, outcome: ProposalOutcome) -> None:
-        """Of what was proposed first."""
+        """End the first proposal, and take turns."""
         self.group.end(outcome)
         self.settle()
 

@@ -165,7 +165,7 @@ def test_few_are_held_as_a_whole(driver: Driver, served: str, db: postroom.Datab
 def test_a_driver_that_gets_no_more_gives_up_what_it_needs_least(
     driver: Driver, served: str, db: postroom.Database
 ) -> None:
-    """Where another client has many timestamps as a whole, too."""
+    """Another client has many timestamps as a whole, too."""
     options = {"connect": served, "insecure": "true", "table": "accounting"}
     with ExitStack() as others:
         for number in range(8):
@@ -233,7 +233,7 @@ def test_a_driver_that_has_gone_is_named(tmp_path: Path) -> None:
 
 
 def test_a_late_question_opens_no_store(served: str, db: postroom.Database, tmp_path: Path) -> None:
-    """As a planner whose question is being read when the session ends: nobody would close it."""
+    """A planner's question is read when the session ends: no session would close the store."""
     with postroom.open(tmp_path / "shop"):
         pass
     service = Driver().service

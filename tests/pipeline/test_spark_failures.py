@@ -1,4 +1,4 @@
-"""What Spark says of a failure is told in one line."""
+"""Failures of Spark are told in one line."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from postroom.ranges.accounting import prefixes
 from tests.client.stores import Store
 
 SUBJECTS = 14 + 5
-"""So many lines have the tables of what was compared."""
+"""The number of lines of the tables that compare."""
 
 
 async def read_what_nobody_sent(db: postroom.aio.Database) -> None:

@@ -1,4 +1,4 @@
-"""What Spark's Python processes load, and what their collector looks at."""
+"""The modules that Spark's Python processes load, and the work of their collector."""
 
 from __future__ import annotations
 

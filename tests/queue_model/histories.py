@@ -274,7 +274,7 @@ class History:
     def _judge(
         self, request: ClaimQueue, given: list[StoredQueueMessage], wanted: list[Message]
     ) -> None:
-        """Whether a claim was given what it could be, and something if there was anything."""
+        """Check that a claim was given eligible messages, and one at least if there was any."""
         require(given or not wanted, f"a claim is given nothing, not one of {wanted}")
         require(len(given) <= request.messages_max, "a claim is given too much")
         now = self.system.now()

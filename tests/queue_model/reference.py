@@ -68,7 +68,7 @@ class Message:
 
 
 def takes(selection: ClaimSelection, message: Message) -> bool:
-    """Whether a consumer with this selection takes the message."""
+    """Return whether a consumer with this selection takes the message."""
     if selection.kinds is not None and message.kind not in selection.kinds:
         return False
     if message.id < selection.start or (selection.end is not None and message.id >= selection.end):
@@ -101,11 +101,11 @@ class Reference:
         return [each for each in self.messages.values() if each.state in states]
 
     def in_order(self, message: Message) -> bool:
-        """Whether the message is in a group that keeps order."""
+        """Return whether the message is in a group that keeps order."""
         return self.settings.order == "group" and message.group != ""
 
     def rank(self, message: Message) -> tuple[int, int]:
-        """Where it stands in its group."""
+        """Return its rank in its group."""
         if self.in_order(message):
             return message.first, message.number
         return message.due + AGEING * message.priority, message.number
@@ -136,7 +136,7 @@ class Reference:
         return list(first.values())
 
     def is_next(self, message: Message, candidate: Message) -> bool:
-        """Whether a message is a candidate, or cannot be told from it by when they are due."""
+        """Return whether a message is a candidate, or is due at the time of one."""
         differs = abs(self.rank(message)[0] - self.rank(candidate)[0])
         is_close = message.group == candidate.group and differs <= self.slack
         return message.name == candidate.name or is_close
@@ -179,7 +179,7 @@ class Reference:
         return message.state == "gone"
 
     def is_about_to_go(self, kind: str, id_: bytes, now: int) -> bool:
-        """Whether a message that is done may be purged just now."""
+        """Return whether a message that is done may be purged just now."""
         known = self.messages.get((kind, id_))
         if known is None or known.state != "done":
             return False

@@ -20,7 +20,7 @@ BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)
 
 
 class _Follows(Asked):
-    """Whoever is answered asks something else at once."""
+    """A call whose caller asks something else as soon as it is answered."""
 
     def __init__(self, request: Any, other: OneRange, then: Asked) -> None:
         super().__init__(request)

@@ -1,4 +1,4 @@
-"""What nodes hold for a client, and what it says so that they do; and their clocks."""
+"""The holdings of a client at nodes, how it keeps them, and the nodes' clocks."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_commit_that_may_be_done_by_another_try_keeps_its_beginning() -> None:
 
 
 def test_a_clock_that_stays_behind_is_told_of() -> None:
-    """What began by a later clock is not taken, however often it is sent."""
+    """A transaction that began by a later clock is not taken, however often it is sent."""
     world = World()
     stream = world.settle()
     call = world.ask(GET)

@@ -1,4 +1,4 @@
-"""What must not grow at a node: what was withdrawn, what it takes on, what nobody reads."""
+"""Limits of a node's memory: withdrawn calls, requests under way, answers that are not read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold of the content of a disk, whatever the workload, in every state it is ever in.
+"""The rules for the content of a disk, whatever the workload, in each of its states.
 
 Each checker reads the raw keys itself, in one pass, and compares what the store says of itself
 (counters, index, lists) with what is there. None of them knows who wrote what.
@@ -76,7 +76,7 @@ class Content:
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
     queues: dict[bytes, bytes] = field(default_factory=dict)
-    """What is stored of queues, but for their messages' bodies and states."""
+    """The stored records of queues, without the bodies and states of messages."""
     said: dict[bytes, bytes] = field(default_factory=dict)
     """Bodies and states of their messages."""
     collected: int = 0

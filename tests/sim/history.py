@@ -1,4 +1,4 @@
-"""What clients were told, held against what the store says at the end.
+"""The answers of clients, compared with what the store has at the end.
 
 The history is a :class:`tests.sim.tasks.Witness`: it sees requests and answers, and knows nothing
 of the workloads. From them follow, for every transaction and every read:
@@ -55,7 +55,7 @@ READS_MAX = 3000
 
 
 class Outcome(enum.Enum):
-    """What the client knows of its commit."""
+    """The knowledge of a client about its commit."""
 
     UNKNOWN = enum.auto()
     COMMITTED = enum.auto()

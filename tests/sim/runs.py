@@ -21,12 +21,12 @@ EMBEDDED: Final = EmbeddedSimulation.kind
 SIMULATIONS: Final = {CLUSTER: ClusterSimulation, EMBEDDED: EmbeddedSimulation}
 
 LENGTHS: Final = {CLUSTER: EVENTS, EMBEDDED: STEPS}
-"""Of a run of each kind, in events."""
+"""The length of a run of each kind, in events."""
 
 
 @dataclass
 class Run:
-    """What became of a seed.
+    """The result of a seed.
 
     Attributes:
         told: a line about it, or what went wrong.
@@ -89,7 +89,7 @@ def _run_job(job: tuple[str, int, int]) -> Run:
 
 
 class Summary:
-    """What has happened in many runs."""
+    """The events of many runs."""
 
     def __init__(self) -> None:
         self.failed: list[int] = []

@@ -170,7 +170,7 @@ class LocalProcess(ClientSender):
         return answer
 
     def give_up(self, answer: Answer) -> None:
-        """Nobody waits for ``answer``, as the drivers do it."""
+        """Give an answer up, as the drivers do."""
         if not self.world.withdraw(answer):
             request = taken_back_by(self, answer.request, answer.result)
             if request is not None:

@@ -39,7 +39,7 @@ _JUMPS: Final = (-3600, -30, -0.5, 0.7, 5, 10, 70, 200, -DAY, DAY)
 
 
 class EmbeddedFaults(Faults):
-    """What breaks around an embedded store.
+    """The faults of an embedded store.
 
     Args:
         store: what is disturbed.
@@ -79,7 +79,7 @@ class EmbeddedFaults(Faults):
             self._store.check()
 
     def _rest(self) -> None:
-        """Nobody does anything for a while: leases, transactions and garbage expire."""
+        """Let time pass without requests: leases, transactions and garbage expire."""
         self._store.agenda.stand_still(self._random.choice([0.5, 1.5, 10, 80]))
         self.seen["rests"] += 1
 

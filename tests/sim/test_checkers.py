@@ -1,4 +1,4 @@
-"""What looks at a disk sees whatever is lost, doubled or misplaced there: planted, one at a time.
+"""Checkers of a disk find each fault that is planted: an entry lost, doubled or misplaced.
 
 The disk is a real one: of a store that has versions, deletions, messages in inboxes, on their way
 and reaped, deferred updates, dead letters, garbage and a queue.
@@ -115,7 +115,7 @@ _MAY_BE_GONE = (keys.HEAD, keys.ACCOUNTING, keys.HISTORY, keys.REAPED)
 
 
 def _is_noticed(raw: bytes) -> bool:
-    """Whether the disk alone tells that a key is missing."""
+    """Return whether the disk alone tells that a key is missing."""
     if raw < keys.RANGE:
         return raw == _CEILING  # the other ones are the log's, and the node's
     if raw[:1] == keys.TRANSACTION:

@@ -33,7 +33,7 @@ def opened(**options: Any) -> EmbeddedStore:
 
 
 def opens(store: EmbeddedStore) -> bool:
-    """Whether the store opens again, and comes to rest."""
+    """Return whether the store opens again, and comes to rest."""
     if store.machine.open():
         store.let_pass(0.01)
     return store.machine.serves()
@@ -97,7 +97,7 @@ class _Scripted:
 
 
 def test_a_message_stored_while_others_are_delivered_does_not_wait_for_the_next_poll() -> None:
-    """As many leave the outbox as enter it in one proposal: the services heard of nothing."""
+    """One proposal adds as many entries as it takes out: the services heard of none."""
     store = opened(poll_seconds=1000.0)
     db = store.database()
     store.run(db.run(lambda tx: tx.enqueue_message(b"far", b"", deliver_at=3600.0)))

@@ -60,7 +60,7 @@ class Refused(Exception):
 
 @dataclass
 class Model:
-    """What the store should hold. A message is (commit timestamp, ordinal, payload)."""
+    """The expected content of the store. A message is (commit timestamp, ordinal, payload)."""
 
     data: dict[bytes, bytes] = field(default_factory=dict)
     inboxes: dict[bytes, list[tuple[int, int, bytes]]] = field(default_factory=dict)
@@ -316,7 +316,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
                 self.model.execute(Increment(key, by))
 
     async def _revive_or_bury(self, *, discards: bool) -> bool | None:
-        """Whether it has happened; ``None``: nobody knows."""
+        """Return whether it has happened; ``None``: the outcome is unknown."""
         try:
             ids = [letter.id for letter in await self.db.dead_letters(limit=1000)]
             await (self.db.discard(ids) if discards else self.db.replay(ids))

@@ -58,7 +58,7 @@ class Turn:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the turn has begun, and has not ended."""
+        """Return whether the turn has begun, and has not ended."""
         return self.part is not Part.IDLE
 
     def take_part(self, node: Node) -> Part:

@@ -1,4 +1,4 @@
-"""Who waits is not forgotten, and nothing stays that nobody needs: looked at from outside.
+"""The rules for waiting calls and for memory, checked from outside: no call is forgotten.
 
 At every step: timers are few, whatever waits; each transaction that holds something holds a lock or
 a claim; nobody stands in line who has given up; and nobody stands in line for what is free; and the
@@ -42,7 +42,7 @@ ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 
 
 class _Watched:
-    """What is known of one life of a node.
+    """The knowledge about one life of a node.
 
     Attributes:
         steps: it has taken so many.
@@ -126,7 +126,7 @@ def _heads(outboxes: Iterable[Outbox]) -> list[bytes]:
 
 
 def check_lines(node: Node) -> None:
-    """Nobody waits in vain."""
+    """Check that no call waits in vain."""
     replica = node.replica
     if replica._proposal is not None:
         return  # what it frees is not free yet
@@ -172,7 +172,7 @@ def _seen(replica: Replica) -> Reader:
 
 
 def _has_free(replica: Replica, key: bytes) -> bool:
-    """Whether there is a message in an inbox that nobody has claimed."""
+    """Return whether there is a message in an inbox that nobody has claimed."""
     prefix = keys.inbox_prefix(key)
     stored = _seen(replica).get(keys.mail_key(key))
     held = b"" if stored is None else msgspec.msgpack.decode(stored, type=InboxIndexEntry).held
@@ -182,7 +182,7 @@ def _has_free(replica: Replica, key: bytes) -> bool:
 
 
 def _has_changed(replica: Replica, request: ScanChanges) -> bool:
-    """Whether a watch that waits has not been told of a change."""
+    """Return whether a watch that waits has not been told of a change."""
     after = keys.u64(request.after)
     return any(versions.changed_since(_seen(replica), request.start, request.end, after))
 
@@ -201,7 +201,7 @@ def _outboxes(replica: Replica) -> list[Outbox]:
 
 
 def _unwrapped(evaluator: Any) -> Any:
-    """As ``inspect.unwrap``, which takes its time to look for circles."""
+    """Unwrap like ``inspect.unwrap``, without its slow search for circles."""
     while (inside := getattr(evaluator, "__wrapped__", None)) is not None:
         evaluator = inside
     return evaluator

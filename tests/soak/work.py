@@ -1,4 +1,4 @@
-"""What the clients of a soak do, all of it at once; and what must be there when they have ended.
+"""The work of a soak's clients, all of it at once, and the checks when they have ended.
 
 Each client loops until it is told to stop, and counts what it has got done. A consumer now and then
 dies with messages in its hands, another one takes its place. Whatever was promised is noted in the

@@ -172,7 +172,7 @@ def test_a_dropped_queue_leaves_nothing_and_a_new_one_finds_nothing() -> None:
 
 
 def test_many_large_queues_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is emptied in one proposal is no more than one command holds."""
+    """One proposal deletes no more than one command has room for."""
     queues = Queues()
     names = [f"queue {number}" for number in range(8)]
     for name in names:

@@ -1,4 +1,4 @@
-"""What jobs must have come to, whoever was killed when: nothing is lost, nothing is there twice.
+"""The results that jobs must have, whichever process was killed: nothing lost, nothing doubled.
 
 They are killed after a step that is drawn, or a moment later; then they are run again, until one
 run comes to its end.
@@ -228,7 +228,7 @@ def fill(db: postroom.Database, rows: int) -> None:
 
 
 def is_kept(name: bytes, stored: bytes) -> bool:
-    """Whether an entry must be the same in a copy: counters and what services note may go on."""
+    """Return whether an entry must be equal in a copy; counters and notes may differ."""
     del stored
     return import_module("postroom.messaging.image_entries").table_of(name) in {
         "data", "inbox", "inbox_index", "queue",

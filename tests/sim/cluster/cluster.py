@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 def address_of(name: str) -> str:
-    """Where a machine is reached."""
+    """Return the address of a machine."""
     return f"{name.replace(' ', '-')}:7400"
 
 
@@ -114,11 +114,11 @@ class Cluster(Tasks):
     # --- machines
 
     def machine_of(self, node_id: int) -> Machine | None:
-        """Where a node lives."""
+        """Return the machine of a node."""
         return next((each for each in self.machines if each.node_id == node_id), None)
 
     def at_address(self, address: str) -> Machine | None:
-        """Which machine has an address."""
+        """Return the machine that has an address."""
         return next((each for each in self.machines if address_of(each.name) == address), None)
 
     def leader(self) -> Machine | None:
@@ -143,7 +143,7 @@ class Cluster(Tasks):
 
     @property
     def places(self) -> list[str]:
-        """Where clients live."""
+        """Return the names of the processes in which clients live."""
         return [process.name for process in self._processes if not process.is_dead]
 
     def readings(self) -> list[int]:

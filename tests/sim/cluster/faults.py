@@ -1,4 +1,4 @@
-"""What breaks in a cluster, as chance has it, and how it is mended again.
+"""The faults of a cluster, drawn at random, and how they are mended again.
 
 Each fault lasts for a while of its own, so that several are there at once; none of them asks
 whether a majority is left. Which ones a run has, and how often, is drawn at its beginning.
@@ -31,7 +31,7 @@ _FULL_SHARE: Final = 0.25
 
 
 FAILING_OPENINGS_SHARE: Final = 0.3
-"""So often the power fails at a write while a node is opened, or soon after that."""
+"""The share of openings in which the power fails at a write, or soon after."""
 
 
 class Faults:

@@ -34,17 +34,17 @@ from tests.sim.cluster.machine import Machine
 
 SESSIONS: Final = 20
 TURNS_MAX: Final = 40
-"""Of the leader, while a polite request travels, waits, is replicated and is answered."""
+"""The most turns of the leader in which a polite request is answered."""
 ROUNDS: Final = 2
 PATIENCE_SECONDS: Final = 10.0
 BEGIN_SECONDS: Final = 0.02
 """By then every stream wants something."""
 UNDER_WAY: Final = 2
-"""So many frames with requests each stream has under way."""
+"""The number of frames with requests that each stream has under way."""
 
 _STEPS: Final = 200
 _INTAKE_STEPS: Final = 4
-"""Of a turn, meanwhile."""
+"""The steps of a turn during a flood."""
 
 _TINY: Final = frames.encode((1, 0))
 _WITHDRAWALS: Final = frames.encode((1, 0, [], list(range(1 << 20, (1 << 20) + 500))))

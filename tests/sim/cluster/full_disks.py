@@ -16,7 +16,7 @@ from tests.sim.checkers import require
 from tests.sim.cluster.cluster import Cluster
 
 ROOMS: Final = (0, 300, 1900)
-"""What is left on a disk."""
+"""The numbers of bytes that are left on a disk."""
 KEYS: Final = 3
 NOTICED_SECONDS: Final = 0.2
 """By then every node knows that its disk is full."""

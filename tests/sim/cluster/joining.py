@@ -32,7 +32,7 @@ STAYING_MIN_WITH_LOSSES: Final = 3
 """With fewer, a disk that is lost, or has just been, could be half of those that count."""
 MACHINES_MAX: Final = 6
 MACHINES_MIN: Final = 3
-"""Of fewer, one whose disk is lost, or that is gone, would be half of those that count."""
+"""The smallest number of nodes: of fewer, a lost one would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
 """By then the leader knows of a dead machine. One that is removed just before is bad luck."""
 
@@ -87,7 +87,7 @@ class Joining:
         return True
 
     def is_settled(self) -> bool:
-        """Whether the members are exactly the nodes that live on the machines."""
+        """Return whether the members are exactly the nodes that live on the machines."""
         leader = self._cluster.leader()
         if (
             leader is None
@@ -106,7 +106,7 @@ class Joining:
         return is_committed and is_wanted
 
     def _has_begun(self) -> bool:
-        """Whether the founder's state, of which there was one copy at first, has got around."""
+        """Return whether other nodes have the founder's state, of which there was one copy."""
         disks = [machine.disk for machine in self._cluster.machines]
         return all(durable_log(disk).begins_after >= FIRST_INDEX for disk in disks)
 
@@ -164,7 +164,7 @@ class Joining:
         return True
 
     def _counts(self, machine: Machine) -> bool:
-        """Whether its node votes, and is to stay."""
+        """Return whether its node votes, and is to stay."""
         leader = self._cluster.leader()
         if leader is None or leader.node is None:
             return False
@@ -182,7 +182,7 @@ class Joining:
             self._cluster.agenda.after(self._retry_seconds, lambda: self._retire(machine, node_id))
 
     def _is_out(self, node_id: int) -> bool:
-        """Whether the leader has forgotten it, and that can not be undone."""
+        """Return whether the leader has forgotten it, and that can not be undone."""
         leader = self._cluster.leader()
         if leader is None or leader.node is None or leader.node.nodes is None:
             return False

@@ -36,11 +36,11 @@ from tests.sim.turn import Part, PowerFailure, Turn
 PART_SECONDS = 0.00005
 SYNC_SECONDS = 0.0002
 BUSY_SECONDS_MIN = 0.0005
-"""What takes less is part of what a turn takes anyway."""
+"""The shortest time that counts: a shorter one is part of the turn."""
 
 
 class Overseer(Protocol):
-    """Whoever looks at machines from outside the world: see :mod:`.overseer`."""
+    """The observer of machines from outside the world: see :mod:`.overseer`."""
 
     def opened(self, machine: Machine) -> None:
         """Note that a node has been put together, and has not begun yet."""
@@ -59,7 +59,7 @@ class Overseer(Protocol):
 
 
 class Session(Protocol):
-    """What a node has to do with one stream of a client."""
+    """The work of a node for one stream of a client."""
 
     def receive(self, data: bytes) -> None:
         """Something has come from the client."""
@@ -68,7 +68,7 @@ class Session(Protocol):
         """Note that the stream is over."""
 
     def check(self) -> None:
-        """Whether what has come, and is not read yet, will be."""
+        """Return whether what has come, and is not read yet, will be."""
 
 
 class Machine:
@@ -205,7 +205,7 @@ class Machine:
         return self.open()
 
     def serves(self) -> bool:
-        """Whether a node is up that has not failed."""
+        """Return whether a node is up that has not failed."""
         return self.node is not None and self.node.failed is None
 
     def repair_disk(self) -> None:

@@ -59,7 +59,7 @@ class Mutation(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the mutation."""
+        """Return the name of the mutation."""
         return self.breaks.__name__
 
 
@@ -239,7 +239,7 @@ def main() -> int:
 
 
 def _try(mutation: Mutation) -> tuple[bool, str]:
-    """Whether it is found, and by what."""
+    """Return whether a mutation is found, and a text that says by what."""
     try:
         found = first_failure(mutation)
     except OutOfDate as error:

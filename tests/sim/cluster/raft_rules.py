@@ -1,4 +1,4 @@
-"""What the Raft paper demands (figure 3 and section 5), seen from outside the nodes.
+"""The rules of the Raft paper (figure 3 and section 5), seen from outside the nodes.
 
 * **Election safety**: at most one leader a term, ever.
 * **Log matching**: two logs with an entry of equal index and term are equal up to it.
@@ -55,7 +55,7 @@ Entry = tuple[int, bytes]
 
 
 class Log:
-    """What a node would have of the log after a loss of everything that is not synced.
+    """The log of a node after a loss of everything that is not synced.
 
     Attributes:
         begins_after: the entry up to which the state is there.
@@ -75,7 +75,7 @@ class Log:
         self.begins_after = arrived.index if installs and arrived else applied
 
     def covers(self, index: int, term: int | None = None) -> bool:
-        """Whether the entry at ``index`` is there, of ``term`` if that is given."""
+        """Return whether the entry at ``index`` is there, of ``term`` if that is given."""
         if index <= self.begins_after:
             return True
         stored = self._logged.get(_LOG + b"l" + keys.u64(index))
@@ -116,7 +116,7 @@ class RaftRules:
     # --- leaders
 
     def acted(self, machine: Machine) -> None:
-        """Whoever leads does so alone, and with everything that was ever applied."""
+        """Check that a leader leads alone, and has everything that was ever applied."""
         assert machine.node is not None
         group = machine.node.replica.group
         term = group.term
@@ -178,7 +178,7 @@ class RaftRules:
     # --- what is said
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
-        """Whoever says something can not forget it."""
+        """Check that a member does not forget what it has said."""
         decoded = decode_frame(frame)[0]
         require(decoded is not None, f"{machine.name} sends what nobody can read")
         assert decoded is not None

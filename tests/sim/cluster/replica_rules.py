@@ -32,7 +32,7 @@ def applied_index(disk: SortedMap) -> int:
 
 
 def is_installing(disk: SortedMap) -> bool:
-    """Whether the range is being replaced by a snapshot, piece by piece: it is not to be read."""
+    """Return whether a snapshot is replacing the range, which must not be read then."""
     stored = disk.get(_SPOOL)
     return stored is not None and msgspec.msgpack.decode(stored, type=ArrivingSnapshot).chunks > 0
 

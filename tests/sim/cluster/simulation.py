@@ -44,7 +44,7 @@ EVENTS: Final = 14_000
 """How many things happen while things break."""
 
 ELECTION_SECONDS: Final = 1.0
-"""What a run of pace 1 takes to elect a leader."""
+"""The seconds in which a run of pace 1 elects a leader."""
 
 CALM_SECONDS: Final = 12.0
 """How long the last client may take when nothing breaks any more: the longest back-offs."""
@@ -55,14 +55,14 @@ nodes, and whoever lags is fed anew while clients go on.
 """
 
 BEHIND_SECONDS: Final = REQUEST_SECONDS
-"""So long a transaction is tried that began by a later clock than that of the node that leads."""
+"""The seconds for which a transaction is tried that began by a later clock than the leader's."""
 
 EXPIRED_SECONDS: Final = 130.0
 """The same if clocks were so far ahead that transactions have expired."""
 
 
 ABSENCES_SHARE: Final = 0.4
-"""Of the truces, so many go on while one machine is missing."""
+"""The share of truces in which one machine is missing."""
 
 FLOODS_SHARE: Final = 0.15
 """In so many truces a client is polite beside a flood."""
@@ -82,7 +82,7 @@ DUE_SECONDS: Final = 1.0
 
 @dataclass
 class Report:
-    """What has happened in a run."""
+    """The events of a run."""
 
     seed: int
     nodes: int

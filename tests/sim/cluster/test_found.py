@@ -250,7 +250,7 @@ def cluster() -> Cluster:
 
 
 MANY: Final = 48
-"""Of a mebibyte each, together they are more than a command may have."""
+"""The number of values of a mebibyte that are more than a command may have."""
 
 
 def fill(cluster: Cluster, db: Any, write: Callable[[Any, int], None]) -> None:

@@ -54,7 +54,7 @@ PRODUCERS: Final = 2
 KINDS: Final = ("a", "b")
 TRIES: Final = 40
 LATE_SECONDS: Final = 5 * ACK_WAIT
-"""Who is late may be so late that another attempt is under way."""
+"""The delay of a late producer: another attempt may be under way."""
 
 
 class Jobs:
@@ -62,7 +62,7 @@ class Jobs:
 
     clients = 6
     queues: Sequence[str] = (PLAIN, PLAIN, LANES)
-    """Of which producers choose."""
+    """The queues from which producers choose."""
 
     def __init__(self) -> None:
         self._claimed: set[tuple[str, bytes, int]] = set()

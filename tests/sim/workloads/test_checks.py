@@ -1,4 +1,4 @@
-"""What workloads check at the end: a good history passes, one that was tampered with does not.
+"""The final checks of workloads: a good history passes, a changed one does not.
 
 Each history is a real one, of a store without faults. Then somebody writes to the store what no
 client did, or a client's memory is changed, as a fault of the store would have left it.

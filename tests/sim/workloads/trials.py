@@ -40,7 +40,7 @@ class Trials:
         self._not_before: dict[str, int] = {}
         """By the reason that was given: when the message may come again."""
         self._holds: dict[str, int] = {}
-        """Of the inbox that is held up: when a message that was postponed may come again."""
+        """When a postponed message of the inbox that is held up may come again."""
         self._handed_out: Counter[str] = Counter()
         """How often a message was handed to somebody who has not said what became of it."""
         self._unanswered: Counter[bytes] = Counter()
