@@ -96,7 +96,8 @@ class FileAlarm:
         nanoseconds = max(int(seconds * _NANOSECONDS), 1)  # none at all would switch it off
         setting = self._setting
         setting.seconds, setting.nanoseconds = divmod(nanoseconds, _NANOSECONDS)
-        self._set_time(self._file, 0, self._pointer, None)
+        if self._set_time(self._file, 0, self._pointer, None) != 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")  # it would never ring
 
     def cancel(self) -> None:
         """Let it not ring any more, and close the file."""
@@ -105,9 +106,11 @@ class FileAlarm:
             self._end()
 
     def _has_rung(self) -> None:
-        with suppress(BlockingIOError):  # it was set again meanwhile
+        try:
             os.read(self._file, 8)
-            self._ring()
+        except BlockingIOError:  # it was set again meanwhile
+            return
+        self._ring()
 
 
 def create_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:

@@ -117,3 +117,20 @@ def test_a_loop_that_watches_no_files_has_an_alarm_of_its_own(
         await rung.wait()
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no such file")
+def test_an_error_of_the_function_that_is_called_is_not_taken_for_one_of_the_file() -> None:
+    async def run() -> None:
+        told = asyncio.get_running_loop().create_future()
+
+        def fail() -> None:
+            raise BlockingIOError
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, each: told.set_result(each))
+        alarm = create_alarm(asyncio.get_running_loop(), fail)
+        alarm.set(0.001)
+        assert isinstance((await told)["exception"], BlockingIOError)
+        alarm.cancel()
+
+    asyncio.run(run())
