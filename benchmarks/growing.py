@@ -111,22 +111,29 @@ class Growing:
 
 @dataclass(frozen=True)
 class Subject:
-    """A subject whose number grows: ``largest`` at full scale."""
+    """A subject whose number grows.
+
+    Attributes:
+        largest: the number at full scale.
+        measure: measures one size.
+        is_by_name: it takes so long that it is measured only if ``--only`` names it.
+    """
 
     largest: int
     measure: Callable[[Growing], None]
+    is_by_name: bool = False
 
 
 SUBJECTS: dict[str, Subject] = {}
 
 
 def subject(
-    name: str, largest: int
+    name: str, largest: int, *, is_by_name: bool = False
 ) -> Callable[[Callable[[Growing], None]], Callable[[Growing], None]]:
     """Register a function that measures; its docstring says exactly what."""
 
     def register(measure: Callable[[Growing], None]) -> Callable[[Growing], None]:
-        SUBJECTS[name] = Subject(largest, measure)
+        SUBJECTS[name] = Subject(largest, measure, is_by_name)
         return measure
 
     return register

@@ -47,6 +47,20 @@ def keys(growing: Growing) -> None:
     of 100 take at most (as puts a second). When the engine has compacted them, they are read one by
     one, and scanned; then there are outbox transactions at random keys. SQLite has the same data.
     """
+    _measure_keys(growing, VALUE_BYTES)
+    _sqlite_keys(growing)
+
+
+@subject("20 GB", 100_000_000, is_by_name=True)
+def many_keys(growing: Growing) -> None:
+    """Measure the keys of the subject "keys" with 200 random bytes each, without SQLite.
+
+    A hundred million of them take an hour, and 25 GB on the device.
+    """
+    _measure_keys(growing, 200)
+
+
+def _measure_keys(growing: Growing, value_bytes: int) -> None:
     values, chosen = random.Random(1), random.Random(2)
 
     def any_key() -> bytes:
@@ -55,14 +69,16 @@ def keys(growing: Growing) -> None:
     async def work(db: Database) -> None:
         begun, busy = time.perf_counter(), time.thread_time()
         await in_thousands(
-            db, growing.size, lambda tx, number: tx.put(key_of(number), values.randbytes(95))
+            db,
+            growing.size,
+            lambda tx, number: tx.put(key_of(number), values.randbytes(value_bytes)),
         )
         growing.rates["fill"] = growing.size / (time.perf_counter() - begun)
         busy = time.thread_time() - busy
         growing.rates["fill, processor time of the thread of the turns [µs]"] = (
             1e6 * busy / growing.size
         )
-        await _slow_puts(growing, lambda: db.put(any_key(), values.randbytes(VALUE_BYTES)))
+        await _slow_puts(growing, lambda: db.put(any_key(), values.randbytes(value_bytes)))
         await _compacted(growing)
         await growing.rate("get", lambda: db.get(any_key()))
         await growing.rate("get what never was", lambda: db.get(any_key() + b"x"))
@@ -74,7 +90,6 @@ def keys(growing: Growing) -> None:
         growing.rates["scan"] = seen / (time.perf_counter() - begun)
 
     growing.run(work)
-    _sqlite_keys(growing)
 
 
 async def _compacted(growing: Growing) -> None:
