@@ -15,12 +15,16 @@ A long evaluation does not keep others waiting for each proposal. The reads of a
 beside the proposals, if that takes long (:mod:`.long_checks`). A request that takes more than
 ``PATIENCE_TURNS`` is *put off* if others are in its batch, which is proposed without it. It leads
 the next batch, or the one after that, if the last one was as long: others have a proposal between.
+
+An atomic request that is long keeps the writes of others waiting in the end: its proposal is one.
+Long requests therefore have at most half of the time, if other principals want some
+(:class:`TimeShare`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Generator, Iterable
+from collections.abc import Callable, Container, Generator, Iterable
 from itertools import chain
 from types import GeneratorType
 from typing import Any, Final
@@ -70,6 +74,55 @@ class Batch:
         self.is_too_large = False
 
 
+class TimeShare:
+    """The share of time that long requests have: half of it, if other principals want some.
+
+    After a long request, the next one does not go on before others have had as much time. This is
+    the round robin of the queues (:mod:`.admission`), in seconds instead of requests: a principal
+    that waits for half of the time has most of its calls answered at once.
+
+    Args:
+        monotonic: returns the time in seconds.
+
+    Attributes:
+        since: when a long request has begun to keep others waiting; ``None``: none does.
+        until: the end of the time of others; 0: it is over.
+    """
+
+    __slots__ = ("_is_wanted", "_monotonic", "_principal", "since", "until")
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._principal = ""
+        self._is_wanted = False
+        self.since: float | None = None
+        self.until = 0.0
+
+    def begin(self, call: Call) -> None:
+        """Note that a long request keeps others waiting from now on."""
+        if self.since is None:
+            self.since, self._principal = self._monotonic(), call.principal
+
+    def end(self) -> None:
+        """Note that it does not any more: its proposal has ended."""
+        since, self.since = self.since, None
+        if since is not None:
+            now = self._monotonic()
+            self.until, self._is_wanted = now + now - since, False
+
+    def look(self, results: list[Result]) -> None:
+        """Look whether others have used some of their time, and whether it is over."""
+        if self._monotonic() >= self.until:
+            self.until = 0.0
+        elif not self._is_wanted:
+            mine = self._principal
+            self._is_wanted = any(call.urgent and call.principal != mine for call, _, _ in results)
+
+    def is_for_others(self) -> bool:
+        """Return whether long requests have to wait."""
+        return self._is_wanted and self._monotonic() < self.until
+
+
 class BatchEvaluator:
     """The evaluator of commands; see the module.
 
@@ -85,6 +138,7 @@ class BatchEvaluator:
         batch: the batch in the making; ``None``: there is none.
         put_off: the calls that were begun, and left for others.
         checks: the long checks under way.
+        time_share: the share of time that long requests have.
         waiting_commits: the commits that wait for locks, by the identity of their requests.
     """
 
@@ -106,17 +160,26 @@ class BatchEvaluator:
         self.batch: Batch | None = None
         self.checks = LongChecks(commit_checks, cache)
         self.put_off: deque[Call] = deque()
+        self.time_share: TimeShare
         self._others_next = self._may_put_off = self._has_put_off = False
 
     @property
     def is_behind(self) -> bool:
-        """Return whether there are requests that were begun, and left for others."""
-        return bool(self.put_off or self.checks.waiting)
+        """Return whether requests that were begun, and left for others, may go on."""
+        return bool(self.checks.waiting or (self.put_off and not self.time_share.is_for_others()))
 
     @property
     def is_at_rest(self) -> bool:
         """Return whether nothing was begun in earlier turns."""
-        return not (self.batch or self.put_off or self._others_next or self.checks.waiting)
+        return not (
+            self.batch or self.put_off or self._others_next or self.checks.waiting
+            or self.time_share.until
+        )  # fmt: skip
+
+    def next_deadline(self) -> float | None:
+        """Return when what was put off may go on; ``None``: nothing waits for a time."""
+        share = self.time_share
+        return share.until if self.put_off and share.is_for_others() else None
 
     def evaluate(self, last_commit: int, taken: list[Call]) -> Batch:
         """Evaluate as many commands as a turn has room for.
@@ -141,6 +204,8 @@ class BatchEvaluator:
                     self._admission.clients.appendleft(call)
                 if len(shares) > 1:
                     self._evaluate_second(batch, *shares[1])
+            if self.time_share.until:
+                self.time_share.look(batch.results)
             return batch
         ctx = batch.ctx
         ctx.steps_before += ctx.steps
@@ -179,6 +244,7 @@ class BatchEvaluator:
         self.batch = None
         self.put_off.clear()
         self.checks.clear()
+        self.time_share.since = None
         return calls
 
     def _lead(self, batch: Batch) -> None:
@@ -196,7 +262,7 @@ class BatchEvaluator:
                 self._may_put_off = False  # it has waited already, and would be checked again
                 self._evaluate_one(batch, check.call, lambda ctx, _: check.evaluate(ctx))
                 return
-        if self.put_off and not others:
+        if self.put_off and not others and not self.time_share.is_for_others():
             call = self.put_off.popleft()
             if not self._is_given_up(call, batch.results):
                 self._evaluate_one(batch, call, self._commands[type(call.request)])
@@ -220,16 +286,22 @@ class BatchEvaluator:
             if said is CHECKS_LONG:
                 self._leave(ctx, going_on)
                 self.checks.add(call)
-            elif batch.turns >= PATIENCE_TURNS and self._keeps_waiting(call, results):
+            elif self._keeps_waiting(call, batch):
                 self._leave(ctx, going_on)
+                self.time_share.since = None
                 self.put_off.append(call)
                 self._has_put_off = self._others_next = not results
             else:
+                self.time_share.begin(call)
                 batch.unfinished = call, going_on
 
-    def _keeps_waiting(self, call: Call, results: list[Result]) -> bool:
+    def _keeps_waiting(self, call: Call, batch: Batch) -> bool:
         """Return whether others wait for a long request that can be put off."""
-        if results:
+        if self.time_share.is_for_others():
+            return True
+        if batch.turns < PATIENCE_TURNS:
+            return False
+        if batch.results:
             return True
         return self._may_put_off and self._admission.clients.has_others_than(call.owner)
 

@@ -66,7 +66,7 @@ from postroom.ranges import evaluators
 from postroom.ranges import lease as leases
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
 from postroom.ranges.answers import Answering
-from postroom.ranges.batch import Batch, BatchEvaluator, commits
+from postroom.ranges.batch import Batch, BatchEvaluator, TimeShare, commits
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.evaluators import RangeReads
@@ -127,9 +127,9 @@ class Replica:
     __slots__ = (
         "__weakref__", "_acquisition", "_admission", "_answers", "_cache", "_clients", "_clock",
         "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
-        "_proposal", "_proposer", "_stored", "_unwritten", "_upkeep", "charge", "check_age",
-        "clients_that_hold", "commit_waits", "complete", "evaluate", "failed", "feed", "group",
-        "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
+        "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "charge",
+        "check_age", "clients_that_hold", "commit_waits", "complete", "evaluate", "failed", "feed",
+        "group", "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
         "protections", "range_id", "reads", "registry", "release_client", "release_expired",
         "release_locks", "state", "try_get", "usual_parts", "usual_way", "waiting", "wake",
     )  # fmt: skip
@@ -210,6 +210,7 @@ class Replica:
         self._evaluator = BatchEvaluator(
             self.range_id, registry, self._cache, clock, self._admission, committer.checks_first
         )
+        self._time_share = self._evaluator.time_share = TimeShare(self._host.monotonic)
         self._evaluator.waiting_commits = waits.calls
         self._proposer = Proposer(self.range_id, clock, self._lease_holder, self.feed, garbage)
         self._answers = Answering(
@@ -321,7 +322,7 @@ class Replica:
         return bool(
             clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
             or reads.without_lease.kept or self._acquisition.wanted or reads.long.kept
-            or self._evaluator.batch or self._evaluator.put_off or self._evaluator.checks.waiting
+            or self._evaluator.batch or self._evaluator.is_behind
         )  # fmt: skip
 
     def next_deadline(self) -> float | None:
@@ -329,6 +330,8 @@ class Replica:
         first = self.holders.rings_at
         if self.commit_waits.calls:
             first = earlier(first, self.commit_waits.next_deadline())
+        if self._evaluator.put_off:
+            first = earlier(first, self._evaluator.next_deadline())
         if self._lease_holder.has_lease:  # it is asked for, and given back, when woken
             return first
         return earlier(first, self._lease_deadline())
@@ -373,8 +376,7 @@ class Replica:
             clients, upkeep = self._clients, self._upkeep
             return bool(
                 clients.arrived or clients.by_owner or upkeep.arrived or upkeep.by_owner
-                or self._evaluator.batch or self._evaluator.put_off
-                or self._evaluator.checks.waiting
+                or self._evaluator.batch or self._evaluator.is_behind
             )  # fmt: skip
         return False
 
@@ -505,6 +507,8 @@ class Replica:
         self._go_on_after_proposal()
 
     def _go_on_after_proposal(self) -> None:
+        if self._time_share.since is not None:
+            self._time_share.end()
         if self.reads.blocked:
             self._submit_again(taken(self.reads.blocked))
         if self.wants_turn():
