@@ -78,8 +78,7 @@ class TimeShare:
     """The share of time that long requests have: half of it, if other principals want some.
 
     After a long request, the next one does not go on before others have had as much time. This is
-    the round robin of the queues (:mod:`.admission`), in seconds instead of requests: a principal
-    that waits for half of the time has most of its calls answered at once.
+    round robin, as in the queues (:mod:`.admission`), but in seconds instead of requests.
 
     Args:
         monotonic: returns the time in seconds.
