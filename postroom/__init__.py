@@ -44,8 +44,9 @@ if TYPE_CHECKING:
     from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
     from postroom.client.queues.sending import Enqueue
     from postroom.client.queues.sync_queue import Queue, QueueMessage
-    from postroom.client.remote.connect import TLS
-    from postroom.client.sync import Snapshot, Transaction
+    from postroom.client.remote.tls_files import TLS
+    from postroom.client.sync import Transaction
+    from postroom.client.sync_parts import Snapshot
     from postroom.client.transactional import transactional
     from postroom.client.values import (
         Change,
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
         StorageInfo,
         integer,
     )
-    from postroom.client.worker.outcomes import Discard, Reject
+    from postroom.client.worker.failures import Discard, Reject
     from postroom.client.worker.sync_worker import Worker
     from postroom.databases.opening import open  # noqa: A004 - a public name, as of files
     from postroom.databases.synchronous import Database, connect
@@ -153,12 +154,12 @@ _HOMES: Final = {
     "Enqueue": "postroom.client.queues.sending",
     "Queue": "postroom.client.queues.sync_queue",
     "QueueMessage": "postroom.client.queues.sync_queue",
-    "TLS": "postroom.client.remote.connect",
+    "TLS": "postroom.client.remote.tls_files",
     "connect": "postroom.databases.synchronous",
     "SearchHit": "postroom.layers.search.matching",
     "SearchIndex": "postroom.layers.search.sync_index",
     "Database": "postroom.databases.synchronous",
-    "Snapshot": "postroom.client.sync",
+    "Snapshot": "postroom.client.sync_parts",
     "Transaction": "postroom.client.sync",
     "transactional": "postroom.client.transactional",
     "Change": "postroom.client.values",
@@ -173,8 +174,8 @@ _HOMES: Final = {
     "Status": "postroom.client.values",
     "StorageInfo": "postroom.client.values",
     "integer": "postroom.client.values",
-    "Discard": "postroom.client.worker.outcomes",
-    "Reject": "postroom.client.worker.outcomes",
+    "Discard": "postroom.client.worker.failures",
+    "Reject": "postroom.client.worker.failures",
     "Worker": "postroom.client.worker.sync_worker",
     "Timestamp": "postroom.kv.clock",
     "key": "postroom.kv.tuples",

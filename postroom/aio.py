@@ -1,9 +1,9 @@
 """The asyncio forms: the same names, awaited where they may have to wait."""
 
+from postroom.client.pages import Snapshot
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.queues.queue import Queue
-from postroom.client.remote.connect import TLS
-from postroom.client.snapshot import Snapshot
+from postroom.client.remote.tls_files import TLS
 from postroom.client.transaction import Transaction
 from postroom.client.transactional import transactional
 from postroom.client.worker.worker import Worker

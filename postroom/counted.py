@@ -12,6 +12,3 @@ def counted(number: int, what: str, plural: str = "") -> str:
         plural: some of them, where an s at the end does not make the plural.
     """
     return f"{number:,} {what if number == 1 else plural or what + 's'}"
-
-
-__all__ = ["counted"]

@@ -1,5 +1,3 @@
 """The version of Postroom, in agreement with ``pyproject.toml``."""
 
 VERSION = "0.2.0"
-
-__all__ = ["VERSION"]

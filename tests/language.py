@@ -31,7 +31,7 @@ WORDS_IN_PLACE = {
     "attempt": (
         ("max_attempts", "task_attempt"),
         (
-            "cli/queue", "client/arguments", "client/pages", "client/postponing", "client/queues/",
+            "cli/queue", "client/arguments", "client/pages", "client/queues/",
             "client/reaping", "client/sender", "client/values", "client/worker/", "demo/",
             "gateway/", "kv/keys", "limits", "messaging/",
         ),
@@ -43,7 +43,7 @@ WORDS_IN_PLACE = {
     ),
     "moment": (
         (),
-        ("cli/pipeline/", "client/arguments", "kv/clock", "layers/", "messaging/", "pipeline/"),
+        ("cli/pipeline", "client/arguments", "kv/clock", "layers/", "messaging/", "pipeline/"),
     ),
     "place": (
         ("in_place",),
@@ -52,7 +52,7 @@ WORDS_IN_PLACE = {
     "position": (
         (),
         (
-            "cli/", "client/administration", "client/remote/status", "client/sync_parts",
+            "cli/", "client/administration", "client/remote/nodes", "client/sync_parts",
             "client/values", "demo/replay", "limits", "pipeline/", "ranges/", "server/embedded",
         ),
     ),

@@ -3,14 +3,15 @@
 ====================  ============================================================
 `application`         the list of commands, and what becomes of errors
 `options`             the options that commands share, and opening the store
-`output`              bytes as text, as hexadecimal digits, as JSON lines
-`values`              get, put, delete, increment, scan, watch, accounting
-`mail`                send, peek, reap, bury, inboxes
-`letters`             scheduled, cancel, dead-letters
-`state`               status, remove-node, rebind-node
-`serve`               serve
+`output`              keys and values, records and sizes as text
+`values`              get, put, delete, increment, scan, watch, accounting, search
+`mail`                send, peek, reap, bury, inboxes, scheduled, cancel, dead-letters
+`queues`              queue: with its parts `queue_options`, `queue_output`
+`work`                worker
+`state`               status, remove-node, rebind-node, forget-position
+`serve`, `gateway`    serve, gateway
 `cluster`             cluster
-`pipeline`            pipeline run: a package, one module a job
+`pipeline`, `load`    pipeline run: jobs; `spark` starts Spark for them
 `measure`             bench
 `tour`                demo
 ====================  ============================================================

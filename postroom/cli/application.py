@@ -26,13 +26,10 @@ import postroom
 from postroom.cli import (
     cluster,
     gateway,
-    letters,
     mail,
     measure,
     pipeline,
-    positions,
     queues,
-    search,
     serve,
     state,
     tour,
@@ -115,7 +112,7 @@ app.command("gateway")(gateway.gateway)
 app.command("status")(state.status)
 app.command("remove-node")(state.remove_node)
 app.command("rebind-node")(state.rebind_node)
-app.command("forget-position")(positions.forget_position)
+app.command("forget-position")(state.forget_position)
 app.command("get")(values.get)
 app.command("put")(values.put)
 app.command("delete")(values.delete)
@@ -128,10 +125,10 @@ app.command("peek")(mail.peek)
 app.command("reap")(mail.reap)
 app.command("bury")(mail.bury)
 app.command("inboxes")(mail.inboxes)
-app.command("scheduled")(letters.scheduled)
-app.command("cancel")(letters.cancel)
-app.command("dead-letters")(letters.dead_letters)
-app.command("search")(search.search)
+app.command("scheduled")(mail.scheduled)
+app.command("cancel")(mail.cancel)
+app.command("dead-letters")(mail.dead_letters)
+app.command("search")(values.search)
 app.command("worker")(work.worker)
 app.add_typer(queues.app, name="queue")
 app.add_typer(pipeline.app, name="pipeline")

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.live import Live
 
 from postroom.cli.state import nodes_table
-from postroom.client.remote.survey import Survey, survey
+from postroom.client.remote.nodes import Survey, survey
 from postroom.errors import Error
 from postroom.limits import LOCAL_NODES_MAX
 from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode

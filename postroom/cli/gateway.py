@@ -302,6 +302,3 @@ def checked_address(text: str, option: str) -> str:
     if not host or not port.isdecimal() or not 0 < int(port) <= HIGHEST_PORT:
         raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
     return text.strip()
-
-
-__all__ = ["NodeGateway", "checked_address", "gateway", "prepare"]

@@ -1,15 +1,15 @@
-"""The commands about messages in inboxes: send, peek, reap, bury, inboxes."""
+"""The commands about messages of keys: in inboxes, waiting for their time, and dead."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
 
 import postroom
-from postroom.cli.listings import Listing
 from postroom.cli.options import (
+    AsJson,
     Delay,
     Header,
     Key,
@@ -17,11 +17,13 @@ from postroom.cli.options import (
     Prefix,
     StoreOptions,
     Value,
+    on_a_store,
     on_a_store_with_values,
+    with_option_names,
 )
-from postroom.cli.output import Notation, json_headers, print_json, print_line
+from postroom.cli.output import Listing, Notation, field, json_headers, print_json, print_line
 from postroom.errors import Error
-from postroom.limits import BURIED_FROM_MAX
+from postroom.limits import BURIED_FROM_MAX, LETTERS_MAX
 
 
 @on_a_store_with_values
@@ -148,3 +150,162 @@ def _print_inbox(notation: Notation, info: postroom.InboxInfo, listing: Listing)
         print_json(told)
     else:
         listing.add(notation.key(info.key), str(info.messages), oldest)
+
+
+SCHEDULED_HEADERS: Final = ("id", "due", "key", "what", "attempts", "last error")
+DEAD_HEADERS: Final = ("id", "reason", "what", "key", "attempts")
+
+
+@on_a_store_with_values
+def scheduled(
+    store: StoreOptions,
+    notation: Notation,
+    prefix: Prefix = None,
+    limit: Limit = 100,
+) -> None:
+    """Print the messages and updates that wait for their time, in the order of their due times.
+
+    A line is: id, due, key, what. A postponed message also shows its failed attempts and the last
+    error. Take some back with cancel.
+    """
+    with store.open_existing() as db:
+        span = postroom.prefix(notation.read_key(prefix or ""))
+        with Listing(*SCHEDULED_HEADERS, texts=("what", "last error")) as listing:
+            for each in db.scheduled(*span, limit=limit):
+                _print_scheduled(notation, each, listing)
+
+
+@on_a_store
+def cancel(
+    store: StoreOptions,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Cancel scheduled messages and updates by their ids; fail if some do not wait any more."""
+    with store.open_existing() as db:
+        try:
+            cancelled = db.cancel(ids)
+        except ValueError as error:
+            raise typer.BadParameter(with_option_names(str(error)), param_hint="ID") from None
+    if as_json:
+        print_json({"cancelled": cancelled, "gone": len(ids) - cancelled})
+    if cancelled < len(ids):
+        raise Error(
+            f"{cancelled} cancelled; {len(ids) - cancelled} not found: they have taken place, or "
+            "were cancelled before"
+        )
+
+
+@on_a_store_with_values
+def dead_letters(
+    store: StoreOptions,
+    notation: Notation,
+    limit: Limit = 100,
+    replay: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Send dead letter ID again; give it once for each, or 'all'."
+        ),
+    ] = None,
+    discard: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="Delete dead letter ID; give it once for each, or 'all'."),
+    ] = None,
+) -> None:
+    """Print dead letters: messages and updates that failed for good; replay or discard them.
+
+    A line is: id, reason, what. A message that was tried also shows the key of its inbox and its
+    failed attempts.
+    """
+    if replay and discard:
+        raise typer.BadParameter("give --replay or --discard, not both")
+    with store.open_existing() as db:
+        if replay:
+            db.replay(_dead_letter_ids(db, replay))
+            db.drain()
+        if discard:
+            db.discard(_dead_letter_ids(db, discard))
+        if not replay and not discard:
+            with Listing(*DEAD_HEADERS, texts=("reason", "what")) as listing:
+                for letter in db.dead_letters(limit=limit):
+                    _print_dead_letter(notation, letter, listing)
+
+
+def _dead_letter_ids(db: postroom.Database, arguments: list[str]) -> list[str]:
+    """Return the ids of the named dead letters; raise an error if one of them is unknown."""
+    present = [letter.id for letter in db.dead_letters(limit=LETTERS_MAX)]
+    if "all" in arguments:
+        return present
+    for argument in arguments:
+        if argument not in present:
+            raise Error(
+                f"there is no dead letter {argument!r}; nothing was changed: 'postroom "
+                "dead-letters' lists them"
+            )
+    return arguments
+
+
+def _print_scheduled(notation: Notation, each: postroom.Scheduled, listing: Listing) -> None:
+    due = each.due.datetime.isoformat()
+    if not notation.as_json:
+        what = notation.value(each.message) if each.request is None else _one_line(each.request)
+        tried = [str(each.attempts), field(each.last_error)] if each.attempts else []
+        listing.add(each.id, due, notation.key(each.key), what, *tried)
+        return
+    print_json(
+        {
+            "id": each.id,
+            "due": due,
+            "key": notation.json_key(each.key),
+            "message": notation.json_value(each.message),
+            "request": _json_request(notation, each.request),
+            "headers": json_headers(each.headers),
+            "transaction_id": each.transaction_id.hex(),
+            "source_key": notation.json_key(each.source_key),
+            "attempts": each.attempts,
+            "last_error": each.last_error,
+        }
+    )
+
+
+def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter, listing: Listing) -> None:
+    what = letter.request if letter.message is None else letter.message
+    if not notation.as_json:
+        tried = [notation.key(letter.key), str(letter.attempts)] if letter.attempts else []
+        listing.add(letter.id, field(letter.reason), _one_line(what), *tried)
+        return
+    print_json(
+        {
+            "id": letter.id,
+            "reason": letter.reason,
+            "transaction_id": letter.transaction_id.hex(),
+            "source_key": notation.json_key(letter.source_key),
+            "what": _one_line(what),
+            "message": notation.json_value(letter.message),
+            "request": _json_request(notation, letter.request),
+            "key": None if letter.request is not None else notation.json_key(letter.key),
+            "headers": json_headers(letter.headers),
+            "attempts": letter.attempts,
+        }
+    )
+
+
+def _json_request(notation: Notation, request: Any) -> dict[str, object] | None:
+    match request:
+        case postroom.Put():
+            told: dict[str, object] = {"put": notation.json_key(request.key)}
+            return {**told, "value": notation.json_value(request.value)}
+        case postroom.Increment():
+            return {"increment": notation.json_key(request.key), "by": request.by}
+        case postroom.Delete():
+            return {"delete": notation.json_key(request.key)}
+        case postroom.DeleteRange():
+            end = None if request.end is None else notation.json_key(request.end)
+            return {"delete_range": notation.json_key(request.start), "end": end}
+        case postroom.Accounting():
+            return {"accounting": notation.json_key(request.key), "deltas": request.deltas}
+    return None
+
+
+def _one_line(what: object) -> str:
+    return " ".join(repr(what).split())

@@ -22,8 +22,7 @@ import typer
 
 import postroom
 import postroom.aio
-from postroom.cli.output import AsStored, Notation
-from postroom.cli.sizes import as_bytes
+from postroom.cli.output import AsStored, Notation, as_bytes
 from postroom.client.remote.connect import CONNECT_SECONDS, parsed
 from postroom.errors import AccessDenied, Error
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN, NUMBER_SECONDS_MAX

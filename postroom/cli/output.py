@@ -1,4 +1,6 @@
-r"""Bytes on a terminal: how keys and values are read from arguments and printed.
+"""Output of commands, and the notations of their arguments: keys and values, records, sizes.
+
+Keys and values are bytes. They are read and printed in one of these notations:
 
 * **Text** (the default): UTF-8. Other bytes are printed as ``\xff``. In lines that are records
   (scan, peek, ...), control characters are printed escaped too: a value cannot fake a line. A
@@ -21,6 +23,14 @@ r"""Bytes on a terminal: how keys and values are read from arguments and printed
   ========================  ====================================================================
 
   With a hexadecimal notation all keys, or values, are strings of digits; counters too.
+
+Records that belong together are a table with headers on a terminal, else lines with tabs. A record
+takes one line of the table. Ids, keys and times are never cut or folded, because they are
+copied into the next command. Texts (payloads, reasons) share the room that is left, and are cut
+with ``…``; a pipe and ``--json`` have all of them. If a terminal is too narrow, lines are longer
+than it, and the terminal folds them.
+
+Sizes in bytes are written as people do: ``128MiB``, ``1GiB``, ``500kB``, ``134217728``.
 """
 
 from __future__ import annotations
@@ -28,11 +38,18 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 import postroom
 from postroom.limits import VALUE_BYTES_MAX
@@ -205,3 +222,97 @@ def _write(line: str) -> None:
     except UnicodeEncodeError:  # a terminal that is not UTF-8
         encoding = sys.stdout.encoding
         sys.stdout.write(line.encode(encoding, "backslashreplace").decode(encoding))
+
+
+_TEXT_CELLS_MIN: Final = 20
+"""The least number of cells to which a text is cut."""
+_GAP_CELLS: Final = 3
+"""The number of cells between two columns of a table."""
+
+
+class Listing:
+    """The printer of records: a table, or lines.
+
+    Use it as a context manager: the table is printed at the end.
+
+    Args:
+        headers: of the columns, only for the terminal.
+        texts: those of the headers whose fields may be cut.
+    """
+
+    def __init__(self, *headers: str, texts: Sequence[str] = ()) -> None:
+        self._headers = headers
+        self._texts = [at for at, header in enumerate(headers) if header in texts]
+        self._records: list[tuple[str, ...]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._records and kind is None:
+            self._print()
+
+    def add(self, *fields: str) -> None:
+        """Print a record, or keep it for the table."""
+        if sys.stdout.isatty():
+            self._records.append(fields)
+        else:
+            print_line(*fields)
+
+    def _print(self) -> None:
+        room = Console().width
+        widths = self._widths(room)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for header, width in zip(self._headers, widths, strict=True):
+            table.add_column(header, width=width, no_wrap=True, overflow="ellipsis")
+        for record in self._records:
+            table.add_row(*map(Text, record))
+        Console(width=max(room, _total(widths))).print(table)
+
+    def _widths(self, room: int) -> list[int]:
+        """Return the cells of each column on a terminal with this room."""
+        rows = [self._headers, *self._records]
+        widths = [
+            max(cell_len(row[at]) for row in rows if at < len(row))
+            for at in range(len(self._headers))
+        ]
+        left = room - _total(widths) + sum(widths[at] for at in self._texts)
+        # The narrowest text comes first: the room that it leaves goes to the others.
+        for done, at in enumerate(sorted(self._texts, key=widths.__getitem__)):
+            share = left // (len(self._texts) - done)
+            widths[at] = min(widths[at], max(share, _TEXT_CELLS_MIN))
+            left -= widths[at]
+        return widths
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + _GAP_CELLS * len(widths)
+
+
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "k": 1000, "kb": 1000, "m": 1000**2, "mb": 1000**2, "g": 1000**3, "gb": 1000**3,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
+}  # fmt: skip
+_SIZE: Final = re.compile(r"([0-9]{1,15}) ?([A-Za-z]*)")
+
+
+def as_bytes(text: str, least: int, option: str) -> int:
+    """Return how many bytes ``text`` means.
+
+    Raises:
+        typer.BadParameter: it is no size, or less than ``least`` bytes.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    unit = None if found is None else _UNITS.get(found[2].lower())
+    if found is None or unit is None:
+        raise typer.BadParameter(
+            f"{text!r} is no size: write 128MiB, 1GiB or a number of bytes", param_hint=option
+        )
+    size = int(found[1]) * unit
+    if size < least:
+        raise typer.BadParameter(
+            f"{text!r} is {size} bytes, it must be {least} at least ({least >> 20}MiB)",
+            param_hint=option,
+        )
+    return size

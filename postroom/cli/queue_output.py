@@ -11,8 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import postroom
-from postroom.cli.listings import Listing
-from postroom.cli.output import Notation, field, json_headers, print_json, print_line
+from postroom.cli.output import Listing, Notation, field, json_headers, print_json, print_line
 from postroom.counted import counted
 from postroom.errors import StoreCorrupted
 from postroom.kv.clock import Timestamp

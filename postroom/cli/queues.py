@@ -1,4 +1,4 @@
-"""The commands about queues: ``postroom queue ...``."""
+"""The commands about queues, their messages and their schedules: ``postroom queue ...``."""
 
 from __future__ import annotations
 
@@ -11,27 +11,35 @@ from typing import Annotated, Any, Final
 import typer
 
 import postroom
-from postroom.cli import queue_messages, queue_schedules
-from postroom.cli.listings import Listing
+from postroom.cli.mail import read_headers
 from postroom.cli.options import (
     AsJson,
+    Delay,
+    Group,
+    Header,
+    Kind,
     Limit,
     LimitIfGiven,
     Name,
+    Priority,
     StoreOptions,
+    as_usage_errors,
     on_a_store,
     on_a_store_with_values,
 )
-from postroom.cli.output import Notation, print_json, print_line
+from postroom.cli.output import Listing, Notation, field, print_json, print_line
 from postroom.cli.queue_options import on_a_store_with_settings
 from postroom.cli.queue_output import (
     QUEUE_HEADERS,
     json_definition,
+    json_id,
+    json_schedule,
     message_fields,
     print_json_message,
     print_messages,
     print_queue,
     queue_depth,
+    shown_id,
 )
 from postroom.client.queues.queue import STATES, State
 from postroom.errors import Error
@@ -223,10 +231,143 @@ def _ended_at(message: postroom.QueueMessage) -> int:
     return message.done_at or 0
 
 
-app.command("enqueue")(queue_messages.enqueue)
-app.command("cancel")(queue_messages.cancel)
-app.command("reschedule")(queue_messages.reschedule)
-app.command("replay")(queue_messages.replay)
-app.command("schedule")(queue_schedules.schedule)
-app.command("unschedule")(queue_schedules.unschedule)
-app.command("schedules")(queue_schedules.schedules)
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", show_default=False)]
+
+
+@app.command("enqueue")
+@on_a_store_with_values
+def enqueue(
+    store: StoreOptions,
+    notation: Notation,
+    name: Name,
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", show_default=False)],
+    message_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Take the id ID, unique in its kind.")
+    ] = None,
+    kind: Kind = "",
+    key: Annotated[str | None, typer.Option(metavar="KEY", help="Store it beside KEY.")] = None,
+    priority: Priority = 0,
+    delay: Delay = None,
+    group: Group = None,
+    header: Header = None,
+) -> None:
+    """Put a message into QUEUE and print its id; fail if one of its kind and id is there."""
+    with store.open_existing() as db, as_usage_errors():
+        with db.begin() as tx:
+            handle = tx.enqueue(
+                name, notation.read_payload(payload), id=message_id, kind=kind,
+                key=None if key is None else notation.read_key(key), priority=priority,
+                deliver_at=delay, group=group, headers=read_headers(header or []),
+            )  # fmt: skip
+        if handle.inserted is False and not handle.replaced:
+            raise Error(f"there is a message {message_id!r} of that kind; nothing was changed")
+        if notation.as_json:
+            print_json({"queue": name, "id": json_id(handle.id), "kind": kind})
+        else:
+            print_line(shown_id(handle.id))
+
+
+@app.command("cancel")
+@on_a_store
+def cancel(store: StoreOptions, name: Name, ids: Ids, as_json: AsJson = False) -> None:
+    """Delete unfinished messages of QUEUE; fail if some of them are not there any more."""
+    with store.open_existing() as db:
+        cancelled = db.queue(name).cancel(ids)
+        _print_result("cancelled", cancelled, ids, "done already, or not there", as_json=as_json)
+
+
+@app.command("reschedule")
+@on_a_store
+def reschedule(
+    store: StoreOptions, name: Name, ids: Ids, delay: Delay = None, as_json: AsJson = False
+) -> None:
+    """Fire messages of QUEUE that no consumer holds at another time; without --delay, now."""
+    with store.open_existing() as db:
+        moved = db.queue(name).reschedule(ids, delay)
+        _print_result("rescheduled", moved, ids, "held, done, or not there", as_json=as_json)
+
+
+@app.command("replay")
+@on_a_store
+def replay(store: StoreOptions, name: Name, ids: Ids, as_json: AsJson = False) -> None:
+    """Fire dead messages of QUEUE again, by their ids, or 'all'."""
+    with store.open_existing() as db:
+        queue = db.queue(name)
+        if ids == ["all"]:
+            replayed = queue.replay(list(queue.scan("dead")))
+            if as_json:
+                print_json({"replayed": replayed, "gone": 0})
+            return
+        _print_result("replayed", queue.replay(ids), ids, "not dead, or not there", as_json=as_json)
+
+
+def _print_result(what: str, done: int, ids: list[str], missing: str, *, as_json: bool) -> None:
+    gone = max(len(ids) - done, 0)
+    if as_json:
+        print_json({what: done, "gone": gone})
+    if gone:
+        raise Error(f"{done} {what}; {gone} {missing}: 'postroom queue show' has their states")
+
+
+ScheduleName = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+
+
+@app.command("schedule")
+@on_a_store_with_values
+def schedule(
+    store: StoreOptions,
+    notation: Notation,
+    name: Name,
+    schedule_name: ScheduleName,
+    cron: Annotated[
+        str, typer.Argument(metavar="CRON", show_default=False, help="Five fields: '0 3 * * *'.")
+    ],
+    payload: Annotated[str, typer.Argument(metavar="PAYLOAD", help="- reads standard input.")] = "",
+    timezone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Read CRON in ZONE, as Europe/Berlin.")
+    ] = "UTC",
+    kind: Kind = "",
+    priority: Priority = 0,
+    group: Group = None,
+    header: Header = None,
+) -> None:
+    """Enqueue PAYLOAD into QUEUE at each tick of CRON; replace the schedule NAME if there is one.
+
+    The fields of CRON are minute, hour, day, month and weekday. Each tick is one message, also when
+    earlier ones failed.
+    """
+    with store.open_existing() as db, as_usage_errors():
+        db.queue(name).schedule(
+            schedule_name, cron=cron, payload=notation.read_payload(payload), timezone=timezone,
+            kind=kind, headers=read_headers(header or []), priority=priority, group=group,
+        )  # fmt: skip
+
+
+@app.command("unschedule")
+@on_a_store
+def unschedule(store: StoreOptions, name: Name, schedule_name: ScheduleName) -> None:
+    """Remove the schedule NAME of QUEUE; messages that it has enqueued stay."""
+    with store.open_existing() as db:
+        queue = db.queue(name)
+        if schedule_name not in {each.name for each in queue.schedules()}:
+            raise Error(
+                f"the queue {name!r} has no schedule {schedule_name!r}; nothing was changed: "
+                "'postroom queue schedules' lists them"
+            )
+        queue.unschedule(schedule_name)
+
+
+@app.command("schedules")
+@on_a_store_with_values
+def schedules(store: StoreOptions, notation: Notation, name: Name) -> None:
+    """Print the schedules of QUEUE: name, cron, time zone, kind, payload."""
+    headers = ("schedule", "cron", "time zone", "kind", "payload")
+    with store.open_existing() as db, Listing(*headers, texts=("payload",)) as listing:
+        for each in db.queue(name).schedules():
+            if notation.as_json:
+                print_json(json_schedule(notation, each))
+            else:
+                listing.add(
+                    field(each.name), each.cron, each.timezone, field(each.kind),
+                    notation.value(each.payload),
+                )  # fmt: skip

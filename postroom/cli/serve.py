@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from postroom.cli import gateway
-from postroom.cli.sizes import as_bytes
+from postroom.cli.output import as_bytes
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN

@@ -1,10 +1,10 @@
-"""The commands about the store itself and its nodes: status, remove-node, rebind-node."""
+"""The commands about the store and its nodes: status, remove-node, rebind-node, forget-position."""
 
 from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - here instances are made, to be passed in
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,14 +17,14 @@ from rich.table import Table
 
 import postroom
 from postroom.cli.options import AsJson, StoreOptions, on_a_store, with_option_names
-from postroom.cli.output import print_json, print_line
-from postroom.cli.positions import positions_as_json, print_positions
+from postroom.cli.output import field, print_json, print_line
 from postroom.cli.queue_output import QueuesSummary, summarize_queues
-from postroom.client.remote.node_changes import rebind_node as rebind
-from postroom.client.remote.node_changes import remove_node as remove
-from postroom.client.remote.survey import SURVEY_SECONDS, NodeReport, Survey, survey
+from postroom.client.remote.nodes import SURVEY_SECONDS, NodeReport, Survey, survey
+from postroom.client.remote.nodes import rebind_node as rebind
+from postroom.client.remote.nodes import remove_node as remove
 from postroom.counted import counted
 from postroom.errors import Error
+from postroom.limits import POSITIONS_SHOWN_MAX
 from postroom.messaging.requests import Counters
 from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
 from postroom.server.cluster.node_keys import fingerprint_of_file
@@ -402,3 +402,52 @@ def _flat_facts(prefix: str, facts: dict[str, object]) -> Iterator[tuple[str, st
                 yield f"{prefix}service · {each['name']}", state
         elif value != "":
             yield prefix + name, f"{value:,}" if type(value) is int else str(value)
+
+
+@on_a_store
+def forget_position(
+    store: StoreOptions,
+    name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Forget the position of the reader NAME, which does not come back: it protects nothing more.
+
+    'postroom status' shows the positions. Fail if no position has this name.
+    """
+    with store.open_existing() as db:
+        found = db.forget_position(name)
+    if not found:
+        raise Error(
+            f"there is no position {name!r}; nothing was changed: 'postroom status' shows them"
+        )
+    if as_json:
+        print_json({"forgotten": name})
+    else:
+        print_line(f"the position {name!r} is forgotten")
+
+
+def print_positions(positions: Iterable[postroom.PositionInfo]) -> None:
+    """Print a line for each position, those that are furthest behind first."""
+    furthest = sorted(positions, key=lambda each: each.position)
+    for each in furthest[:POSITIONS_SHOWN_MAX]:
+        until = each.protected_until.datetime.isoformat(timespec="seconds")
+        print_line(
+            f"position {field(each.name)}: {each.behind_seconds:,.1f} s behind, protected until "
+            f"{until}"
+        )
+    if len(furthest) > POSITIONS_SHOWN_MAX:
+        hidden = counted(len(furthest) - POSITIONS_SHOWN_MAX, "more position")
+        print_line(f"{hidden}: --json shows them")
+
+
+def positions_as_json(positions: Iterable[postroom.PositionInfo]) -> list[dict[str, object]]:
+    """Return positions as JSON."""
+    return [
+        {
+            "name": each.name,
+            "position": int(each.position),
+            "behind_seconds": each.behind_seconds,
+            "protected_until": each.protected_until.datetime.isoformat(),
+        }
+        for each in positions
+    ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from postroom.cli.pipeline.running import Spark
+from postroom.cli.spark import Spark
 from postroom.limits import LOCAL_NODES_MAX
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The calls of a database for operators: waiting and dead messages, status; in its asyncio form.
+"""The calls of a database about its queues, waiting and dead messages, and itself; for asyncio.
 
 :class:`postroom.aio.Database` has these calls and those for the data of applications.
 """
@@ -7,16 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 
-from postroom.client import arguments, positions, values
+from postroom.client import arguments, values
 from postroom.client.codec import Packing
-from postroom.client.commits import commit_one
+from postroom.client.commits import commit_one, repeat_one
 from postroom.client.pages import stored_letters, stored_schedule
+from postroom.client.queues.messages import QueueInfo, info_of
+from postroom.client.queues.queue import Queue
 from postroom.client.sender import Sender
 from postroom.client.values import DeadLetter, InboxInfo, Scheduled, Status
+from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
-from postroom.limits import POSITION_SECONDS
+from postroom.limits import (
+    ATTEMPTS_MAX_DEFAULT,
+    POSITION_NAME_CHARACTERS_MAX,
+    POSITION_SECONDS,
+    POSITION_SECONDS_MAX,
+)
+from postroom.messaging.queues.queries import ReadQueues
+from postroom.messaging.queues.requests import CreateQueue, QueueDefinition, QueueSettings
 from postroom.messaging.requests import (
     AwaitQuiet,
     CancelScheduled,
@@ -26,6 +36,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.failures import DeadlineExceeded
+from postroom.ranges.positions import KeepPosition
 
 
 class Administration:
@@ -42,6 +53,97 @@ class Administration:
         self.codec = codec
         self._status = status
         self._close = close
+
+    @property
+    def sender(self) -> Sender:
+        """Return the sender that reaches the store, for layers on top, such as workers."""
+        return self._sender
+
+    # --- queues
+
+    async def create_queue(  # noqa: PLR0913 - each argument is a setting
+        self,
+        name: str,
+        *,
+        ack_wait: float = 30.0,
+        min_backoff: float | None = None,
+        max_backoff: float | None = None,
+        max_attempts: int | None = ATTEMPTS_MAX_DEFAULT,
+        purge_after: float = 86400.0,
+        archive: bool = False,
+        batch_size: int = 10,
+        cache_size: int = 10_000,
+        poller_interval: float = 30.0,
+        max_rate: float | None = None,
+        max_concurrency: int | None = None,
+        order: Literal["none", "group"] = "none",
+        on_duplicate: Literal["ignore", "error", "replace"] = "ignore",
+        dead_letter_queue: str | None = None,
+        group_max_rate: float | None = None,
+        group_max_concurrency: int | None = None,
+    ) -> Queue:
+        """Make a queue.
+
+        If one of that name exists with the same settings, nothing happens; other settings are an
+        error.
+
+        Args:
+            name: text, 256 bytes at most.
+            ack_wait: seconds that a consumer may hold a message before it is fired again; doubled
+                for each attempt, and varied by a tenth.
+            min_backoff: the shortest wait before a message is fired again, in seconds.
+            max_backoff: the longest one; ``None``: an hour.
+            max_attempts: a message is dead after this many failed attempts (16 by default);
+                ``None``: never.
+            purge_after: seconds that an acknowledged message is kept; 0: it is deleted at once.
+            archive: whether acknowledged messages are archived instead, and never purged.
+            batch_size: how many messages one answer hands to a consumer at most.
+            cache_size: how many messages are kept in memory.
+            poller_interval: seconds after which the store looks for due messages even if no timer
+                has rung.
+            max_rate: messages a second; ``None``: any number.
+            max_concurrency: how many all consumers together may hold at a time; ``None``: any
+                number.
+            order: ``"group"``: in a group one message at a time, in order; ``"none"``: by time and
+                priority.
+            on_duplicate: the effect of a message whose kind and id exist already: it is left out
+                (``"ignore"``), its transaction fails (``"error"``), or it replaces one that was not
+                fired yet (``"replace"``).
+            dead_letter_queue: the queue that gets dead messages, instead of this queue's own dead
+                letters.
+            group_max_rate: messages a second of each group; ``None``: any number.
+            group_max_concurrency: how many messages of each group may be held at a time; ``None``:
+                any number.
+
+        Returns:
+            The queue.
+
+        Raises:
+            TypeError, Invalid: a setting is not valid, or differs from that of the existing queue.
+                The error names it; nothing happened.
+        """
+        given = {each: value for each, value in locals().items() if each not in {"self", "name"}}
+        queue = self.queue(name)
+        request = CreateQueue(queue.name, QueueSettings(**arguments.settings(given)))
+        await commit_one(self._sender, request.anchor(), request)
+        return queue
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of that name.
+
+        The store is not asked: if there is no such queue, the first call raises ``Invalid``.
+
+        A plain call, also with asyncio: it is not awaited.
+
+        Args:
+            name: its name.
+        """
+        return Queue(self._sender, self.codec, name)
+
+    async def queues(self) -> list[QueueInfo]:
+        """Return all queues, with their settings."""
+        found: list[QueueDefinition] = await self._sender.send(ReadQueues())
+        return [info_of(each) for each in found if not each.dropped]
 
     # --- waiting messages and updates
 
@@ -198,7 +300,16 @@ class Administration:
             Invalid: there are 1,000 positions already; or ``at`` lies in the future.
             Unavailable, CommitUnknown: it could not be done for a minute.
         """
-        await positions.keep(self._sender, name, arguments.timestamp(at), seconds)
+        timestamp = arguments.timestamp(at)
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise TypeError(f"seconds is a number, not {type(seconds).__name__}")
+        if not 0 < seconds <= POSITION_SECONDS_MAX:
+            raise Invalid(
+                f"a position is kept for {POSITION_SECONDS_MAX:g} seconds (a week) at most, not "
+                f"{seconds:g}; nothing was changed: keep it anew before its time is over"
+            )
+        request = KeepPosition(_position_name(name), timestamp, float(seconds))
+        await repeat_one(self._sender, request)
 
     async def forget_position(self, name: str) -> bool:
         """Forget the position of a reader that will not come back; return whether it had one.
@@ -209,7 +320,7 @@ class Administration:
         Raises:
             Unavailable, CommitUnknown: it could not be done for a minute.
         """
-        return await positions.forget(self._sender, name)
+        return bool(await repeat_one(self._sender, KeepPosition(_position_name(name), 0, 0.0)))
 
     # --- the store itself
 
@@ -234,3 +345,23 @@ class Administration:
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _position_name(name: Any) -> str:
+    """Return the name of a position, which is text that can be stored."""
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a position is text, not {type(name).__name__}")
+    if not 1 <= len(name) <= POSITION_NAME_CHARACTERS_MAX or not _is_encodable(name):
+        raise Invalid(
+            f"the name of a position has 1 to {POSITION_NAME_CHARACTERS_MAX} characters, and no "
+            f"half of one; {name[:40]!r} has {len(name)}; nothing was changed: take another name"
+        )
+    return str(name)
+
+
+def _is_encodable(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

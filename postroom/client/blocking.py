@@ -30,13 +30,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 from postroom.client.sender import BlockingSender, WaitEnded, WaitHandle
 from postroom.errors import Error
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 
@@ -290,17 +287,3 @@ async def _close(items: AsyncIterator[Any]) -> None:
     close = getattr(items, "aclose", None)
     if close is not None:
         await close()
-
-
-__all__ = [
-    "Iteration",
-    "Sleep",
-    "blocking",
-    "closable",
-    "closable_own",
-    "iterate",
-    "iterating",
-    "iterating_own",
-    "owning",
-    "run_blocking",
-]

@@ -22,7 +22,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroom.client import arguments
+from postroom.client.images import ImageCalls
 from postroom.client.sender import Sender, post
+from postroom.client.staging import StagingCalls
 from postroom.kv.clock import Timestamp
 from postroom.messaging import bulk_requests
 from postroom.messaging.bulk_requests import (
@@ -246,7 +248,7 @@ def _columns(page: RecordsPage) -> Columns:
 
 
 class BulkOfDatabase:
-    """The calls of a database for programs that read all of it, in the asyncio form."""
+    """The calls of a database for programs that read, write or copy all of it; for asyncio."""
 
     _sender: Sender
 
@@ -257,6 +259,22 @@ class BulkOfDatabase:
         For layers on top.
         """
         return Bulk(self._sender)
+
+    @property
+    def staging(self) -> StagingCalls:
+        """Return the calls for staged batches and bulk loads.
+
+        For layers on top.
+        """
+        return StagingCalls(self._sender)
+
+    @property
+    def images(self) -> ImageCalls:
+        """Return the calls that restore and count images.
+
+        For layers on top.
+        """
+        return ImageCalls(self._sender)
 
     async def partitions(
         self, start: bytes = b"", end: bytes | None = None, *, part_bytes: int = PART_BYTES
@@ -308,6 +326,3 @@ class BulkOfDatabase:
             yield Timestamp(timestamp)
         finally:
             post(self._sender, Unprotect(timestamp))
-
-
-__all__ = ["Bulk", "BulkOfDatabase", "Columns", "Partition"]

@@ -2,17 +2,37 @@
 
 The anchor of a transaction is the key of its first write. Its COMMIT record is stored beside that
 key. A commit that is sent again finds the record and knows that it has happened already.
+
+A transaction that lost is tried again (:mod:`.retries`). The error of a try names the keys that
+others have changed. ``Lost`` keeps them for the next try, which locks these, and the keys that the
+last one wrote: it usually writes them again, and would lock them one by one. A span in which
+something has changed is locked when a second try has lost on it; before that, only the keys in it
+that had changed. All tries together have the age of the first one. In the end it is the oldest, and
+wins.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from postroom.client.lifetime import Event, Lifetime
 from postroom.client.sender import Sender, has_stopped, send_again
-from postroom.errors import CommitUnknown, Invalid, Unavailable, shorten
+from postroom.errors import (
+    CommitUnknown,
+    Invalid,
+    Retryable,
+    TransactionConflict,
+    Unavailable,
+    shorten,
+)
 from postroom.kv.clock import from_seconds
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import (
+    LOCKS_AT_ONCE_MAX,
+    RETRY_BACKOFF_SECONDS_MAX,
+    RETRY_SECONDS_MAX,
+    TRANSACTION_SECONDS_MAX,
+)
 from postroom.ranges.requests import Committed, CommitTransaction
 
 TRANSACTION_ID_BYTES: Final = 16
@@ -20,6 +40,8 @@ RETRY_ID_BYTES: Final = 24
 """The id of the transaction, and the timestamp at which it began."""
 CLOCKS_APART_SECONDS: Final = 60.0
 """How far the timestamps that two clients have heard of may be apart."""
+BACKOFF_SECONDS_FIRST: Final = 0.001
+"""The first pause between two tries of a transaction or of a request, in seconds."""
 
 
 async def commit_one(sender: Sender, anchor: bytes, write: Any) -> Any:
@@ -42,6 +64,39 @@ def alone(sender: Sender, anchor: bytes, write: Any) -> CommitTransaction[Any]:
     return CommitTransaction(
         sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor, [], [], [write]
     )
+
+
+async def repeated(sender: Sender, make: Callable[[], Any]) -> Any:
+    """Return the answer to a request that may be repeated.
+
+    If it may have happened (``CommitUnknown``), or has certainly not (``Retryable``), it is sent
+    again, until the store answers, for a minute.
+
+    Args:
+        sender: the client's sender.
+        make: makes the request, a new one for each try.
+
+    Raises:
+        CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
+        Error: nothing was changed.
+    """
+    give_up = sender.monotonic() + RETRY_SECONDS_MAX
+    backoff = BACKOFF_SECONDS_FIRST
+    while True:
+        try:
+            return await sender.send(make())
+        except (CommitUnknown, Retryable) as error:
+            if sender.monotonic() > give_up or has_stopped(sender, error):
+                raise
+            await sender.sleep(backoff * sender.random.uniform(0.5, 1.0))
+            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
+
+
+async def repeat_one(sender: Sender, write: Any) -> Any:
+    """Return the answer to a write that may be repeated; see :func:`repeated`."""
+    anchor = write.anchor()
+    reply: Committed = await repeated(sender, lambda: alone(sender, anchor, write))
+    return reply.answers[0] if reply.answers else None
 
 
 async def after_failure(
@@ -119,4 +174,45 @@ def anchor_of(writes: list[Any]) -> bytes:
     return anchor
 
 
-__all__ = ["after_failure", "alone", "anchor_of", "commit_one", "parsed_retry_id"]
+T = TypeVar("T")
+
+_WRITTEN_KEPT: Final = 100
+
+
+class Lost:
+    """The keys and spans that a transaction has lost on.
+
+    Attributes:
+        began: when the first try began, as a timestamp; 0 before that.
+        keys, spans: what the next try locks.
+    """
+
+    __slots__ = ("_seen", "began", "keys", "spans")
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.keys: dict[bytes, None] = {}
+        self.spans: dict[tuple[bytes, bytes | None], None] = {}
+        self._seen: set[tuple[bytes, bytes | None]] = set()
+
+    def add(self, error: Retryable, written: Iterable[bytes]) -> bool:
+        """Note a failed try; return whether it lost on something that it had not locked.
+
+        Args:
+            error: the error that ended it.
+            written: the keys that it wanted to write.
+        """
+        if not (isinstance(error, TransactionConflict) and (error.keys or error.spans)):
+            return False
+        before = len(self.keys) + len(self.spans)
+        new = {key: None for key in error.keys if key not in self.keys}
+        self.spans |= {span: None for span in error.spans if span in self._seen}
+        self._seen.update(error.spans)
+        also = dict.fromkeys(list(written)[:_WRITTEN_KEPT])
+        self.keys = _first({**new, **self.keys, **also})
+        self.spans = _first(self.spans)
+        return bool(new) or len(self.keys) + len(self.spans) > before
+
+
+def _first(of: dict[T, None]) -> dict[T, None]:
+    return dict.fromkeys(list(of)[:LOCKS_AT_ONCE_MAX])

@@ -17,21 +17,18 @@ from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
 from postroom.client.commits import commit_one
 from postroom.client.functions import check_quickly
-from postroom.client.images import ImagesOfDatabase
-from postroom.client.iteration import Stream
 from postroom.client.pages import (
     Page,
+    Snapshot,
+    Stream,
     pages,
     stored_messages,
     stored_values,
     unpacked_messages,
     unpacked_values,
 )
-from postroom.client.queues.queue_calls import QueueCalls
 from postroom.client.retries import repeat
 from postroom.client.sender import Sender, post
-from postroom.client.snapshot import Snapshot
-from postroom.client.staging import StagingOfDatabase
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
@@ -63,10 +60,7 @@ T = TypeVar("T")
 
 
 class CoreDatabase(
-    QueueCalls,
     BulkOfDatabase,
-    StagingOfDatabase,
-    ImagesOfDatabase,
     Administration,
 ):
     """The calls of the client, in the asyncio form.

@@ -223,18 +223,3 @@ def completed_in_thread(result: Any, function: Any) -> Any:
     if type(result) in AT_REST:
         return result
     return run_blocking(completed(result, function))
-
-
-__all__ = [
-    "AT_REST",
-    "Plain",
-    "at_rest",
-    "check",
-    "check_quickly",
-    "completed",
-    "completed_in_thread",
-    "explain_await",
-    "is_asynchronous",
-    "is_pending",
-    "name_of",
-]

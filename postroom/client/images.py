@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroom.client.chunks import ChunkStream, repeated
+from postroom.client.commits import repeated
 from postroom.client.sender import Sender
+from postroom.client.staging import ChunkStream
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import COUNTED_SECONDS_MAX
 from postroom.messaging.image_requests import (
@@ -144,20 +145,3 @@ class ImageCalls:
 
 async def _repeat(sender: Sender, request: Any) -> Any:
     return await repeated(sender, lambda: request)
-
-
-class ImagesOfDatabase:
-    """The calls of a database for programs that copy all of it, in the asyncio form."""
-
-    _sender: Sender
-
-    @property
-    def images(self) -> ImageCalls:
-        """Return the calls that restore and count images.
-
-        For layers on top.
-        """
-        return ImageCalls(self._sender)
-
-
-__all__ = ["ImageCalls", "ImagesOfDatabase", "Restore"]

@@ -239,6 +239,3 @@ class Lifetime(msgspec.Struct, eq=False, gc=False):
             self.check_open()
         if self._sender.monotonic() > self.expires:
             raise expired(self.timeout)
-
-
-__all__ = ["TRANSITIONS", "Event", "Lifetime", "TransactionState"]

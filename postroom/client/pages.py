@@ -1,20 +1,29 @@
-"""Results that may be too large for one answer, page by page.
+"""Reads that take more than one answer: long results page by page, a snapshot, a stream.
 
 Only one page of a scan is in memory, however long the scan is. The values of many keys, an inbox
 and the dead letters are returned as lists: there, pages limit what a node makes, and a frame
 carries, at a time.
+
+``Snapshot`` is what ``db.snapshot()`` gives in asyncio: reads of a database at one timestamp.
+
+``Stream`` is the iterator that ``watch`` and ``receive`` return in asyncio. Any task may close it.
+Only the task that waits for the next item of an asynchronous generator can close the generator.
+Here a close by another task ends that wait.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, NamedTuple
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from postroom.client.codec import Packing
 from postroom.client.sender import Sender, post
 from postroom.client.values import Message
+from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import (
     Delivered,
     ListDeadLetters,
@@ -233,3 +242,150 @@ async def stored_letters(sender: Sender, limit: int) -> list[StoredDeadLetter]:
         if not page or not page[-1].more:
             break
     return found
+
+
+class Readable(Protocol):
+    """The reads of a database that a snapshot needs."""
+
+    async def get(self, key: bytes, *, at: int | None = None) -> Any:
+        """Return the value of a key."""
+
+    async def get_many(self, keys: Iterable[bytes], *, at: int | None = None) -> list[Any]:
+        """Return the values of keys."""
+
+    def scan(
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        at: int | None = None,
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
+        """Return the pairs of a span."""
+
+    async def peek(self, key: bytes, limit: int = 100, *, at: int | None = None) -> list[Message]:
+        """Return the oldest messages of an inbox."""
+
+
+class Snapshot:
+    """Reads at one timestamp, protected from garbage collection while the snapshot is open.
+
+    Attributes:
+        timestamp: the timestamp at which it reads.
+    """
+
+    def __init__(self, database: Readable, timestamp: int) -> None:
+        self._database = database
+        self.timestamp = Timestamp(timestamp)
+
+    async def get(self, key: bytes) -> Any:
+        """Return the value of ``key`` at the snapshot; see :meth:`Database.get`.
+
+        Args:
+            key: up to 8 KiB.
+        """
+        return await self._database.get(key, at=self.timestamp)
+
+    async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
+        """Return the values of ``keys`` at the snapshot, in their order.
+
+        Args:
+            keys: up to 8 KiB each.
+        """
+        return await self._database.get_many(keys, at=self.timestamp)
+
+    def scan(
+        self,
+        start: bytes = b"",
+        end: bytes | None = None,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncGenerator[tuple[bytes, Any], None]:
+        """Return the pairs in ``[start, end)`` at the snapshot; see :meth:`Database.scan`.
+
+        Args:
+            start: first key.
+            end: first key after the span; ``None``: no bound.
+            limit: how many at most.
+            reverse: whether to go from the end backwards.
+        """
+        return self._database.scan(start, end, limit=limit, reverse=reverse, at=self.timestamp)
+
+    async def peek(self, key: bytes, limit: int = 100) -> list[Message]:
+        """Return the oldest ``limit`` messages in the inbox of ``key`` at the snapshot.
+
+        Args:
+            key: the recipient.
+            limit: how many at most.
+        """
+        return await self._database.peek(key, limit, at=self.timestamp)
+
+
+T = TypeVar("T")
+
+
+class Stream(AsyncGenerator[T, None]):
+    """The items of a generator, until it ends or is closed.
+
+    Args:
+        items: the generator, which now belongs to the stream.
+    """
+
+    def __init__(self, items: AsyncGenerator[T, None]) -> None:
+        self._items = items
+        self._waiting: asyncio.Task[Any] | None = None
+        self._closed = False
+        self._ends = False
+
+    async def __anext__(self) -> T:
+        if self._closed:
+            raise StopAsyncIteration
+        if self._waiting is not None:
+            return await anext(self._items)  # raises an error: a task waits already
+        self._waiting = task = _current_task()
+        try:
+            return await anext(self._items)
+        except asyncio.CancelledError:
+            if not self._ends or task is None or task.uncancel():
+                raise
+            raise StopAsyncIteration from None
+        finally:
+            self._waiting = None
+
+    async def asend(self, value: None) -> T:
+        """Return the next item."""
+        del value
+        return await anext(self)
+
+    async def athrow(
+        self,
+        typ: Any,
+        val: BaseException | object = None,
+        tb: TracebackType | None = None,
+    ) -> T:
+        """Raise an exception where the generator stands."""
+        del val, tb
+        return await self._items.athrow(typ)
+
+    async def aclose(self) -> None:
+        """End the iteration: a waiting task gets no further item.
+
+        Messages that were claimed and not handed out are given back.
+        """
+        self._closed = True
+        if self._waiting is None:
+            await self._items.aclose()
+        elif not self._ends:
+            self._ends = True
+            self._waiting.cancel()
+
+    close = aclose
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # a thread runs it, and ends a wait in its own way
+        return None

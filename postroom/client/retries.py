@@ -15,16 +15,14 @@ A function may end its transaction itself. Once it has committed it is not calle
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
+from postroom.client.commits import BACKOFF_SECONDS_FIRST, Lost
 from postroom.client.functions import AT_REST, completed
-from postroom.client.lost import Lost
 from postroom.client.sender import Sender, has_stopped
 from postroom.client.transaction import Transaction
 from postroom.errors import CommitUnknown, Retryable, Unavailable
 from postroom.limits import RETRY_BACKOFF_SECONDS_MAX, RETRY_SECONDS_MAX
-
-BACKOFF_SECONDS_FIRST: Final = 0.001
 
 
 async def repeat(

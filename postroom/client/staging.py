@@ -1,42 +1,124 @@
-"""Staging and bulk loads, as a client does them; in its asyncio form.
+"""Staging, bulk loads and streams of chunks, as a client does them; in its asyncio form.
 
 These are for programs that write in many processes and decide at the end, like the sinks of Spark.
 :mod:`postroom.messaging.ingest` says what each call does in the store.
 
-Every call may be repeated, and is, until the store answers (:mod:`postroom.client.chunks`).
+Every call may be repeated, and is, until the store answers (:func:`.commits.repeated`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from postroom.client import arguments
-from postroom.client.chunks import ChunkStream, repeated
-from postroom.client.commits import anchor_of
+from postroom.client.commits import alone, repeat_one, repeated
 from postroom.client.sender import Sender
-from postroom.errors import CommitUnknown, Error, Invalid, shorten
-from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
+from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
+from postroom.limits import STAGED_SECONDS_MAX
 from postroom.messaging.staging_requests import (
     AbortStaged,
     ApplyStaged,
     BeginLoad,
     EndLoad,
     ForgetQuery,
-    LoadRows,
     PublishStaged,
     ReadStaging,
-    StageRows,
     Staging,
     SweepStaged,
     Winner,
 )
-from postroom.ranges.requests import CommitTransaction
 
-_encode = msgspec.msgpack.encode
+UNDER_WAY_AT_ONCE: Final = 4
+"""The number of chunks that are on their way to the store while the next one is made."""
+
+
+class ChunkStream:
+    """A stream of requests that are sent one after the other, several under way at a time.
+
+    Only one task may use it.
+
+    Args:
+        sender: the client's sender.
+        in_commits: whether each try of a request is a commit of its own.
+
+    Attributes:
+        is_late: whether the answer to a request was ``False``: the rows came too late to count.
+    """
+
+    def __init__(self, sender: Sender, *, in_commits: bool = False) -> None:
+        self._sender = sender
+        self._in_commits = in_commits
+        self.is_late = False
+        self._under_way: deque[tuple[Callable[[], Any], Awaitable[Any] | None]] = deque()
+
+    async def send(self, request: Any) -> None:
+        """Send a request; wait for the oldest one if too many are under way.
+
+        Raises:
+            Error: an earlier request has failed. Others may have happened.
+        """
+        make = partial(self._made, request)
+        self._under_way.append((make, self._sender.send(make())))
+        if len(self._under_way) > UNDER_WAY_AT_ONCE:
+            await self._answered()
+
+    def _made(self, request: Any) -> Any:
+        return alone(self._sender, request.anchor(), request) if self._in_commits else request
+
+    async def flush(self) -> None:
+        """Wait for all requests.
+
+        Raises:
+            Error: a request has failed.
+        """
+        while self._under_way:
+            await self._answered()
+
+    async def _answered(self) -> None:
+        make, answer = self._under_way[0]
+        self._under_way[0] = make, None  # if this is cancelled, the request is sent again
+        try:
+            reply = await self._outcome(make, answer)
+        except Exception:
+            self._under_way.popleft()
+            raise
+        self._under_way.popleft()
+        if self._in_commits and reply.answers and reply.answers[0] is False:
+            self.is_late = True
+
+    async def _outcome(self, make: Callable[[], Any], answer: Awaitable[Any] | None) -> Any:
+        if answer is not None:
+            with suppress(CommitUnknown, Retryable):
+                return await answer
+        return await repeated(self._sender, make)
+
+
+def cut(
+    pairs: Iterable[tuple[bytes, bytes]], bytes_max: int, rows_max: int
+) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Cut pairs into chunks of so many bytes and rows at most; yield the two lists of each.
+
+    A chunk is larger only if it is a single pair.
+    """
+    names: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for name, value in pairs:
+        more = len(name) + len(value)
+        if names and (size + more > bytes_max or len(names) == rows_max):
+            yield names, values
+            names, values, size = [], [], 0
+        names.append(name)
+        values.append(value)
+        size += more
+    if names:
+        yield names, values
 
 
 class StagingCalls:
@@ -47,7 +129,7 @@ class StagingCalls:
 
     def stream(self) -> ChunkStream:
         """Return a stream for many chunks."""
-        return ChunkStream(self._sender, partial(_alone, self._sender), _answer_in)
+        return ChunkStream(self._sender, in_commits=True)
 
     async def publish(
         self,
@@ -81,7 +163,7 @@ class StagingCalls:
         await self.finish(query)
         won = [Winner(task_attempt, chunks) for task_attempt, chunks in winners]
         request = PublishStaged(query, batch, job, won, once)
-        new, more = await repeat(self._sender, request)
+        new, more = await repeat_one(self._sender, request)
         if more:
             try:
                 await self.finish(query)
@@ -91,7 +173,7 @@ class StagingCalls:
 
     async def finish(self, query: bytes) -> None:
         """Carry out the rest of the last batch of a query. Any client may do this."""
-        while await repeat(self._sender, ApplyStaged(query)):
+        while await repeat_one(self._sender, ApplyStaged(query)):
             pass
 
     async def abort(
@@ -106,7 +188,7 @@ class StagingCalls:
         Returns:
             Whether it is not published, and never will be.
         """
-        return bool(await repeat(self._sender, AbortStaged(query, batch, job, sink)))
+        return bool(await repeat_one(self._sender, AbortStaged(query, batch, job, sink)))
 
     async def sweep(self, seconds: float = STAGED_SECONDS_MAX) -> None:
         """Delete staged chunks that are of no use any more, and finish published batches.
@@ -118,9 +200,9 @@ class StagingCalls:
             Invalid: this was not possible for one query. Everything else was done.
         """
         stuck = await self._finish_all()
-        begin = await repeat(self._sender, SweepStaged(seconds, b""))
+        begin = await repeat_one(self._sender, SweepStaged(seconds, b""))
         while begin:
-            begin = await repeat(self._sender, SweepStaged(seconds, begin))
+            begin = await repeat_one(self._sender, SweepStaged(seconds, begin))
         if stuck is not None:
             raise stuck
 
@@ -133,7 +215,7 @@ class StagingCalls:
         """
         if finish:
             await self._finish_all()
-        await repeat(self._sender, SweepStaged(STAGED_SECONDS_MAX))
+        await repeat_one(self._sender, SweepStaged(STAGED_SECONDS_MAX))
 
     async def _finish_all(self) -> Invalid | None:
         """Finish the batches of all queries; return why one of them cannot go on, or ``None``."""
@@ -153,7 +235,7 @@ class StagingCalls:
 
     async def forget(self, query: bytes) -> bool:
         """Forget the last batch of a query that never comes back; return whether there was one."""
-        return bool(await repeat(self._sender, ForgetQuery(query)))
+        return bool(await repeat_one(self._sender, ForgetQuery(query)))
 
     async def read(self, begin: bytes = b"") -> Staging:
         """Return what is staged, and by which jobs.
@@ -173,11 +255,11 @@ class StagingCalls:
             Invalid: the span is not empty.
         """
         start, end = arguments.span(start, end)
-        return bool(await repeat(self._sender, BeginLoad(name, run, start, end)))
+        return bool(await repeat_one(self._sender, BeginLoad(name, run, start, end)))
 
     async def end_load(self, name: bytes, run: bytes, *, done: bool, keep: bool) -> bool:
         """End a bulk load, or this run of it; return whether this was the present one."""
-        return bool(await repeat(self._sender, EndLoad(name, run, done, keep)))
+        return bool(await repeat_one(self._sender, EndLoad(name, run, done, keep)))
 
 
 def _half_way(query: bytes, batch: int, error: Error) -> Error:
@@ -189,44 +271,6 @@ def _half_way(query: bytes, batch: int, error: Error) -> Error:
     )
 
 
-async def repeat(sender: Sender, write: Any) -> Any:
-    """Return the answer to a write that may be repeated.
-
-    Raises:
-        CommitUnknown, Unavailable, TransactionConflict: it could not be done for a minute.
-        Error: nothing was changed.
-    """
-    return _answer_in(await repeated(sender, lambda: _alone(sender, write)))
-
-
-def _answer_in(reply: Any) -> Any:
-    return reply.answers[0] if reply.answers else None
-
-
-def _alone(sender: Sender, write: Any) -> CommitTransaction[Any]:
-    return CommitTransaction(
-        sender.next_id(), sender.reading(), TRANSACTION_SECONDS_MAX, 0, anchor_of([write]), [], [],
-        [write],
-    )  # fmt: skip
-
-
 def packed(rows: list[Any]) -> bytes:
     """Return rows in the form of a chunk."""
-    return _encode(rows)
-
-
-class StagingOfDatabase:
-    """The calls of a database for programs that write in many processes, in the asyncio form."""
-
-    _sender: Sender
-
-    @property
-    def staging(self) -> StagingCalls:
-        """Return the calls for staged batches and bulk loads.
-
-        For layers on top.
-        """
-        return StagingCalls(self._sender)
-
-
-__all__ = ["LoadRows", "StageRows", "StagingCalls", "StagingOfDatabase", "packed"]
+    return msgspec.msgpack.encode(rows)

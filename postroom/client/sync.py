@@ -14,27 +14,143 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from postroom.client import database as asynchronous
-from postroom.client import transaction as asynchronous_transaction
-from postroom.client.blocking import blocking, closable, iterate
+from postroom.client import transaction as asynchronous
+from postroom.client.blocking import blocking, closable, iterate, iterating
 from postroom.client.bridge import BridgedSender
+from postroom.client.buffer import WriteBuffer
+from postroom.client.database import CoreDatabase as AsynchronousDatabase
 from postroom.client.functions import check_quickly
 from postroom.client.pages import Page
-from postroom.client.queues.sync_queue import QueueCalls
+from postroom.client.queues.sync_queue import QueueWrites
+from postroom.client.reaping import InboxWrites, Postponing
 from postroom.client.sender import BlockingSender
 from postroom.client.sync_parts import (
     Administration,
     BulkOfDatabase,
-    ImagesOfDatabase,
     Snapshot,
-    StagingOfDatabase,
 )
-from postroom.client.sync_transaction import Transaction
 from postroom.client.transaction import UNKNOWN
 from postroom.kv.clock import Timestamp
 from postroom.limits import TRANSACTION_SECONDS_MAX
+
+
+class Transaction(WriteBuffer, QueueWrites, InboxWrites):
+    """Reads, writes and messages that take effect together, or not at all.
+
+    Use it as ``with db.begin() as tx``: it commits at the end of the block and rolls back on an
+    exception. Once it has ended, every call raises ``TransactionClosed``. Once its time is over,
+    every call that asks the store raises ``TransactionExpired``.
+
+    Examples:
+        >>> with db.begin() as tx:
+        ...     tx.put(b"a", b"1")
+        ...     tx.get(b"a")
+        b'1'
+        >>> with db.begin() as tx:
+        ...     tx.put(b"a", b"2")
+        ...     tx.rollback()
+        >>> db.get(b"a")
+        b'1'
+    """
+
+    __slots__ = ("_blocking", "_core")
+    _blocking: BlockingSender
+    _core: asynchronous.Transaction
+
+    def __init__(self, sender: BlockingSender, core: asynchronous.Transaction) -> None:
+        core.share(self)
+        self._blocking = sender
+        self._core = core
+
+    @property
+    def core(self) -> asynchronous.Transaction:
+        """Return the asyncio form of this transaction, for layers on top."""
+        return self._core
+
+    @property
+    def id(self) -> bytes:
+        """Return the id: 16 bytes, unique. Another commit with the same id is safe."""
+        return self._core.id
+
+    @property
+    def retry_id(self) -> bytes:
+        """Return the id with which ``db.begin(retry_id=...)`` begins another try of it.
+
+        Any client may make that try, for 75 s. It is safe if the outcome of this
+        transaction is not known: the two commit once.
+        """
+        return self._core.retry_id
+
+    @property
+    def read_timestamp(self) -> Timestamp | None:
+        """Return the timestamp at which it reads; ``None`` before its first read."""
+        return self._core.read_timestamp
+
+    @property
+    def commit_timestamp(self) -> Timestamp | None:
+        """Return the timestamp at which it committed; ``None`` before that."""
+        return self._core.commit_timestamp
+
+    @property
+    def postponing(self) -> Postponing:
+        """Return the part that postpones and buries messages after failed attempts.
+
+        For layers on top.
+        """
+        return self._core.postponing
+
+    @property
+    def closed(self) -> bool:
+        """Return whether it has ended, or is being committed."""
+        return self._core.closed
+
+    def get(self, key: bytes) -> Any:
+        """Return the value of ``key``, or ``None``.
+
+        Args:
+            key: up to 8 KiB.
+
+        Raises:
+            KeyTooLarge: the key has more than 8 KiB.
+            WrongType: the codec cannot unpack the stored value.
+            TransactionClosed, TransactionExpired: nothing was read.
+        """
+        found = self._core.known(key)
+        return self._blocking.run(self._core.get(key)) if found is UNKNOWN else found
+
+    get_many = blocking(asynchronous.Transaction.get_many)
+    get_for_update = blocking(asynchronous.Transaction.get_for_update)
+    scan = iterating(asynchronous.Transaction.scan)
+    delete_range = blocking(asynchronous.Transaction.delete_range)
+    increment = blocking(asynchronous.Transaction.increment)
+    conditional_put = blocking(asynchronous.Transaction.conditional_put)
+    reap_queue = blocking(asynchronous.Transaction.reap_queue)
+    peek = blocking(asynchronous.Transaction.peek)
+    commit = blocking(asynchronous.Transaction.commit)
+    rollback = blocking(asynchronous.Transaction.rollback)
+
+    def __enter__(self) -> Self:
+        self._lifetime.check_is_users()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None and self._lifetime.may_end:
+            try:
+                self._blocking.run(self._core.finish())
+            except BaseException:  # an interrupt, perhaps before the commit was sent
+                self._core.give_up_unsent()
+                raise
+        elif self._lifetime.may_end:
+            self._blocking.run(self._core.rollback())
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,19 +162,16 @@ async def _awaited(timestamp: Awaitable[T]) -> T:
 
 class CoreDatabase(
     Administration,
-    QueueCalls,
     BulkOfDatabase,
-    StagingOfDatabase,
-    ImagesOfDatabase,
 ):
     """The calls of the client, in the synchronous form.
 
     :mod:`postroom.databases` adds the calls of the layers: then it is what applications get.
     """
 
-    _core: asynchronous.CoreDatabase
+    _core: AsynchronousDatabase
 
-    def __init__(self, sender: BlockingSender, core: asynchronous.CoreDatabase) -> None:
+    def __init__(self, sender: BlockingSender, core: AsynchronousDatabase) -> None:
         self._blocking = sender
         self._core = core
 
@@ -68,7 +181,7 @@ class CoreDatabase(
         return self._blocking
 
     @property
-    def core(self) -> asynchronous.CoreDatabase:
+    def core(self) -> AsynchronousDatabase:
         """Return the asyncio form of this database, whose coroutines :meth:`wait` runs.
 
         For layers on top.
@@ -85,7 +198,7 @@ class CoreDatabase(
         """
         return self._blocking.run(work)
 
-    def on_loop(self, threads: Executor) -> asynchronous.CoreDatabase:
+    def on_loop(self, threads: Executor) -> AsynchronousDatabase:
         """Return the same store for coroutines on the running event loop: workers use it.
 
         For layers on top.
@@ -112,7 +225,7 @@ class CoreDatabase(
         found = self._core.known(key) if at is None else UNKNOWN
         return self._blocking.run(self._core.get(key, at=at)) if found is UNKNOWN else found
 
-    get_many = blocking(asynchronous.CoreDatabase.get_many)
+    get_many = blocking(AsynchronousDatabase.get_many)
 
     def scan(
         self,
@@ -160,16 +273,16 @@ class CoreDatabase(
         finally:
             self._blocking.run(manager.__aexit__(None, None, None))
 
-    watch = closable(asynchronous.CoreDatabase.watch)
-    accounting = blocking(asynchronous.CoreDatabase.accounting)
+    watch = closable(AsynchronousDatabase.watch)
+    accounting = blocking(AsynchronousDatabase.accounting)
 
     # --- writing: transactions of one request
 
-    put = blocking(asynchronous.CoreDatabase.put)
-    delete = blocking(asynchronous.CoreDatabase.delete)
-    delete_range = blocking(asynchronous.CoreDatabase.delete_range)
-    increment = blocking(asynchronous.CoreDatabase.increment)
-    conditional_put = blocking(asynchronous.CoreDatabase.conditional_put)
+    put = blocking(AsynchronousDatabase.put)
+    delete = blocking(AsynchronousDatabase.delete)
+    delete_range = blocking(AsynchronousDatabase.delete_range)
+    increment = blocking(AsynchronousDatabase.increment)
+    conditional_put = blocking(AsynchronousDatabase.conditional_put)
 
     # --- transactions
 
@@ -223,7 +336,7 @@ class CoreDatabase(
 
         check_quickly(function, "what run calls")
 
-        def call(tx: asynchronous_transaction.Transaction) -> T:
+        def call(tx: asynchronous.Transaction) -> T:
             return function(Transaction(self._blocking, tx), *args, **kwargs)
 
         result: T = self._blocking.run(self._core.repeat(call, function))
@@ -231,7 +344,7 @@ class CoreDatabase(
 
     # --- messages
 
-    peek = blocking(asynchronous.CoreDatabase.peek)
+    peek = blocking(AsynchronousDatabase.peek)
 
     def reap_queue(self, *args: Any, **kwargs: Any) -> Any:
         """Raise an error: messages are reaped only in a transaction.
@@ -255,6 +368,3 @@ class CoreDatabase(
             if isinstance(timestamp, Timestamp)
             else self._blocking.run(_awaited(timestamp))
         )
-
-
-__all__ = ["CoreDatabase", "Snapshot", "Transaction"]

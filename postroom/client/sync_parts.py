@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from postroom.client import administration, chunks, images, snapshot, staging
+from postroom.client import administration, images, pages, staging
 from postroom.client import bulk as bulk_calls
 from postroom.client.blocking import blocking, iterating, owning
+from postroom.client.queues.sync_queue import Queue
 from postroom.client.sender import BlockingSender
 from postroom.kv.clock import Timestamp
 
@@ -19,6 +20,22 @@ class Administration:
 
     _blocking: BlockingSender
     _core: administration.Administration
+
+    # --- queues
+
+    create_queue = owning(administration.Administration.create_queue, Queue)
+
+    def queue(self, name: str) -> Queue:
+        """Return the queue of that name.
+
+        The store is not asked: if there is no such queue, the first call raises ``Invalid``.
+
+        Args:
+            name: its name.
+        """
+        return Queue(self._blocking, self._core.queue(name))
+
+    queues = blocking(administration.Administration.queues)
 
     # --- waiting messages and updates
 
@@ -66,51 +83,6 @@ class Bulk:
     recent_changes = blocking(bulk_calls.Bulk.recent_changes)
 
 
-class BulkOfDatabase:
-    """The calls of a database for programs that read all of it."""
-
-    _blocking: BlockingSender
-    _core: bulk_calls.BulkOfDatabase
-
-    @property
-    def bulk(self) -> Bulk:
-        """Return the calls that read whole tables, page by page.
-
-        For layers on top.
-        """
-        return Bulk(self._blocking)
-
-    partitions = blocking(bulk_calls.BulkOfDatabase.partitions)
-
-    @contextmanager
-    def hold(self, at: int | None = None, *, whole: bool = False) -> Iterator[Timestamp]:
-        """Keep a timestamp readable, also for other processes: ``with db.hold() as at``.
-
-        The protection ends with the block, or 5 seconds after the store has last heard of this
-        process.
-
-        Args:
-            at: the timestamp; ``None``: now.
-            whole: whether to include outboxes, dead letters and accounting sums, which have no
-                versions. This holds back the compaction of the store, is possible only for now, and
-                ends when another node becomes the leader.
-
-        Returns:
-            A context manager, which gives the timestamp.
-
-        Raises:
-            SnapshotTooOld: ``at`` is collected already.
-            Unavailable: too many timestamps are protected as a whole.
-            Invalid: this client has as many of these as are left for others.
-        """
-        manager = self._core.hold(at, whole=whole)
-        timestamp = self._blocking.run(manager.__aenter__())
-        try:
-            yield timestamp
-        finally:
-            self._blocking.run(manager.__aexit__(None, None, None))
-
-
 class Restore:
     """One run of a restore."""
 
@@ -146,20 +118,6 @@ class ImageCalls:
     check = blocking(images.ImageCalls.check)
 
 
-class ImagesOfDatabase:
-    """The calls of a database for programs that copy all of it."""
-
-    _blocking: BlockingSender
-
-    @property
-    def images(self) -> ImageCalls:
-        """Return the calls that restore and count images.
-
-        For layers on top.
-        """
-        return ImageCalls(self._blocking)
-
-
 class Snapshot:
     """Reads at one timestamp, protected from garbage collection while the snapshot is open.
 
@@ -168,7 +126,7 @@ class Snapshot:
     collected.
     """
 
-    def __init__(self, sender: BlockingSender, core: snapshot.Snapshot) -> None:
+    def __init__(self, sender: BlockingSender, core: pages.Snapshot) -> None:
         self._blocking = sender
         self._core = core
 
@@ -177,16 +135,16 @@ class Snapshot:
         """Return the timestamp at which it reads."""
         return self._core.timestamp
 
-    get = blocking(snapshot.Snapshot.get)
-    get_many = blocking(snapshot.Snapshot.get_many)
-    scan = iterating(snapshot.Snapshot.scan)
-    peek = blocking(snapshot.Snapshot.peek)
+    get = blocking(pages.Snapshot.get)
+    get_many = blocking(pages.Snapshot.get_many)
+    scan = iterating(pages.Snapshot.scan)
+    peek = blocking(pages.Snapshot.peek)
 
 
 class ChunkStream:
     """A stream of requests that are sent one after the other, several under way at a time."""
 
-    def __init__(self, sender: BlockingSender, core: chunks.ChunkStream) -> None:
+    def __init__(self, sender: BlockingSender, core: staging.ChunkStream) -> None:
         self._blocking = sender
         self._core = core
 
@@ -195,8 +153,8 @@ class ChunkStream:
         """Return whether the batch that a chunk was staged for is published already."""
         return self._core.is_late
 
-    send = blocking(chunks.ChunkStream.send)
-    flush = blocking(chunks.ChunkStream.flush)
+    send = blocking(staging.ChunkStream.send)
+    flush = blocking(staging.ChunkStream.flush)
 
 
 class StagingCalls:
@@ -221,10 +179,19 @@ class StagingCalls:
     end_load = blocking(staging.StagingCalls.end_load)
 
 
-class StagingOfDatabase:
-    """The calls of a database for programs that write in many processes."""
+class BulkOfDatabase:
+    """The calls of a database for programs that read, write or copy all of it."""
 
     _blocking: BlockingSender
+    _core: bulk_calls.BulkOfDatabase
+
+    @property
+    def bulk(self) -> Bulk:
+        """Return the calls that read whole tables, page by page.
+
+        For layers on top.
+        """
+        return Bulk(self._blocking)
 
     @property
     def staging(self) -> StagingCalls:
@@ -234,5 +201,40 @@ class StagingOfDatabase:
         """
         return StagingCalls(self._blocking)
 
+    @property
+    def images(self) -> ImageCalls:
+        """Return the calls that restore and count images.
 
-__all__ = ["Bulk", "BulkOfDatabase"]
+        For layers on top.
+        """
+        return ImageCalls(self._blocking)
+
+    partitions = blocking(bulk_calls.BulkOfDatabase.partitions)
+
+    @contextmanager
+    def hold(self, at: int | None = None, *, whole: bool = False) -> Iterator[Timestamp]:
+        """Keep a timestamp readable, also for other processes: ``with db.hold() as at``.
+
+        The protection ends with the block, or 5 seconds after the store has last heard of this
+        process.
+
+        Args:
+            at: the timestamp; ``None``: now.
+            whole: whether to include outboxes, dead letters and accounting sums, which have no
+                versions. This holds back the compaction of the store, is possible only for now, and
+                ends when another node becomes the leader.
+
+        Returns:
+            A context manager, which gives the timestamp.
+
+        Raises:
+            SnapshotTooOld: ``at`` is collected already.
+            Unavailable: too many timestamps are protected as a whole.
+            Invalid: this client has as many of these as are left for others.
+        """
+        manager = self._core.hold(at, whole=whole)
+        timestamp = self._blocking.run(manager.__aenter__())
+        try:
+            yield timestamp
+        finally:
+            self._blocking.run(manager.__aexit__(None, None, None))

@@ -7,13 +7,13 @@ read has changed (:mod:`postroom.ranges.transactions`). A transaction sees its o
 A transaction consists of parts, each with one subject::
 
     Transaction ─┬─ Lifetime   its state and its time (:mod:`postroom.client.lifetime`)
-                 ├─ Reads      what it has read, at one timestamp (:mod:`postroom.client.reading`)
                  ├─ Buffer     what it writes and sends (:mod:`postroom.client.buffer`),
-                 │             filled by Writes (:mod:`postroom.client.writing`)
-                 ├─ Overlay    reads, with its own writes over them (:mod:`postroom.client.overlay`)
+                 │             filled by the calls of WriteBuffer
+                 ├─ Reads      what it has read, at one timestamp (:mod:`postroom.client.reading`)
+                 ├─ Overlay    reads, with its own writes over them
                  ├─ Reaping    what it has taken out of inboxes (:mod:`postroom.client.reaping`);
-                 │             InboxReads takes and looks (:mod:`postroom.client.reaping`)
-                 ├─ Postponing messages that it gives back (:mod:`postroom.client.postponing`)
+                 │             InboxReads takes and looks
+                 ├─ Postponing messages that it gives back
                  └─ Sends      what it does to queues (:mod:`postroom.client.queues.sending`)
 
 Overlay, Reaping, Postponing and Sends are made when they are needed: most transactions do without.
@@ -34,15 +34,12 @@ from typing import Any, Final, Self
 from postroom.client import arguments
 from postroom.client.buffer import Buffer
 from postroom.client.codec import Packing, resolve
-from postroom.client.commits import after_failure, anchor_of, parsed_retry_id
+from postroom.client.commits import Lost, after_failure, anchor_of, parsed_retry_id
 from postroom.client.functions import Plain, explain_await
 from postroom.client.lifetime import Event, Lifetime, TransactionState
-from postroom.client.lost import Lost
-from postroom.client.overlay import Overlay
-from postroom.client.postponing import InboxWrites, Postponing
 from postroom.client.queues.sending import QueueWrites, Sends
-from postroom.client.reading import Reads
-from postroom.client.reaping import InboxReads, Reaping
+from postroom.client.reading import Overlay, Reads
+from postroom.client.reaping import InboxReads, InboxWrites, Postponing, Reaping
 from postroom.client.sender import Sender
 from postroom.counted import counted
 from postroom.errors import (
@@ -578,6 +575,3 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             self._lifetime.end(Event.GIVE_UP)
         elif self._lifetime.state is TransactionState.ROLLED_BACK:
             self._lifetime.release()
-
-
-__all__ = ["UNKNOWN", "Transaction"]

@@ -34,6 +34,3 @@ def layered(
 
 
 connect = layered(connect_async)
-
-
-__all__ = ["Database", "connect", "layered"]

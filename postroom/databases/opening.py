@@ -7,6 +7,3 @@ from postroom.server import embedded
 
 open = synchronous.layered(embedded.open)  # noqa: A001 - a public name, as of files
 open_async = asynchronous.layered(embedded.open_async)
-
-
-__all__ = ["open", "open_async"]

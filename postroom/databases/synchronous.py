@@ -54,6 +54,3 @@ def layered(make: Callable[P, client.CoreDatabase]) -> Callable[P, Database]:
 
 
 connect = layered(connect_client)
-
-
-__all__ = ["Database", "connect", "layered"]

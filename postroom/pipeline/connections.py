@@ -11,7 +11,8 @@ import os
 import threading
 from dataclasses import replace
 
-from postroom.client.remote.connect import TLS, connect
+from postroom.client.remote.connect import connect
+from postroom.client.remote.tls_files import TLS
 from postroom.client.sync import CoreDatabase
 from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.worker_processes import freeze_imports

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from postroom.client.remote.node_changes import rebind_node
+from postroom.client.remote.nodes import rebind_node
 from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock

@@ -16,7 +16,7 @@ from postroom.cli import serve, state
 from postroom.cli.application import app
 from postroom.cli.options import StoreOptions
 from postroom.cli.state import nodes_table
-from postroom.client.remote.survey import NodeReport, Survey
+from postroom.client.remote.nodes import NodeReport, Survey
 from postroom.kv.engine_file import ENGINES, EngineName
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.options import StoreAddress

@@ -8,7 +8,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
-from postroom.cli.listings import Listing
+from postroom.cli.output import Listing
 
 ID = "01a20b5f26060000000001a20b55fe4600000000000201"
 DUE = "2026-11-24T02:25:14.758000+00:00"

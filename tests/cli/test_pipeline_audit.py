@@ -18,7 +18,7 @@ if find_spec("pyspark") is None:
     pytest.skip("the extra [spark] is not installed", allow_module_level=True)
 
 from postroom.cli.application import app
-from postroom.cli.pipeline.running import Spark
+from postroom.cli.spark import Spark
 from postroom.pipeline import jobs
 from postroom.pipeline.jobs.audit import AuditResult, CountDifference, Finding
 

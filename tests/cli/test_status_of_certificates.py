@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from postroom.cli import state
-from postroom.client.remote.survey import NodeReport, Survey
+from postroom.client.remote.nodes import NodeReport, Survey
 from postroom.ranges.nodes import NodeStatus
 from tests.cli.commands import NOBODY, failed_with, invoke, lines, records
 

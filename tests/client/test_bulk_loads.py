@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import postroom
-from postroom.client.staging import LoadRows, repeat
+from postroom.client.commits import repeat_one
 from postroom.client.sync import CoreDatabase
 from postroom.errors import ConditionFailed, Invalid
+from postroom.messaging.staging_requests import LoadRows
 from tests.client.stores import Store
 
 NAME = b"load"
@@ -16,7 +17,7 @@ FIRST, SECOND = b"1" * 16, b"2" * 16
 
 def load(db: CoreDatabase, *pairs: tuple[bytes, bytes], run: bytes = FIRST) -> None:
     keys, values = [key for key, _ in pairs], [value for _, value in pairs]
-    db.sender.run(repeat(db.sender, LoadRows(NAME, run, keys, values)))
+    db.sender.run(repeat_one(db.sender, LoadRows(NAME, run, keys, values)))
 
 
 def test_a_load_is_repeated_and_resumed(db: postroom.Database) -> None:

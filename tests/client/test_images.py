@@ -10,7 +10,8 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.client.staging import StageRows, packed, repeat
+from postroom.client.commits import repeat_one
+from postroom.client.staging import packed
 from postroom.client.sync_parts import Restore
 from postroom.errors import (
     ConditionFailed,
@@ -22,6 +23,7 @@ from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
 from postroom.messaging.image_requests import BeginRestore
+from postroom.messaging.staging_requests import StageRows
 from postroom.ranges.requests import Put
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
 from tests.client.stores import Store
@@ -140,7 +142,7 @@ def test_staged_rows_can_be_published_in_a_restored_store() -> None:
     job, attempt, rows = bytes(24), bytes(16), [Put(b"%02d" % n, b"x") for n in range(20)]
     for batch in (0, 1):
         write = StageRows(b"query", batch, job, b"", attempt, 0, packed(rows))
-        store.db.sender.run(repeat(store.db.sender, write))
+        store.db.sender.run(repeat_one(store.db.sender, write))
         if not batch:
             store.db.staging.publish(b"query", batch, job, [(attempt, 1)])
             job = b"2" * 24

@@ -11,7 +11,7 @@ import pytest
 
 import postroom
 import postroom.aio
-from postroom.client.lost import Lost
+from postroom.client.commits import Lost
 from postroom.errors import TransactionConflict, Unavailable
 from postroom.limits import LOCKS_AT_ONCE_MAX
 from tests.client.stores import Store

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 
 import postroom
 from postroom import limits
-from postroom.client.staging import StageRows, packed, repeat
+from postroom.client.commits import repeat_one
+from postroom.client.staging import packed
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest.machine import encode
@@ -26,7 +27,13 @@ from postroom.messaging.ingest.reading import read_staging
 from postroom.messaging.ingest.records import QueryRecord, StagedRecords
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, ReadStaging, Winner
+from postroom.messaging.staging_requests import (
+    ApplyStaged,
+    PublishStaged,
+    ReadStaging,
+    StageRows,
+    Winner,
+)
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
 
@@ -43,7 +50,7 @@ def attempt_of(number: int) -> bytes:
 
 def ask(db: CoreDatabase, write: Any) -> Any:
     """One step, as the store makes it."""
-    return db.sender.run(repeat(db.sender, write))
+    return db.sender.run(repeat_one(db.sender, write))
 
 
 def stage(

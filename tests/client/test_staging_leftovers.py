@@ -9,11 +9,11 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.client.staging import StageRows, packed
+from postroom.client.staging import packed
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest import reading
-from postroom.messaging.staging_requests import PublishStaged, SweepStaged, Winner
+from postroom.messaging.staging_requests import PublishStaged, StageRows, SweepStaged, Winner
 from postroom.ranges.requests import Increment, Put
 from tests.client.stores import Store
 from tests.client.test_staging import ask, attempt_of, job_of, publish, small_steps, stage

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import postroom
-from postroom.client.remote.survey import survey
+from postroom.client.remote.nodes import survey
 from tests.cluster.disks import Disk, Folder, SmallDisk
 from tests.cluster.places import Loopback, Place
 

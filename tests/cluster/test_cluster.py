@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import postroom
-from postroom.client.remote.node_changes import remove_node
+from postroom.client.remote.nodes import remove_node
 from postroom.errors import Error
 from tests.cluster.disks import SmallDisk, small_disks_work
 from tests.cluster.harness import ClusterProcesses, NodeProcess, cluster, eventually

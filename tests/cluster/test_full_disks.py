@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 - seeded
 
 import pytest
 
-from postroom.client.remote.survey import survey
+from postroom.client.remote.nodes import survey
 from postroom.errors import Unavailable
 from postroom.kv.engine_file import EngineName
 from tests.cluster.disks import SmallDisk, small_disks_work

@@ -8,8 +8,8 @@ from typing import Any
 
 from postroom.client.codec import resolve
 from postroom.client.database import CoreDatabase
+from postroom.client.remote.nodes import ClusterStatusReader
 from postroom.client.remote.sender import AsyncioSender
-from postroom.client.remote.status import ClusterStatusReader
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 from tests.sim.history import History

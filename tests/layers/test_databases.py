@@ -10,7 +10,7 @@ import postroom
 import postroom.aio
 import postroom.testing
 from postroom import limits
-from postroom.client import sync_transaction
+from postroom.client import sync
 from postroom.layers.search import limits as search_limits
 from postroom.server import embedded
 from tests.remote.servers import Server
@@ -58,7 +58,7 @@ def test_a_layer_runs_coroutines_over_the_asyncio_forms() -> None:
         return stored + stored
 
     with postroom.open(":memory:", codec="json") as db, db.begin() as tx:
-        assert type(tx) is sync_transaction.Transaction
+        assert type(tx) is sync.Transaction
         assert db.wait(doubled(tx.core, b"a")) == b"[1][1]"
 
 

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import postroom
 import postroom.aio
+from postroom.cli import spark as spark_options
 from postroom.cli.application import app
-from postroom.cli.pipeline import running
 from postroom.demo import third_act, tour
 from postroom.demo.check import expect, turned_round
 from postroom.demo.flights import flights, legs
@@ -111,7 +111,7 @@ def test_history_that_is_kept_can_be_read_from_the_beginning() -> None:
 def test_without_spark_it_says_what_to_install_and_does_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark_options, "find_spec", lambda _: None)
     path = tmp_path / "store"
     ended = CliRunner().invoke(app, ["demo", "--spark", "--path", str(path)])
     assert ended.exit_code == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random  # noqa: TID251 (seeded)
 from typing import Any
 
-from postroom.client.remote.addresses import in_words
-from postroom.client.remote.survey import _Asking
+from postroom.client.remote.nodes import _Asking
+from postroom.client.remote.search import in_words
 from postroom.protocol import frames
 
 

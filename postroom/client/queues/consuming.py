@@ -42,11 +42,11 @@ from itertools import islice
 from typing import Final
 
 from postroom.client import arguments
+from postroom.client.bridge import wake_up_for
 from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
-from postroom.client.queues.wake_ups import wake_up_for
 from postroom.client.sender import Sender, has_stopped, post
 from postroom.errors import Error, Retryable, Unavailable
 from postroom.limits import IN_HAND_MAX
@@ -377,6 +377,3 @@ async def received(
 
 def _lease_seconds(message: StoredQueueMessage) -> float:
     return max(message.lasts / 1000, LEASE_SECONDS_MIN)
-
-
-__all__ = ["Consumer", "received"]

@@ -520,17 +520,3 @@ def info_of(definition: QueueDefinition) -> QueueInfo:
         definition.name, definition.settings, definition.paused, Timestamp(definition.created_at),
         definition.damaged if isinstance(definition, ToldQueue) else "",
     )  # fmt: skip
-
-
-__all__ = [
-    "AnyMessage",
-    "EnqueueHandle",
-    "QueueInfo",
-    "QueueMessage",
-    "QueueSchedule",
-    "SettlingCalls",
-    "info_of",
-    "schedule_of",
-    "shown_id",
-    "stored_of_receipt",
-]

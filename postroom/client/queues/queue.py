@@ -15,9 +15,8 @@ import msgspec
 from postroom.client import arguments
 from postroom.client.arguments import Id, Messages
 from postroom.client.codec import Packing
-from postroom.client.commits import commit_one
-from postroom.client.iteration import Stream
-from postroom.client.pages import LIST_BYTES_PER_PAGE
+from postroom.client.commits import commit_one, repeat_one
+from postroom.client.pages import LIST_BYTES_PER_PAGE, Stream
 from postroom.client.queues.claims import claim_all, definition
 from postroom.client.queues.consuming import Consumer, received
 from postroom.client.queues.messages import (
@@ -30,7 +29,6 @@ from postroom.client.queues.messages import (
     stored_of_receipt,
 )
 from postroom.client.sender import Sender
-from postroom.client.staging import repeat
 from postroom.kv.clock import Timestamp
 from postroom.limits import LEASE_SECONDS_MAX
 from postroom.messaging.queues.queries import (
@@ -451,7 +449,7 @@ class Queue:
             created_at = int((await self.info()).created_at)
         request, trimmed, more = TrimArchive(self.name, int(created_at), last), 0, 1
         while more and (limit is None or trimmed < limit):
-            done, more = await repeat(self._sender, request)
+            done, more = await repeat_one(self._sender, request)
             trimmed += done
         return trimmed
 
@@ -569,6 +567,3 @@ class Queue:
             name: the name of the schedule.
         """
         await self._do(SetSchedule(self.name, arguments.schedule_name(name), None))
-
-
-__all__ = ["CREDIT_DEFAULT", "STATES", "Queue", "State"]

@@ -504,6 +504,3 @@ class QueueWrites(QueueSends):
         return await self.queues.claim(
             queue, most, arguments.wait(wait), selection, is_idle=self.is_idle
         )
-
-
-__all__ = ["Enqueue", "QueueSends", "QueueWrites", "Sends"]

@@ -1,13 +1,13 @@
 """The synchronous form of queues: :mod:`postroom.client.sync` lists the errors of all its calls.
 
-See :mod:`.queue_calls` and :mod:`.sending`.
+See :mod:`.queue` and :mod:`.sending`.
 """
 
 from __future__ import annotations
 
 from postroom.client.blocking import blocking, closable_own, iterating_own, owning
 from postroom.client.queues import queue as asynchronous
-from postroom.client.queues import queue_calls, sending
+from postroom.client.queues import sending
 from postroom.client.queues.messages import AnyMessage
 from postroom.client.queues.messages import QueueMessage as AsynchronousMessage
 from postroom.client.sender import BlockingSender
@@ -166,27 +166,6 @@ class Queue:
     unschedule = blocking(asynchronous.Queue.unschedule)
 
 
-class QueueCalls:
-    """The queue calls of a database."""
-
-    _blocking: BlockingSender
-    _core: queue_calls.QueueCalls
-
-    create_queue = owning(queue_calls.QueueCalls.create_queue, Queue)
-
-    def queue(self, name: str) -> Queue:
-        """Return the queue of that name.
-
-        The store is not asked: if there is no such queue, the first call raises ``Invalid``.
-
-        Args:
-            name: its name.
-        """
-        return Queue(self._blocking, self._core.queue(name))
-
-    queues = blocking(queue_calls.QueueCalls.queues)
-
-
 class QueueWrites(sending.QueueSends):
     """The queue calls of a transaction.
 
@@ -211,6 +190,3 @@ class QueueWrites(sending.QueueSends):
         self._core.keep_young()
 
     claim = owning(sending.QueueWrites.claim, own_messages)
-
-
-__all__ = ["Queue", "QueueCalls", "QueueMessage", "QueueWrites", "own_messages"]

@@ -11,11 +11,11 @@ from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
 from postroom.client.remote.connection import check_token
-from postroom.client.remote.router import REQUEST_SECONDS
+from postroom.client.remote.nodes import ClusterStatusReader
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
-from postroom.client.remote.status import ClusterStatusReader
 from postroom.client.remote.tls_files import TLS, check_tls
 from postroom.errors import Invalid, Unavailable
+from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
 
@@ -205,6 +205,3 @@ def _address(given: object) -> str:
 def _randomness() -> random.Random:
     """Return a generator seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
-
-
-__all__ = ["TLS", "connect", "connect_async", "parsed"]

@@ -18,8 +18,6 @@ import asyncio
 import ssl
 from typing import TYPE_CHECKING, Any, Final
 
-from postroom.client.remote.addresses import HungUp
-from postroom.client.remote.certificate_dates import has_expired
 from postroom.client.remote.native import (
     NativeStream,
     StreamRefused,
@@ -27,7 +25,8 @@ from postroom.client.remote.native import (
     offering_native,
     why_not_connected,
 )
-from postroom.client.remote.tls_files import TLS, check_tls
+from postroom.client.remote.search import HungUp
+from postroom.client.remote.tls_files import TLS, check_tls, has_expired
 from postroom.errors import AccessDenied, Invalid, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.limits import FRAME_BYTES_MAX

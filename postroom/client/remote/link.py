@@ -389,6 +389,3 @@ def _encoded(message: tuple[Any, ...]) -> tuple[bytes, Error | None]:
         f"the request takes {len(frame)} bytes, {FRAME_BYTES_MAX} fit into a frame; nothing was "
         "changed: do the work in smaller transactions"
     )
-
-
-__all__ = ["TRANSITIONS", "Link", "LinkEvent", "LinkState"]

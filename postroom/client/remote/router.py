@@ -18,7 +18,7 @@ A request that a node could not do, or would not, is sent again until its deadli
 a sign of life every half second. After another second without one it gives up the link.
 
 The leaseholder's memory of this client is lost with the lease, and protections are lost with the
-link. Protections are requested again (:mod:`.upkeep`); waiting calls are sent again. The
+link. Protections are requested again (:mod:`.holdings`); waiting calls are sent again. The
 leaseholder keeps what it holds for transactions (locks, claims) while it hears of this client. The
 router therefore sends something every second while anything is held or awaited there, whatever the
 application does meanwhile.
@@ -31,17 +31,20 @@ import random  # noqa: TID251 - passed in, as an instance
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from postroom.client.remote import lost_claims
-from postroom.client.remote.addresses import Addresses
-from postroom.client.remote.calls import Port, RemoteCall
-from postroom.client.remote.heard_clock import HeardClock
-from postroom.client.remote.holdings import Holdings
+import msgspec
+
+from postroom.client.remote.calls import HeardClock, Port, RemoteCall
+from postroom.client.remote.holdings import Holdings, HoldingsUpkeep
 from postroom.client.remote.link import COMPANY_SECONDS, Link
-from postroom.client.remote.outcomes import Outcomes, client_closed, too_many_waits
-from postroom.client.remote.pending import PendingCalls
-from postroom.client.remote.search import Search
-from postroom.client.remote.tries import FailedTries, RetryTimes
-from postroom.client.remote.upkeep import HoldingsUpkeep
+from postroom.client.remote.search import Addresses, Search
+from postroom.client.remote.tries import (
+    FailedTries,
+    Outcomes,
+    PendingCalls,
+    RetryTimes,
+    client_closed,
+    too_many_waits,
+)
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
@@ -266,7 +269,7 @@ class Router:
     def _is_done_otherwise(self, call: RemoteCall, kind: type[Request]) -> bool:
         link = self._search.target
         if kind is ClaimQueue:
-            lost_claims.number(call)
+            call.request = msgspec.structs.replace(call.request, number=call.number)
         if kind.wait_seconds_max == UNTIL_IT_HAPPENS:
             call.waits = call.request.waits()
             if link is None or link.waiting() < CLIENT_WAITS_MAX:
@@ -439,6 +442,3 @@ class Router:
             yield from link.sent.values()
             yield from link.unsent()
         yield from self._pending
-
-
-__all__ = ["REQUEST_SECONDS", "Port", "RemoteCall", "Router"]

@@ -30,7 +30,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from types import CoroutineType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
@@ -47,9 +47,8 @@ from postroom.client.queues.messages import AnyMessage, QueueMessage
 from postroom.client.queues.sending import QueueSends
 from postroom.client.queues.sync_queue import QueueMessage as MessageOfThreads
 from postroom.client.transaction import Transaction
-from postroom.client.worker.calls import Running
-from postroom.client.worker.supervision import log
-from postroom.client.worker.threads import Threads
+from postroom.client.worker.calls import Running, Threads
+from postroom.client.worker.supervision import Supervisor, log
 from postroom.counted import counted
 from postroom.errors import CommitUnknown, Retryable
 
@@ -371,4 +370,17 @@ def _is_interrupt(error: BaseException) -> bool:
     )
 
 
-__all__ = ["Callee", "Function", "FunctionCaller"]
+class Workplace(NamedTuple):
+    """The objects that the loops of one run of a worker share.
+
+    Attributes:
+        caller: calls functions.
+        supervisor: runs loops, and logs their trouble.
+        stopping: set when the loops are to stop.
+        slots: the slots of the worker; ``None``: it has as many as its tasks.
+    """
+
+    caller: FunctionCaller
+    supervisor: Supervisor
+    stopping: asyncio.Event
+    slots: asyncio.Semaphore | None

@@ -1,4 +1,10 @@
-"""Reports of failed attempts: to the log, and to the hooks of tasks and workers.
+"""Failed attempts of tasks: their outcomes, the options and hooks for them, and their reports.
+
+The function of a task decides about its message by the exceptions ``Reject`` and ``Discard``. Every
+end of a call has an outcome, with a reason. This is also true of an error that cannot be converted
+to text, and of one that asks for an invalid delay.
+
+Failures are reported to the log, and to the hooks of tasks and workers.
 
 * The first failure of each task and type of error is logged with its traceback, from the user's
   function on. Later ones are counted, and each minute one line a kind says how many there were.
@@ -15,14 +21,150 @@ import asyncio
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from postroom.client import arguments, functions
 from postroom.client.worker.calling import Callee, FunctionCaller
-from postroom.client.worker.options import Hook, Hooks, Options
-from postroom.client.worker.outcomes import Discard, Reject, told
 from postroom.client.worker.supervision import log
 from postroom.counted import counted
 from postroom.log_once import shown
+
+
+class Reject(Exception):
+    """A request to try this message again; the writes of the function are rolled back.
+
+    Args:
+        reason: kept with the message as ``last_error``.
+        delay: seconds, or a ``timedelta``; ``None``: the queue's back-off, 0: at once.
+    """
+
+    reason: Any = ""
+    delay: Any = None
+
+    def __init__(self, reason: str = "", *, delay: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.delay = delay
+
+
+class Discard(Exception):
+    """A request not to try this message again; the writes of the function are rolled back.
+
+    The message becomes a dead letter.
+
+    Args:
+        reason: kept with it.
+    """
+
+    reason: Any = ""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Outcome(NamedTuple):
+    """The outcome of a failed attempt, for its message.
+
+    Attributes:
+        reason: kept with it.
+        delay: seconds until the next attempt; ``None``: by the back-off.
+        dead: whether there is no next attempt.
+    """
+
+    reason: str
+    delay: float | None = None
+    dead: bool = False
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """Return the outcome that an exception of a function asks for."""
+    if isinstance(error, Discard):
+        return Outcome(text_of(error.reason) or "discarded by its function", dead=True)
+    if not isinstance(error, Reject):
+        return Outcome(told(error))
+    reason = text_of(error.reason) or "rejected by its function"
+    try:
+        return Outcome(reason, arguments.seconds(error.delay, "delay"))
+    except Exception as other:
+        return Outcome(f"{reason} ({told(other)})")
+
+
+def told(error: BaseException) -> str:
+    """Return the type of an error and its text; converting it cannot fail."""
+    name = type(error).__name__
+    text = " ".join(map(text_of, (error, *getattr(error, "__notes__", ()))))
+    return arguments.shortened(f"{name}: {text}" if text else name)
+
+
+def text_of(what: Any) -> str:
+    """Return ``str(what)``, cut to what may be kept; if that fails, a text about the failure."""
+    try:
+        return arguments.reason(what)
+    except BaseException as error:  # its type is all that can be told
+        return f"it cannot be told ({type(error).__name__})"
+
+
+TIMEOUT_SECONDS: Final = 3600.0
+"""The default for how many seconds the function of a task may run."""
+
+Hook: TypeAlias = Callable[[Any, Exception, int], Any]
+"""A function of a message, the exception that ended an attempt, and the number of that attempt."""
+
+
+class Hooks(NamedTuple):
+    """The functions that are told of failures.
+
+    Attributes:
+        on_failure: told of each attempt that has failed.
+        on_dead: told of each message that has died of it.
+    """
+
+    on_failure: Hook | None
+    on_dead: Hook | None
+
+
+class Options(NamedTuple):
+    """The options of a task.
+
+    Attributes:
+        concurrency: how many messages, or keys, at a time, by one worker.
+        max_attempts: after how many failed attempts a message is dead; ``None``: the queue's
+            number; for an inbox: never.
+        timeout: seconds that the function may run; ``None``: any number.
+        on_failure: told of each attempt that has failed.
+        on_dead: told of each message that has died of it.
+    """
+
+    concurrency: int
+    max_attempts: int | None
+    timeout: float | None = TIMEOUT_SECONDS
+    on_failure: Hook | None = None
+    on_dead: Hook | None = None
+
+    def checked(self) -> Options:
+        """Return these options, checked.
+
+        Raises:
+            TypeError, ValueError: one of them is not valid.
+        """
+        arguments.count(self.concurrency, "concurrency")
+        if self.max_attempts is not None:
+            arguments.count(self.max_attempts, "max_attempts")
+        check_hooks(on_failure=self.on_failure, on_dead=self.on_dead)
+        return self._replace(timeout=arguments.timeout(self.timeout))
+
+
+def check_hooks(**hooks: Hook | None) -> None:
+    """Check functions that are told of failures.
+
+    Raises:
+        TypeError: one cannot be called with a message, an exception and a number.
+    """
+    for name, hook in hooks.items():
+        if hook is not None:
+            functions.check(hook, name, "message", "exception", "attempt")
+
 
 SUM_SECONDS: Final = 60.0
 AGAIN_SECONDS: Final = 3600.0
@@ -223,6 +365,3 @@ def _from_the_function_on(calls: TracebackType | None) -> TracebackType | None:
 
 def _hooks(name: str, *given: Hook | None) -> list[tuple[str, Callee]]:
     return [(name, Callee(each)) for each in given if each is not None]
-
-
-__all__ = ["Failure", "FailureLog", "Failures"]

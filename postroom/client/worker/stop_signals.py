@@ -195,5 +195,3 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(
     before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
 )
-
-__all__ = ["stopped_by_signals"]

@@ -76,6 +76,3 @@ async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -
     finally:
         for each in own:
             each.cancel()
-
-
-__all__ = ["Supervisor", "log", "waited"]

@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 
 from postroom.client import arguments
 from postroom.client import sync as blocking
-from postroom.client.worker.options import Hook
+from postroom.client.worker.calls import Threads
+from postroom.client.worker.failures import Hook
 from postroom.client.worker.stop_signals import stopped_by_signals
-from postroom.client.worker.threads import Threads
 from postroom.client.worker.worker import Run, WorkerTasks
 from postroom.limits import BRIDGING_THREADS_MAX
 
@@ -134,6 +134,3 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
 
 def _told(loop: asyncio.AbstractEventLoop, run: Run) -> None:
     loop.call_soon_threadsafe(run.stop)
-
-
-__all__ = ["Worker"]

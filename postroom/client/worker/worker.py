@@ -14,15 +14,21 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 from postroom.client import arguments, functions
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
-from postroom.client.worker.calling import Function, FunctionCaller
-from postroom.client.worker.failures import FailureLog, Failures
+from postroom.client.worker.calling import Function, FunctionCaller, Workplace
+from postroom.client.worker.calls import Threads
+from postroom.client.worker.failures import (
+    TIMEOUT_SECONDS,
+    FailureLog,
+    Failures,
+    Hook,
+    Hooks,
+    Options,
+    check_hooks,
+)
 from postroom.client.worker.inboxes import InboxLoop, InboxTask
-from postroom.client.worker.options import TIMEOUT_SECONDS, Hook, Hooks, Options, check_hooks
 from postroom.client.worker.stop_signals import stopped_by_signals
 from postroom.client.worker.supervision import Supervisor
 from postroom.client.worker.tasks import Task, TaskLoop
-from postroom.client.worker.threads import Threads
-from postroom.client.worker.workplace import Workplace
 from postroom.errors import Invalid
 from postroom.limits import ATTEMPTS_MAX_DEFAULT, TRANSACTION_SECONDS_MAX
 
@@ -409,6 +415,3 @@ class Worker(WorkerTasks[asynchronous.CoreDatabase]):
         self._run = Run(self.db, None, self.chosen(queues), self.hooks, concurrency)
         self.caller = self._run.caller
         return self._run
-
-
-__all__ = ["Run", "Worker", "WorkerTasks"]

@@ -11,5 +11,5 @@ add rows to it. Which event leads from which state to which other one is one tab
        └── restores   entries of an image go to their places in a closed store
 
 Every request may be repeated, and a chunk that is there is passed over. Therefore clients send
-chunks again until they are answered (:mod:`postroom.client.chunks`).
+chunks again until they are answered (:mod:`postroom.client.staging`).
 """

@@ -21,7 +21,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from postroom.client.chunks import cut
+from postroom.client.staging import cut
 from postroom.client.sync import CoreDatabase
 from postroom.client.sync_parts import Restore
 from postroom.errors import Invalid

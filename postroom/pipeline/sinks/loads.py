@@ -26,7 +26,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from postroom.client.bulk import Partition
-from postroom.client.chunks import cut
+from postroom.client.staging import cut
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid, shorten
 from postroom.messaging.staging_requests import LoadRows

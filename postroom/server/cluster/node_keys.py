@@ -24,7 +24,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from postroom.client.remote.certificate_dates import (
+from postroom.client.remote.tls_files import (
     SEQUENCE,
     after_version,
     element,

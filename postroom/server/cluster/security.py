@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Final
 
 from postroom.client.remote import tls_files
-from postroom.client.remote.certificate_dates import expires_at, first_of_pem
 from postroom.client.remote.native import offering_native
+from postroom.client.remote.tls_files import expires_at, first_of_pem
 from postroom.counted import counted
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce

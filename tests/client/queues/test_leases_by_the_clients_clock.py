@@ -10,7 +10,7 @@ import pytest
 from postroom.client.codec import resolve
 from postroom.client.queues.messages import QueueMessage
 from postroom.client.worker.calls import Running
-from postroom.client.worker.keeping import Keeper
+from postroom.client.worker.tasks import Keeper
 from tests.client.queues.fakes import stored
 from tests.client.stores import Store
 

@@ -13,7 +13,7 @@ import postroom
 import postroom.aio
 import postroom.testing
 from postroom.client.worker import calls
-from postroom.client.worker.threads import Threads
+from postroom.client.worker.calls import Threads
 from tests.client.worker.running import WAIT_SECONDS, Running, eventually
 
 

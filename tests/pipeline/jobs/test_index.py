@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 import postroom
 from postroom.cli.application import app
-from postroom.cli.pipeline.running import Spark
+from postroom.cli.spark import Spark
 from postroom.errors import Invalid
 from postroom.layers.search.definition import Definition, define
 from postroom.layers.search.layout import BUILT_GENERATION, DATA, Posting

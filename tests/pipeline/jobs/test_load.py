@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 import postroom
-from postroom.client.staging import StageRows, packed, repeat
+from postroom.client.commits import repeat_one
+from postroom.client.staging import packed
 from postroom.errors import Invalid
 from postroom.messaging.ingest import reading
-from postroom.messaging.staging_requests import PublishStaged, Winner
+from postroom.messaging.staging_requests import PublishStaged, StageRows, Winner
 from postroom.pipeline.jobs import LoadOptions, load
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.load import check, failure, fields_of, is_done, sink_options
@@ -80,11 +81,11 @@ def test_a_load_that_was_killed_while_it_took_effect_is_finished(db: postroom.Da
     sender = db.sender
     for number, chunk in enumerate(rows):
         write = StageRows(b"load/x", 0, job, b"", attempt, number, packed(chunk))
-        sender.run(repeat(sender, write))
+        sender.run(repeat_one(sender, write))
     options = LoadOptions("x")
     assert not is_done(db, options)
     published = PublishStaged(b"load/x", 0, job, [Winner(attempt, 3)])
-    assert sender.run(repeat(sender, published)) == [True, True]
+    assert sender.run(repeat_one(sender, published)) == [True, True]
     assert len(list(db.scan())) < 12_000
     assert is_done(db, options)
     assert len(list(db.scan())) == 12_000

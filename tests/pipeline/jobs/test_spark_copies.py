@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import postroom
+from postroom.cli import spark as spark_options
 from postroom.cli.application import app
-from postroom.cli.pipeline import running
 from postroom.pipeline import jobs
 from tests.client.images import Workload, read
 
@@ -29,7 +29,7 @@ def command(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     def session(_: Any, __: str) -> Iterator[Any]:
         yield spark
 
-    monkeypatch.setattr(running.Spark, "session", session)
+    monkeypatch.setattr(spark_options.Spark, "session", session)
 
     def run(*arguments: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["pipeline", "run", *arguments])

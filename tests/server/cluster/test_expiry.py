@@ -10,7 +10,7 @@ import pytest
 import trustme
 
 import postroom
-from postroom.client.remote.certificate_dates import expires_at, first_of_pem, has_expired
+from postroom.client.remote.tls_files import expires_at, first_of_pem, has_expired
 from postroom.errors import AccessDenied, Invalid
 from postroom.server.cluster.security import Certificates, Expiry, Security
 from tests.remote.servers import Server

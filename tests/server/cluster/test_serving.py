@@ -14,8 +14,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.client.remote import link
-from postroom.client.remote.node_changes import remove_node
-from postroom.client.remote.survey import survey
+from postroom.client.remote.nodes import remove_node, survey
 from postroom.errors import Invalid
 from postroom.kv.budget import Budget
 from postroom.ranges.nodes import AdmitNode

@@ -8,7 +8,7 @@ import typer
 
 from postroom.cli.options import AsJson, StoreOptions
 from postroom.cli.output import print_json, print_line
-from postroom.cli.pipeline.running import Spark, on_spark, progress_shown, source_options
+from postroom.cli.spark import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
 
 Files = Annotated[

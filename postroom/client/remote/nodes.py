@@ -1,7 +1,8 @@
-"""A survey of all nodes of a cluster, for ``status``: each node reports for itself.
+"""The nodes of a cluster, for an administrator: their status, and changes of them.
 
-A database talks to the leader; without a majority there is none. The survey greets every address,
-and every node that one of them names. Each node reports its own status.
+A database talks to the leader, whose answers give ``db.status()``. Without a majority there is
+none. A *survey* therefore greets every address, and every node that one of them names. Each node
+reports its own status.
 
 ::
 
@@ -12,20 +13,40 @@ from __future__ import annotations
 
 import asyncio
 import random  # noqa: TID251 - passed in, as an instance
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postroom.client.remote.addresses import in_words
 from postroom.client.remote.connection import Streams
+from postroom.client.remote.search import in_words
+from postroom.client.remote.sender import AsyncioSender
 from postroom.client.remote.tls_files import TLS
-from postroom.errors import AccessDenied, Error
+from postroom.client.sender import Sender
+from postroom.client.values import (
+    NodeInfo,
+    Status,
+    position_infos,
+    service_infos,
+    storage_info,
+)
+from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
+from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
-from postroom.protocol.failures import WireError, error_from
+from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.identities import SECRET_BYTES
 from postroom.protocol.requests import decode_result
-from postroom.ranges.nodes import DescribeNode, NodeStatus
+from postroom.ranges.nodes import (
+    DescribeNode,
+    NodeDescriptor,
+    Nodes,
+    NodeStatus,
+    ReadNodes,
+    RebindNode,
+    RetireNode,
+)
+from postroom.ranges.positions import Position, ReadPositions
+from postroom.ranges.requests import Now
 
 SURVEY_SECONDS: Final = 3.0
 _DESCRIBE, _COUNT = 1, 2
@@ -220,3 +241,132 @@ def _nobody(reports: list[NodeReport]) -> Error:
     if all(isinstance(each.error, AccessDenied) for each in reports):
         kind = AccessDenied
     return kind(f"no node answers: {in_words({each.address: each.error for each in reports})}")
+
+
+LOOK_SECONDS: Final = 0.1
+
+
+async def remove_node(
+    addresses: Sequence[str],
+    node_id: int,
+    tls: TLS | None,
+    token: str | None,
+    randomness: random.Random,
+    timeout_seconds: float,
+) -> Nodes:
+    """Retire a node for good; return the nodes that are left when it is out of the consensus group.
+
+    Args:
+        addresses: those of some nodes.
+        node_id: the node to remove.
+        tls, token: see :func:`postroom.connect`.
+        randomness: for the client's id.
+        timeout_seconds: how long it may take.
+
+    Raises:
+        Invalid: there is no such node, or it is the last one.
+        Unavailable: the node is retired, but was still there after that time.
+    """
+    sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
+    give_up_at = sender.monotonic() + timeout_seconds
+    try:
+        nodes: Nodes = await sender.send(RetireNode(node_id))
+        while nodes.by_id(node_id) is not None:
+            if sender.monotonic() > give_up_at:
+                raise Unavailable(
+                    f"node {node_id} is to be removed, but was still there after "
+                    f"{timeout_seconds:g} s; the cluster goes on trying: look at 'postroom status'",
+                    retry_after=1.0,
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                nodes = await sender.send(ReadNodes(), max(give_up_at - sender.monotonic(), 0.1))
+            except (Retryable, DeadlineExceeded):  # an election: the time is not over yet
+                continue
+        return nodes
+    finally:
+        await sender.close()
+
+
+async def rebind_node(
+    addresses: Sequence[str],
+    request: RebindNode,
+    tls: TLS | None,
+    token: str | None,
+    randomness: random.Random,
+    timeout_seconds: float,
+) -> Nodes:
+    """Give a node a new key: it is now the node with this key; streams with the old one end.
+
+    Args:
+        addresses: those of some nodes.
+        request: which node, and the fingerprint of its new key.
+        tls, token: see :func:`postroom.connect`; those of an administrator.
+        randomness: for the client's id.
+        timeout_seconds: how long it may take.
+
+    Raises:
+        Invalid: there is no such node.
+        AccessDenied: the caller is no administrator.
+    """
+    sender = AsyncioSender(addresses, tls, token, randomness, timeout_seconds)
+    try:
+        nodes: Nodes = await sender.send(request)
+        return nodes
+    finally:
+        await sender.close()
+
+
+class ClusterStatusReader:
+    """A reader of the status of a remote store.
+
+    Args:
+        sender: the client's sender.
+        addresses: those that the application connected to.
+    """
+
+    def __init__(self, sender: Sender, addresses: Sequence[str]) -> None:
+        self._sender = sender
+        self._addresses = addresses
+
+    async def __call__(self) -> Status:
+        """Return the status of the store now."""
+        counters: Counters = await self._sender.send(ReadCounters())
+        now: int = await self._sender.send(Now())
+        node: NodeStatus = await self._sender.send(DescribeNode())
+        return Status(
+            ",".join(self._addresses),
+            node.node_id,
+            node.term,
+            node.applied_index,
+            Timestamp(now),
+            node.disk_bytes,
+            counters,
+            node.leader or None,
+            tuple(_info(each, node) for each in await self._nodes()),
+            service_infos(node.services),
+            storage_info(node.storage),
+            node.refused,
+            position_infos(await self._positions(), now),
+        )
+
+    async def _nodes(self) -> Sequence[NodeDescriptor]:
+        try:
+            nodes: Nodes = await self._sender.send(ReadNodes())
+        except Invalid:  # a store that stands alone
+            return ()
+        return nodes.nodes
+
+    async def _positions(self) -> Sequence[Position]:
+        found: list[Position] = await self._sender.send(ReadPositions())
+        return found
+
+
+def _info(node: NodeDescriptor, leader: NodeStatus) -> NodeInfo:
+    if node.node_id == leader.node_id:
+        return NodeInfo(node.node_id, node.address, 0, 0.0, node.retired)
+    peer = next((each for each in leader.peers if each.node_id == node.node_id), None)
+    if peer is None:
+        return NodeInfo(node.node_id, node.address, None, None, node.retired)
+    behind = max(leader.last_index - peer.match_index, 0)
+    return NodeInfo(node.node_id, node.address, behind, peer.silent_seconds, node.retired)
