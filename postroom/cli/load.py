@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from postroom.cli.options import AsJson, StoreOptions
+from postroom.cli.options import AsJson, StoreOptions, pairs
 from postroom.cli.output import print_json, print_line
 from postroom.cli.spark import Spark, on_spark, progress_shown, source_options
 from postroom.counted import counted
@@ -95,7 +95,7 @@ def load(
     Each row counts once. Run a load that was killed again under its name; a complete one does
     nothing.
     """
-    columns, options = _pairs(set, "--set"), _pairs(option, "--option")
+    columns, options = pairs(set, "--set"), pairs(option, "--option")
     reached = source_options(store)
     with spark.session("load") as session, progress_shown(quiet=as_json) as progress:
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
@@ -130,13 +130,3 @@ def load(
                 f"{counted(done.dead, 'of them is a dead letter', 'of them are dead letters')}: "
                 "'postroom dead-letters' tells why"
             )
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
-    for each in given or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=option)
-        pairs[name] = value
-    return pairs

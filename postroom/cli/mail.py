@@ -17,6 +17,7 @@ from postroom.cli.options import (
     Prefix,
     StoreOptions,
     Value,
+    headers_of,
     on_a_store,
     on_a_store_with_values,
     with_option_names,
@@ -37,7 +38,7 @@ def send(
 ) -> None:
     """Send VALUE to the inbox of KEY, in a transaction of its own."""
     key_bytes, payload = notation.read_key(key), notation.read_payload(value)
-    headers = read_headers(header or [])
+    headers = headers_of(header)
     with store.open_or_create() as db:
         with db.begin() as tx:
             tx.enqueue_message(key_bytes, payload, headers=headers, deliver_at=delay)
@@ -113,15 +114,6 @@ def inboxes(
         with Listing("key", "messages", "oldest") as listing:
             for info in db.inboxes(*span, limit=limit):
                 _print_inbox(notation, info, listing)
-
-
-def read_headers(arguments: list[str]) -> dict[str, str] | None:
-    """Return the headers that the arguments ``NAME=VALUE`` give."""
-    pairs = [argument.partition("=") for argument in arguments]
-    for name, equals, _ in pairs:
-        if not name or not equals:
-            raise typer.BadParameter("a header is written NAME=VALUE")
-    return {name: value for name, _, value in pairs} or None
 
 
 def _print_message(notation: Notation, message: postroom.Message) -> None:

@@ -194,76 +194,47 @@ def with_option_names(message: str) -> str:
     return message
 
 
-def _help(text: str, variable: str) -> str:
-    return rf"{text}  \[env var: {variable}]"  # escaped: brackets are markup in help
+def _option(flag: str, metavar: str | None, text: str, variable: str, **more: Any) -> Any:
+    """Return an option that may stand in the environment instead, as its help tells."""
+    told = rf"{text}  \[env var: {variable}]"  # escaped: brackets are markup in help
+    return typer.Option(flag, metavar=metavar, help=told, **more)
 
 
-_Path = Annotated[
-    str | None,
-    typer.Option("--path", metavar="DIR", help=_help("The store's data folder.", PATH_VARIABLE)),
-]
+_Path = Annotated[str | None, _option("--path", "DIR", "The store's data folder.", PATH_VARIABLE)]
 _Connect = Annotated[
     str | None,
-    typer.Option(
-        "--connect",
-        metavar="HOST:PORT,...",
-        help=_help("Some nodes of a cluster, instead.", CONNECT_VARIABLE),
-    ),
+    _option("--connect", "HOST:PORT,...", "Some nodes of a cluster, instead.", CONNECT_VARIABLE),
 ]
 _TlsCa = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
-        help=_help("The authority of the nodes' certificates, PEM.", TLS_CA_VARIABLE),
-    ),
+    _option("--tls-ca", "FILE", "The authority of the nodes' certificates, PEM.", TLS_CA_VARIABLE),
 ]
 _TlsCertificate = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-certificate",
-        metavar="FILE",
-        help=_help("Your certificate, PEM.", TLS_CERTIFICATE_VARIABLE),
-    ),
+    _option("--tls-certificate", "FILE", "Your certificate, PEM.", TLS_CERTIFICATE_VARIABLE),
 ]
 _TlsKey = Annotated[
     Path | None,
-    typer.Option(
-        "--tls-key",
-        metavar="FILE",
-        help=_help("The key of that certificate, PEM.", TLS_KEY_VARIABLE),
-    ),
+    _option("--tls-key", "FILE", "The key of that certificate, PEM.", TLS_KEY_VARIABLE),
 ]
 _Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        metavar="TEXT",
-        help=_help("Your token, if the nodes ask for one.", TOKEN_VARIABLE),
-    ),
+    str | None, _option("--token", "TEXT", "Your token, if the nodes ask for one.", TOKEN_VARIABLE)
 ]
-_Insecure = Annotated[
-    bool, typer.Option("--insecure", help=_help("Connect without TLS.", INSECURE_VARIABLE))
-]
+_Insecure = Annotated[bool, _option("--insecure", None, "Connect without TLS.", INSECURE_VARIABLE)]
 _Timeout = Annotated[
     float | None,
-    typer.Option(
-        "--timeout",
-        metavar="SECONDS",
-        min=TIMEOUT_SECONDS_MIN,
-        help=_help("Wait at most SECONDS for the cluster.", TIMEOUT_VARIABLE),
-        show_default=f"{TIMEOUT_SECONDS:g}",
+    _option(
+        "--timeout", "SECONDS", "Wait at most SECONDS for the cluster.", TIMEOUT_VARIABLE,
+        min=TIMEOUT_SECONDS_MIN, show_default=f"{TIMEOUT_SECONDS:g}",
     ),
-]
+]  # fmt: skip
 _Memory = Annotated[
     str | None,
-    typer.Option(
-        "--memory",
-        metavar="SIZE",
-        help=_help("With --path: the budget of memory.", MEMORY_VARIABLE),
+    _option(
+        "--memory", "SIZE", "With --path: the budget of memory.", MEMORY_VARIABLE,
         show_default=f"{MEMORY_BYTES >> 20}MiB",
     ),
-]
+]  # fmt: skip
 
 
 def _store(
@@ -383,6 +354,22 @@ def _tls(
 def _file_in_environment(variable: str) -> Path | None:
     name = os.environ.get(variable)
     return Path(name) if name else None
+
+
+def pairs(given: list[str] | None, option: str) -> dict[str, str]:
+    """Return what the values ``NAME=VALUE`` of an option give."""
+    found = {}
+    for each in given or ():
+        name, equals, value = each.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def headers_of(given: list[str] | None) -> dict[str, str] | None:
+    """Return the headers that the options ``--header`` give."""
+    return pairs(given, "--header") or None
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final
 import typer
 
 import postroom
-from postroom.cli.mail import read_headers
 from postroom.cli.options import (
     AsJson,
     Delay,
@@ -24,6 +23,7 @@ from postroom.cli.options import (
     Priority,
     StoreOptions,
     as_usage_errors,
+    headers_of,
     on_a_store,
     on_a_store_with_values,
 )
@@ -257,7 +257,7 @@ def enqueue(
             handle = tx.enqueue(
                 name, notation.read_payload(payload), id=message_id, kind=kind,
                 key=None if key is None else notation.read_key(key), priority=priority,
-                deliver_at=delay, group=group, headers=read_headers(header or []),
+                deliver_at=delay, group=group, headers=headers_of(header),
             )  # fmt: skip
         if handle.inserted is False and not handle.replaced:
             raise Error(f"there is a message {message_id!r} of that kind; nothing was changed")
@@ -339,7 +339,7 @@ def schedule(
     with store.open_existing() as db, as_usage_errors():
         db.queue(name).schedule(
             schedule_name, cron=cron, payload=notation.read_payload(payload), timezone=timezone,
-            kind=kind, headers=read_headers(header or []), priority=priority, group=group,
+            kind=kind, headers=headers_of(header), priority=priority, group=group,
         )  # fmt: skip
 
 

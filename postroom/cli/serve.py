@@ -72,22 +72,6 @@ TlsCertificate = Annotated[
 TlsKey = Annotated[
     Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of that certificate, PEM.")
 ]
-TokenFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help='Clients must show a token in it: one a line, or "ROLE TOKEN" (read, write, admin).',
-    ),
-]
-RoleFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--role-file",
-        metavar="FILE",
-        help='Without tokens: "ROLE NAME" a line, by the common names of certificates; * is all.',
-    ),
-]
 Engine = Annotated[
     str | None,
     typer.Option(
@@ -130,8 +114,8 @@ def serve(
     tls_ca: TlsCa = None,
     tls_certificate: TlsCertificate = None,
     tls_key: TlsKey = None,
-    token_file: TokenFile = None,
-    role_file: RoleFile = None,
+    token_file: gateway.TokenFile = None,
+    role_file: gateway.RoleFile = None,
     engine: Engine = None,
     memory: Memory = f"{MEMORY_BYTES >> 20}MiB",
     grpc: Grpc = None,

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from postroom.cli.options import StoreOptions, required_store, with_options
+from postroom.cli.options import StoreOptions, pairs, required_store, with_options
 from postroom.errors import Unavailable, how_to_install
 
 if TYPE_CHECKING:
@@ -64,13 +64,7 @@ class Spark:
 
 def _spark(master: _Master = _MASTER, conf: _Settings = None) -> Spark:
     """Return the settings of Spark that the options name."""
-    settings = {}
-    for each in conf or ():
-        name, equals, value = each.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--conf")
-        settings[name] = value
-    return Spark(master, settings)
+    return Spark(master, pairs(conf, "--conf"))
 
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:

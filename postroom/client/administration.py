@@ -271,10 +271,9 @@ class Administration:
         Raises:
             TimeoutError: some entries were still due after that time, or no node could tell.
         """
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise TypeError(f"timeout is a number of seconds, not {type(timeout).__name__}")
+        seconds = arguments.number(timeout, "timeout")
         try:
-            await self._sender.send(AwaitQuiet(), timeout)
+            await self._sender.send(AwaitQuiet(), seconds)
         except DeadlineExceeded:
             raise TimeoutError(
                 f"outbox entries were still due after {timeout:g} s, or no node could tell"

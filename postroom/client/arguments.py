@@ -190,13 +190,18 @@ def count(given: Any, name: str, least: int = 1) -> int:
     return given
 
 
+def number(given: Any, name: str) -> float:
+    """Return a number of seconds, its type checked."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {type(given).__name__}")
+    return given
+
+
 def timeout(given: Any) -> float | None:
     """Return how many seconds an iteration goes on without items; ``None`` stays ``None``."""
     if given is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"timeout is a number of seconds, not {type(given).__name__}")
-    if not 0 < given < float("inf"):
+    if not 0 < number(given, "timeout") < float("inf"):
         raise ValueError(f"timeout is a number of seconds above 0, or None, not {given}")
     return float(given)
 
@@ -411,9 +416,7 @@ def seconds(given: Any, name: str) -> float | None:
     is_timedelta = isinstance(given, datetime.timedelta)
     if is_timedelta:
         given = given.total_seconds()
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{name} is a number of seconds, not {type(given).__name__}")
-    if not 0 <= given < float("inf"):
+    if not 0 <= number(given, name) < float("inf"):
         raise ValueError(f"{name} is a number of seconds from 0 on, not {given}")
     if given > NUMBER_SECONDS_MAX and not is_timedelta:
         raise Invalid(

@@ -30,7 +30,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from types import CoroutineType
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
 from postroom.client.sender import BlockingSender, WaitEnded, WaitHandle
 from postroom.errors import Error
@@ -100,8 +100,19 @@ def run_blocking(coroutine: Coroutine[Any, Any, T], waiter: WaitHandle | None = 
 
 
 C = TypeVar("C", bound=Callable[..., Any])
+CoreT = TypeVar("CoreT")
 P = ParamSpec("P")
 S = TypeVar("S")
+
+
+class SyncForm(Generic[CoreT]):
+    """An object in the synchronous form: its core is the object in the asyncio form."""
+
+    __slots__ = ("_blocking", "_core")
+
+    def __init__(self, sender: BlockingSender, core: CoreT) -> None:
+        self._blocking = sender
+        self._core = core
 
 
 def blocking(

@@ -282,7 +282,7 @@ class WriteBuffer:
         if headers is not None:
             extra, extra_bytes = arguments.headers(headers, key)
         payload = arguments.message(value, self._codec, key, extra_bytes)
-        due = 0 if deliver_at is None else self._due(deliver_at, "deliver_at")
+        due = 0 if deliver_at is None else arguments.due(deliver_at, "deliver_at")
         size = len(key) + len(payload) + extra_bytes
         self._buffer.send(EnqueueMessage(key, payload, extra, due), size)
 
@@ -305,8 +305,5 @@ class WriteBuffer:
         if self._lifetime.closed:
             self._lifetime.check_open()
         checked = arguments.update(request, self._codec)
-        due = 0 if execute_at is None else self._due(execute_at, "execute_at")
+        due = 0 if execute_at is None else arguments.due(execute_at, "execute_at")
         self._buffer.send(EnqueueUpdate(checked, due), size_of(checked))
-
-    def _due(self, given: arguments.Due, name: str) -> int:
-        return arguments.due(given, name)

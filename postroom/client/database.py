@@ -508,9 +508,7 @@ class CoreDatabase(
 
 
 def _check_timeout(seconds: float) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise TypeError(f"timeout is a number of seconds, not {type(seconds).__name__}")
-    if not 0 < seconds <= TRANSACTION_SECONDS_MAX:
+    if not 0 < arguments.number(seconds, "timeout") <= TRANSACTION_SECONDS_MAX:
         raise ValueError(
             f"timeout is above 0 and at most {TRANSACTION_SECONDS_MAX:g} s, not {seconds}"
         )

@@ -9,7 +9,7 @@ from typing import Self
 
 from postroom.client import administration, images, pages, staging
 from postroom.client import bulk as bulk_calls
-from postroom.client.blocking import blocking, iterating, owning
+from postroom.client.blocking import SyncForm, blocking, iterating, owning
 from postroom.client.queues.sync_queue import Queue
 from postroom.client.sender import BlockingSender
 from postroom.kv.clock import Timestamp
@@ -69,12 +69,8 @@ class Administration:
         self.close()
 
 
-class Bulk:
+class Bulk(SyncForm[bulk_calls.Bulk]):
     """Whole tables, page by page. All methods need a timestamp that is protected."""
-
-    def __init__(self, sender: BlockingSender) -> None:
-        self._blocking = sender
-        self._core = bulk_calls.Bulk(sender)
 
     scan = iterating(bulk_calls.Bulk.scan)
     records = iterating(bulk_calls.Bulk.records)
@@ -83,12 +79,8 @@ class Bulk:
     recent_changes = blocking(bulk_calls.Bulk.recent_changes)
 
 
-class Restore:
+class Restore(SyncForm[images.Restore]):
     """One run of a restore."""
-
-    def __init__(self, sender: BlockingSender, core: images.Restore) -> None:
-        self._blocking = sender
-        self._core = core
 
     send = blocking(images.Restore.send)
     flush = blocking(images.Restore.flush)
@@ -100,12 +92,8 @@ def _own_restore(sender: BlockingSender, core: images.Restore | None) -> Restore
     return None if core is None else Restore(sender, core)
 
 
-class ImageCalls:
+class ImageCalls(SyncForm[images.ImageCalls]):
     """The restores and counts of one store: ``db.images``."""
-
-    def __init__(self, sender: BlockingSender) -> None:
-        self._blocking = sender
-        self._core = images.ImageCalls(sender)
 
     begin = owning(images.ImageCalls.begin, _own_restore)
 
@@ -118,17 +106,13 @@ class ImageCalls:
     check = blocking(images.ImageCalls.check)
 
 
-class Snapshot:
+class Snapshot(SyncForm[pages.Snapshot]):
     """Reads at one timestamp, protected from garbage collection while the snapshot is open.
 
     All its methods may raise ``WrongType``: the codec cannot unpack a stored value. They may raise
     ``SnapshotTooOld``: the leaseholder's memory was lost for so long that the versions were
     collected.
     """
-
-    def __init__(self, sender: BlockingSender, core: pages.Snapshot) -> None:
-        self._blocking = sender
-        self._core = core
 
     @property
     def timestamp(self) -> Timestamp:
@@ -141,12 +125,8 @@ class Snapshot:
     peek = blocking(pages.Snapshot.peek)
 
 
-class ChunkStream:
+class ChunkStream(SyncForm[staging.ChunkStream]):
     """A stream of requests that are sent one after the other, several under way at a time."""
-
-    def __init__(self, sender: BlockingSender, core: staging.ChunkStream) -> None:
-        self._blocking = sender
-        self._core = core
 
     @property
     def is_late(self) -> bool:
@@ -157,12 +137,8 @@ class ChunkStream:
     flush = blocking(staging.ChunkStream.flush)
 
 
-class StagingCalls:
+class StagingCalls(SyncForm[staging.StagingCalls]):
     """The staging and bulk loads of one store: ``db.staging``."""
-
-    def __init__(self, sender: BlockingSender) -> None:
-        self._blocking = sender
-        self._core = staging.StagingCalls(sender)
 
     def stream(self) -> ChunkStream:
         """Return a stream for many chunks."""
@@ -191,7 +167,7 @@ class BulkOfDatabase:
 
         For layers on top.
         """
-        return Bulk(self._blocking)
+        return Bulk(self._blocking, self._core.bulk)
 
     @property
     def staging(self) -> StagingCalls:
@@ -199,7 +175,7 @@ class BulkOfDatabase:
 
         For layers on top.
         """
-        return StagingCalls(self._blocking)
+        return StagingCalls(self._blocking, self._core.staging)
 
     @property
     def images(self) -> ImageCalls:
@@ -207,7 +183,7 @@ class BulkOfDatabase:
 
         For layers on top.
         """
-        return ImageCalls(self._blocking)
+        return ImageCalls(self._blocking, self._core.images)
 
     partitions = blocking(bulk_calls.BulkOfDatabase.partitions)
 

@@ -321,9 +321,7 @@ class Queue:
             epoch: their new number of attempts; ``None``: it stays.
             kind: the kind of the ids; ``None``: any.
         """
-        due = 0
-        if deliver_at is not None:
-            due = arguments.due(deliver_at, "deliver_at")
+        due = arguments.due(deliver_at, "deliver_at")
         number = arguments.epoch(epoch)
         return await self._settle(
             ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False

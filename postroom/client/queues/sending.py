@@ -125,18 +125,12 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         stored_at = id_ if key is None else arguments.key(key)
         extra, extra_bytes = arguments.headers(headers, stored_at)
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
-        due = self.due(deliver_at)
+        due = arguments.due(deliver_at, "deliver_at")
         self._buffer.grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
         return EnqueueInQueue(
             name, stored_at, of_kind, id_, packed, extra,
             arguments.priority(priority), due, arguments.group(group), id is None,
         )  # fmt: skip
-
-    def due(self, given: arguments.Due | None) -> int:
-        """Return a time in the form of requests; 0: at once."""
-        if given is None:
-            return 0
-        return arguments.due(given, "deliver_at")
 
     # --- settling
 
@@ -437,7 +431,7 @@ class QueueSends:
             epoch: their new number of attempts; ``None``: it stays.
             kind: the kind of the ids; ``None``: any.
         """
-        due = self.queues.due(deliver_at)
+        due = arguments.due(deliver_at, "deliver_at")
         number = arguments.epoch(epoch)
         self.queues.settle(
             queue, ids, kind, lambda name, each: Reschedule(name, each, due, number), settles=False

@@ -5,7 +5,7 @@ See :mod:`.queue` and :mod:`.sending`.
 
 from __future__ import annotations
 
-from postroom.client.blocking import blocking, closable_own, iterating_own, owning
+from postroom.client.blocking import SyncForm, blocking, closable_own, iterating_own, owning
 from postroom.client.queues import queue as asynchronous
 from postroom.client.queues import sending
 from postroom.client.queues.messages import AnyMessage
@@ -80,7 +80,7 @@ def _own_message(
     return None if message is None else QueueMessage(sender, message)
 
 
-class Queue:
+class Queue(SyncForm[asynchronous.Queue]):
     """A queue: its settings, its messages, and its consumers.
 
     ``db.queue(name)`` makes it without asking the store. If there is no such queue, each call
@@ -98,11 +98,7 @@ class Queue:
         1
     """
 
-    __slots__ = ("_blocking", "_core")
-
-    def __init__(self, sender: BlockingSender, core: asynchronous.Queue) -> None:
-        self._blocking = sender
-        self._core = core
+    __slots__ = ()
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ import random  # noqa: TID251 - here instances are made, to be passed in
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
+from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
@@ -164,9 +165,7 @@ def _checked(
 
 
 def _seconds(given: float, name: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        raise TypeError(f"{name} is a number of seconds, not {type(given).__name__}")
-    if not given > 0:
+    if not arguments.number(given, name) > 0:
         raise ValueError(f"{name} is a number of seconds above 0, not {given}")
     return given
 
