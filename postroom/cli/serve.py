@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from postroom.server.cluster.security import Security
     from postroom.server.cluster.serving import NodeSettings, ServedNode
 
-HIGHEST_PORT = 65535
 STANDARD_INPUT = 0
 INPUT_BYTES = 4096
 
@@ -291,9 +290,8 @@ def _first_addresses(join: str) -> tuple[str, ...]:
 
 
 def _address(text: str, option: str, *, wildcard: bool = False) -> str:
-    host, _, port = text.strip().rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= HIGHEST_PORT:
-        raise typer.BadParameter(f"{text!r} is no HOST:PORT", param_hint=option)
+    address = gateway.checked_address(text, option)
+    host, _, port = address.rpartition(":")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise typer.BadParameter(
             f"{text!r} is no HOST:PORT: write an IPv6 address in brackets, [{host}]:{port}",
@@ -304,7 +302,7 @@ def _address(text: str, option: str, *, wildcard: bool = False) -> str:
             f"no other node can reach {host}: add --advertise with its own address",
             param_hint=option,
         )
-    return f"{host}:{port}"
+    return address
 
 
 def _log_to_standard_error(*, verbose: bool) -> None:

@@ -26,7 +26,7 @@ from postroom.counted import counted
 from postroom.errors import Error
 from postroom.limits import POSITIONS_SHOWN_MAX
 from postroom.messaging.requests import Counters
-from postroom.ranges.nodes import FINGERPRINT_BYTES, RebindNode
+from postroom.ranges.nodes import FINGERPRINT_BYTES, NodeStatus, RebindNode
 from postroom.server.cluster.node_keys import fingerprint_of_file
 
 MEGABYTE = 1_000_000
@@ -189,20 +189,11 @@ def _print_survey(now: Survey, led: _LeaderView, as_json: bool) -> None:
                 markup=False, style="bold red",
             )  # fmt: skip
         for report in now.nodes:
-            if report.status and report.status.damage:
-                console.print(
-                    f"[bold red]node {report.node_id} is damaged and does not lead; replace its "
-                    f"disk:[/bold red] {escape(report.status.damage)}"
-                )
-            if report.status and report.status.certificate:
-                said = f"node {report.node_id}: {report.status.certificate}"
-                console.print(said, markup=False, style="bold red")
-            if report.status and report.status.refused:
-                console.print(
-                    f"[bold red]node {report.node_id} refuses writes:[/bold red] "
-                    f"{escape(report.status.refused)}"
-                )
-        _print_services(console, now)
+            _print_troubles(console, f"node {report.node_id}", report.status)
+        for line in service_errors(now):
+            console.print(line, markup=False, style="bold red")
+        for line in service_notes(now):
+            console.print(line, markup=False)
         if now.counters is not None:
             console.print(_table("messages", _counter_facts(now.counters)))
         led.queues.print()
@@ -216,6 +207,19 @@ def _print_survey(now: Survey, led: _LeaderView, as_json: bool) -> None:
         "leader": leader, "counters": counters, "queues": led.queues.as_json(),
         "positions": positions_as_json(led.positions),
     })  # fmt: skip
+
+
+def _print_troubles(console: Console, node: str, status: NodeStatus | None) -> None:
+    if status is None:
+        return
+    if status.damage:
+        text = f"{node} is damaged and does not lead; replace its disk:"
+        console.print(f"[bold red]{text}[/bold red] {escape(status.damage)}")
+    if status.certificate:
+        console.print(f"{node}: {status.certificate}", markup=False, style="bold red")
+    if status.refused:
+        text = f"{node} refuses writes:"
+        console.print(f"[bold red]{text}[/bold red] {escape(status.refused)}")
 
 
 def _unreachable(now: Survey) -> list[tuple[int, str]]:
@@ -268,13 +272,6 @@ def _node_facts(report: NodeReport, leader: NodeReport | None) -> dict[str, obje
         "services": status and [msgspec.structs.asdict(each) for each in status.services],
         "storage": status and msgspec.structs.asdict(status.storage),
     }
-
-
-def _print_services(console: Console, now: Survey) -> None:
-    for line in service_errors(now):
-        console.print(line, markup=False, style="bold red")
-    for line in service_notes(now):
-        console.print(line, markup=False)
 
 
 def service_errors(now: Survey) -> list[str]:
@@ -444,9 +441,8 @@ def positions_as_json(positions: Iterable[postroom.PositionInfo]) -> list[dict[s
     """Return positions as JSON."""
     return [
         {
-            "name": each.name,
+            **each._asdict(),
             "position": int(each.position),
-            "behind_seconds": each.behind_seconds,
             "protected_until": each.protected_until.datetime.isoformat(),
         }
         for each in positions

@@ -36,14 +36,14 @@ import asyncio
 import functools
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.client.reaping import ANY_ATTEMPTS
 from postroom.client.transaction import Transaction
 from postroom.client.values import InboxInfo, Message
-from postroom.client.worker.calling import Callee, Function, FunctionCaller, Workplace
+from postroom.client.worker.calling import Callee, Function, Workplace
 from postroom.client.worker.calls import Calls, Running
 from postroom.client.worker.failures import (
     Failure,
@@ -107,38 +107,17 @@ class InboxTask:
         return self.function(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Desk:
-    """The things that are needed to work on the mail of any key.
-
-    Attributes:
-        task: the task.
-        callee: its function.
-        caller: calls it.
-        failures: where failures are told.
-        elsewhere: told of a key that another worker is busy with.
-        leave_alone: told of a key whose mail could not be worked on, and why.
-    """
-
-    task: InboxTask
-    callee: Callee
-    caller: FunctionCaller
-    failures: Failures
-    elsewhere: Callable[[bytes], None]
-    leave_alone: Callable[[bytes, Exception], None]
-
-
 class Mail:
     """The mail of one key, while a worker works on it.
 
     Args:
-        desk: how it is worked on.
+        loop: the loop of the task, which has found it.
         key: the recipient.
     """
 
-    def __init__(self, desk: Desk, key: bytes) -> None:
-        self._desk = desk
-        self._task = desk.task
+    def __init__(self, loop: InboxLoop, key: bytes) -> None:
+        self._loop = loop
+        self._task = loop.task
         self._key = key
         self._taken: list[Message] = []
         self._is_given_back = False
@@ -153,11 +132,11 @@ class Mail:
             if not (running.is_stopped or running.is_lost):
                 self._is_given_back = await self._give_back(error)
 
-        desk = self._desk
+        loop = self._loop
         try:
-            await desk.caller.call_with(desk.callee, self._take, failed, running)
+            await loop.caller.call_with(loop.callee, self._take, failed, running)
         except (Retryable, CommitUnknown) as error:
-            desk.leave_alone(self._key, error)
+            loop.leave_alone(self._key, error)
             return False
         except Exception as error:
             if running.is_stopped or running.is_lost:
@@ -182,7 +161,7 @@ class Mail:
         self._is_given_back = False
         self._taken.clear()
         if not await tx.try_lock(lock_key(self._key), LOCK_PATIENCE_SECONDS):
-            self._desk.elsewhere(self._key)
+            self._loop.work_elsewhere(self._key)
             return None
         self._taken.extend(await self._reap(tx))
         if not self._taken:
@@ -212,7 +191,7 @@ class Mail:
         """
         taken = list(self._taken)
         if not taken:
-            self._desk.leave_alone(self._key, error)
+            self._loop.leave_alone(self._key, error)
             return False
         outcome = outcome_of(error)
         try:
@@ -220,10 +199,10 @@ class Mail:
         except TransactionConflict:
             return True
         except Error as other:
-            self._desk.leave_alone(self._key, other)
+            self._loop.leave_alone(self._key, other)
             return False
         for each in taken:
-            await self._desk.failures.tell(self._failure(each, error, outcome))
+            await self._loop.failures.tell(self._failure(each, error, outcome))
         return True
 
     def _failure(self, message: Message, error: Exception, outcome: Outcome) -> Failure:
@@ -237,7 +216,7 @@ class Mail:
         """Store an outcome in one transaction, or in several if it is too large for one."""
         task = self._task
         try:
-            async with self._desk.caller.db.begin() as tx:
+            async with self._loop.caller.db.begin() as tx:
                 if outcome.dead:
                     tx.bury(taken, outcome.reason)
                 else:
@@ -302,20 +281,23 @@ class InboxLoop:
         task: the task.
         workplace: what the loops of the run share.
         failures: where failures are told.
+
+    Attributes:
+        callee: the function of the task.
+        caller: calls it.
     """
 
     def __init__(self, task: InboxTask, workplace: Workplace, failures: Failures) -> None:
         self.task = task
-        self._caller = caller = workplace.caller
+        self.callee = Callee(task.function)
+        self.caller = caller = workplace.caller
+        self.failures = failures
         self._supervisor = workplace.supervisor
         self._stopping = workplace.stopping
         self._monotonic = caller.db.sender.monotonic
         options = task.options
         self._calls = Calls(
             self._monotonic, options.concurrency, caller.lost, workplace.slots, options.timeout
-        )
-        self._desk = Desk(
-            task, Callee(task.function), caller, failures, self._worked_elsewhere, self._leave_alone
         )
         self._backoffs = Backoffs()
         self._busy: dict[bytes, asyncio.Future[bool]] = {}
@@ -331,7 +313,7 @@ class InboxLoop:
             if await self._round():
                 pause = IDLE_SECONDS_FIRST
                 continue
-            jittered = pause * self._caller.db.sender.random.uniform(0.5, 1.0)
+            jittered = pause * self.caller.db.sender.random.uniform(0.5, 1.0)
             stopped: asyncio.Future[bool] = asyncio.ensure_future(self._stopping.wait())
             busy = [asyncio.shield(each) for each in self._busy.values()]
             await waited([stopped, *busy], jittered)
@@ -362,7 +344,7 @@ class InboxLoop:
         started: dict[bytes, asyncio.Future[bool]] = {}
         is_over = first == start  # there is nothing before it
         while not started and not self._stopping.is_set():
-            found = await self._caller.db.inboxes(
+            found = await self.caller.db.inboxes(
                 cursor, end, limit=LOOKED_AT_ONCE, ready=True, by_key=True
             )
             await self._begin(found, passed, now, started)
@@ -393,11 +375,11 @@ class InboxLoop:
             if info.key in self._busy or left_alone or info.key in passed:
                 continue
             await self._calls.slot()
-            await self._caller.room(self._stopping)
+            await self.caller.room(self._stopping)
             started[info.key] = self._start(info.key)
 
     def _start(self, key: bytes) -> asyncio.Future[bool]:
-        mail = Mail(self._desk, key)
+        mail = Mail(self, key)
         ended = self._calls.start(Running(self._monotonic), mail.work, mail.abandon)
         self._busy[key] = ended
         ended.add_done_callback(functools.partial(self._freed, key))
@@ -416,10 +398,14 @@ class InboxLoop:
         """End what runs, as far as it can be ended; the mail stays in its inboxes."""
         self._calls.cancel()
 
-    def _worked_elsewhere(self, key: bytes) -> None:
+    # --- news of mail
+
+    def work_elsewhere(self, key: bytes) -> None:
+        """Try a key again soon that another worker is busy with."""
         self._elsewhere[key] = self._monotonic() + ELSEWHERE_SECONDS
 
-    def _leave_alone(self, key: bytes, error: Exception) -> None:
+    def leave_alone(self, key: bytes, error: Exception) -> None:
+        """Leave a key alone for a while whose mail could not be worked on."""
         seconds = self._backoffs.failed(key, self._monotonic())
         self._supervisor.say(
             f"{key!r} {type(error).__name__}", "the mail of %s is left alone for %g s: %s",
