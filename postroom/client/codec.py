@@ -110,9 +110,8 @@ class _Checked:
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
-        self.encode = self._encode
 
-    def _encode(self, value: Any, /) -> bytes:
+    def encode(self, value: Any, /) -> bytes:
         packed = self._codec.encode(value)
         if not isinstance(packed, bytes):
             raise TypeError(f"the codec returned {type(packed).__name__}, not bytes")

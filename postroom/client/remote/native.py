@@ -143,8 +143,7 @@ class NativeStream(asyncio.Protocol):
         Args:
             abort: whether written frames need not arrive.
         """
-        if self._state != _ENDED:
-            self._state = _ENDED
+        self._state = _ENDED
         if self._transport is None:
             return
         if abort:
