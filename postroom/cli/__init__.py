@@ -6,7 +6,7 @@
 `output`              keys and values, records and sizes as text
 `values`              get, put, delete, increment, scan, watch, accounting, search
 `mail`                send, peek, reap, bury, inboxes, scheduled, cancel, dead-letters
-`queues`              queue: with its parts `queue_options`, `queue_output`
+`queues`              queue; `queue_output` prints queues and their messages
 `work`                worker
 `state`               status, remove-node, rebind-node, forget-position
 `serve`, `gateway`    serve, gateway

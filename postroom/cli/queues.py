@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 import typer
 
 import postroom
@@ -26,9 +28,10 @@ from postroom.cli.options import (
     headers_of,
     on_a_store,
     on_a_store_with_values,
+    required_store,
+    with_options,
 )
 from postroom.cli.output import Listing, Notation, field, print_json, print_line
-from postroom.cli.queue_options import on_a_store_with_settings
 from postroom.cli.queue_output import (
     QUEUE_HEADERS,
     json_definition,
@@ -44,6 +47,81 @@ from postroom.cli.queue_output import (
 from postroom.client.queues.queue import STATES, State
 from postroom.errors import Error
 from postroom.kv.clock import Timestamp
+from postroom.messaging.queues.requests import QueueSettings
+
+_SETTINGS_TOLD: Final = {
+    "ack_wait": ("SECONDS", "Fire a message again that is held for SECONDS."),
+    "min_backoff": ("SECONDS", "Wait at least SECONDS after a failed attempt."),
+    "max_backoff": ("SECONDS", "Wait at most SECONDS after a failed attempt."),
+    "max_attempts": ("N", "Bury a message after N attempts; 0: never."),
+    "purge_after": ("SECONDS", "Delete a done message after SECONDS."),
+    "archive": ("", "Keep done messages for ever, in the archive."),
+    "no_archive": ("", "Delete done messages after --purge-after."),
+    "batch_size": ("N", "Hand at most N messages to a consumer at a time."),
+    "cache_size": ("N", "Keep at most N messages in memory."),
+    "poller_interval": ("SECONDS", "Look for due messages at least every SECONDS."),
+    "max_rate": ("RATE", "Fire at most RATE messages a second; 0: any number."),
+    "max_concurrency": ("N", "Let at most N messages be held; 0: any number."),
+    "order": ("ORDER", "Keep no order (none), or that of each group (group)."),
+    "on_duplicate": ("WAY", "Treat an id that is there: ignore, error or replace."),
+    "dead_letter_queue": ("NAME", "Move the dead into the queue NAME; empty: nowhere."),
+    "group_max_rate": ("RATE", "Fire at most RATE messages of a group a second; 0: any."),
+    "group_max_concurrency": ("N", "Let at most N messages of a group be held; 0: any."),
+}
+"""The value of each option, as help shows it (empty: the option is a flag), and its help."""
+_SETTING_TYPES: Final[dict[str, Any]] = {
+    **{each.name: each.type for each in msgspec.structs.fields(QueueSettings)},
+    "order": Literal["none", "group"],
+    "on_duplicate": Literal["ignore", "error", "replace"],
+}
+_NEW_QUEUE: Final = QueueSettings()
+_BY_NAME: Final = inspect.Parameter.KEYWORD_ONLY
+_UNBOUNDED: Final = (
+    "max_attempts", "max_rate", "max_concurrency", "group_max_rate", "group_max_concurrency",
+    "dead_letter_queue",
+)  # fmt: skip
+"""The settings whose 0, or empty text, stands for no bound."""
+
+
+def _setting_parameter(name: str, metavar: str, text: str) -> inspect.Parameter:
+    """Return the option of a setting; its help tells what a new queue has without it."""
+    if metavar:
+        default = getattr(_NEW_QUEUE, name)
+        told = f"{default:g}" if isinstance(default, float) else default
+        shown = "" if told is None else rf"  \[a new queue: {told}]"
+        least = 0 if metavar in {"SECONDS", "N", "RATE"} else None
+        kind, missing = _SETTING_TYPES[name] | None, None
+        option = typer.Option(metavar=metavar, min=least, show_default=False, help=text + shown)
+    else:
+        kind, missing = bool, False
+        option = typer.Option(f"--{name.replace('_', '-')}", help=text)
+    told_type = Annotated[kind, option]  # type: ignore[valid-type]  # it is made here
+    return inspect.Parameter(name, _BY_NAME, default=missing, annotation=told_type)
+
+
+def _settings(**options: Any) -> dict[str, Any]:
+    """Return the settings that were given; ``None`` stands for no bound."""
+    given = {name: each for name, each in options.items() if each is not None}
+    archive, no_archive = given.pop("archive"), given.pop("no_archive")
+    if archive and no_archive:
+        raise typer.BadParameter("give --archive or --no-archive, not both")
+    if archive or no_archive:
+        given["archive"] = archive
+    for name in _UNBOUNDED:
+        if name in given and not given[name]:
+            given[name] = None
+    return given
+
+
+_settings.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # as typer reads it
+    [_setting_parameter(name, *told) for name, told in _SETTINGS_TOLD.items()]
+)
+
+
+def on_a_store_with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Make a command with options for its first arguments, a store and settings."""
+    return with_options(command, required_store, _settings)
+
 
 TAIL_SECONDS: Final = 1.0
 ENDS: Final[tuple[State, ...]] = ("done", "archived", "dead")
