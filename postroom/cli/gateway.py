@@ -145,10 +145,8 @@ def _connect(store: StoreOptions) -> Connect:
             if not opened:
                 opened.append(asyncio.ensure_future(store.open_async()))
             return await asyncio.shield(opened[0])
-        return await postroom.aio.connect(
-            store.addresses, tls=store.tls, token=token or store.token, insecure=store.insecure,
-            timeout=store.timeout, connect_timeout=store.connect_timeout,
-        )  # fmt: skip
+        options = store.connection | {"token": token or store.token}
+        return await postroom.aio.connect(store.addresses, **options)
 
     return connect
 

@@ -115,21 +115,15 @@ class StoreOptions:
 
     def open_or_create(self) -> postroom.Database:
         """Open the store, or create it if there is none: for commands that write."""
-        if self.path is None:
-            return self._connect()
-        return postroom.open(str(self.path), codec=AsStored(), memory_bytes=self.memory_bytes)
+        return self.open_for(AsStored())
 
     def open_existing(self) -> postroom.Database:
         """Open the store; raise an error if there is none, since the path may be mistyped."""
-        if self.path is None:
-            return self._connect()
-        if not self._has_content(self.path):
+        if self.path is not None and not self._has_content(self.path):
             raise Error(
                 f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
             )
-        return postroom.open(
-            str(self.path), codec=AsStored(), create=False, memory_bytes=self.memory_bytes
-        )
+        return self.open_for(AsStored(), create=False)
 
     @staticmethod
     def _has_content(path: Path) -> bool:
@@ -141,20 +135,15 @@ class StoreOptions:
                 "owner and permissions, and those of the folders above it"
             ) from None
 
-    def _connect(self) -> postroom.Database:
-        return postroom.connect(
-            self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=AsStored(),
-        )  # fmt: skip
-
-    def open_for(self, codec: str | None) -> postroom.Database:
+    def open_for(
+        self, codec: str | postroom.Codec | None, *, create: bool = True
+    ) -> postroom.Database:
         """Open the store for an application, or create it if there is none."""
         if self.path is not None:
-            return postroom.open(str(self.path), codec=codec, memory_bytes=self.memory_bytes)
-        return postroom.connect(
-            self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
-        )  # fmt: skip
+            return postroom.open(
+                str(self.path), codec=codec, create=create, memory_bytes=self.memory_bytes
+            )
+        return postroom.connect(self.addresses, codec=codec, **self.connection)
 
     async def open_async(self, codec: str | None = None) -> postroom.aio.Database:
         """Open the store in its asyncio form, or create it if there is none."""
@@ -162,10 +151,15 @@ class StoreOptions:
             return await postroom.aio.open(
                 str(self.path), codec=codec, memory_bytes=self.memory_bytes
             )
-        return await postroom.aio.connect(
-            self.addresses, tls=self.tls, token=self.token, insecure=self.insecure,
-            timeout=self.timeout, connect_timeout=self.connect_timeout, codec=codec,
-        )  # fmt: skip
+        return await postroom.aio.connect(self.addresses, codec=codec, **self.connection)
+
+    @property
+    def connection(self) -> dict[str, Any]:
+        """Return the arguments with which the nodes are reached."""
+        return {
+            "tls": self.tls, "token": self.token, "insecure": self.insecure,
+            "timeout": self.timeout, "connect_timeout": self.connect_timeout,
+        }  # fmt: skip
 
 
 _OPTIONS_OF: Final = {

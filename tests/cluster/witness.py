@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator, Sequence
+from functools import partial
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Any
 
 from postroom.client.codec import resolve
 from postroom.client.database import CoreDatabase
-from postroom.client.remote.nodes import ClusterStatusReader
+from postroom.client.remote.nodes import cluster_status
 from postroom.client.remote.sender import AsyncioSender
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import Now
@@ -62,4 +63,6 @@ async def connect(addresses: Sequence[str], randomness: Random, history: History
     except BaseException:
         await sender.abandon()
         raise
-    return CoreDatabase(sender, resolve(None), ClusterStatusReader(sender, addresses), sender.close)
+    return CoreDatabase(
+        sender, resolve(None), partial(cluster_status, sender, addresses), sender.close
+    )

@@ -273,8 +273,7 @@ class Consumer:
         self._intake.claimed(messages, [_lease_seconds(each) for each in found], now)
         for message in messages:
             message.held_from(now)
-            message.on_settled(self._settled)
-            message.on_extended(self._extended)
+            message.held_by(self)
         return bool(messages)
 
     async def _recover(self, error: Retryable) -> None:
@@ -293,11 +292,13 @@ class Consumer:
         await self._sender.sleep(max(least, self._pause * self._sender.random.uniform(0.5, 1.0)))
         self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
-    def _settled(self, message: AnyMessage) -> None:
+    def settled(self, message: AnyMessage) -> None:
+        """Free the credit of a message."""
         self._intake.settled(message)
         self._freed.say()
 
-    def _extended(self, message: QueueMessage) -> None:
+    def extended(self, message: AnyMessage) -> None:
+        """Note that the lease of a message was extended."""
         self._intake.extended(message, message.held_until)
 
     # --- giving back
@@ -339,10 +340,6 @@ class Consumer:
                 for each in requests[done:]:
                     post(self._sender, alone(self._sender, each.anchor(), each))
                 raise
-
-    def extended(self, message: QueueMessage, seconds: float) -> None:
-        """Note that a message that was handed out is held for ``seconds`` from now on."""
-        self._intake.extended(message, self._sender.monotonic() + seconds)
 
     def _returned(self) -> list[RejectMessages]:
         late = self._intake.take_back()

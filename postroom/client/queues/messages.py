@@ -7,7 +7,6 @@ any more, and raises ``LeaseLost``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 import msgspec
@@ -75,9 +74,9 @@ class AnyMessage:
 
     __slots__ = (
         "_codec",
+        "_holder",
         "_leased_until",
         "_of_task",
-        "_on_settled",
         "_payload",
         "_stored",
         "held_until",
@@ -91,7 +90,7 @@ class AnyMessage:
         self._payload = _UNREAD
         self._leased_until = stored.leased_until
         self.held_until = 0.0
-        self._on_settled: Callable[[AnyMessage], None] | None = None
+        self._holder: MessageHolder | None = None
         self._of_task: bytes | None = None
 
     @property
@@ -277,9 +276,9 @@ class AnyMessage:
 
         For layers on top.
         """
-        if self._on_settled is not None:
-            self._on_settled(self)
-            self._on_settled = None
+        holder, self._holder = self._holder, None
+        if holder is not None:
+            holder.settled(self)
 
     def __repr__(self) -> str:
         payload = shorten(self._stored.payload)
@@ -287,6 +286,16 @@ class AnyMessage:
             f"{type(self).__name__}(queue={self.queue!r}, id={self.id!r}, kind={self.kind!r}, "
             f"epoch={self.epoch}, state={self.state!r}, stored payload={payload})"
         )
+
+
+class MessageHolder(Protocol):
+    """A consumer that has claimed messages, and is told what becomes of them."""
+
+    def settled(self, message: AnyMessage) -> None:
+        """Note that a message was settled."""
+
+    def extended(self, message: AnyMessage) -> None:
+        """Note that the lease of a message was extended."""
 
 
 class SettlingCalls(Protocol):
@@ -310,7 +319,7 @@ class SettlingCalls(Protocol):
 class QueueMessage(AnyMessage):
     """A message of a queue, in the asyncio form."""
 
-    __slots__ = ("_home", "_on_extended")
+    __slots__ = ("_home",)
 
     def __init__(
         self,
@@ -321,7 +330,6 @@ class QueueMessage(AnyMessage):
     ) -> None:
         super().__init__(queue, stored, codec)
         self._home = home
-        self._on_extended: Callable[[QueueMessage], None] | None = None
 
     async def acknowledge(self) -> None:
         """Mark it as done, in a transaction of its own.
@@ -375,25 +383,15 @@ class QueueMessage(AnyMessage):
             )
         return self._home
 
-    def on_settled(self, tell: Callable[[AnyMessage], None]) -> None:
-        """Have ``tell`` called, once, when it is settled.
+    def held_by(self, holder: MessageHolder) -> None:
+        """Have ``holder`` told when its lease is extended, and when it is settled.
 
         For layers on top.
 
         Args:
-            tell: called with the message.
+            holder: the consumer that has claimed it.
         """
-        self._on_settled = tell
-
-    def on_extended(self, tell: Callable[[QueueMessage], None]) -> None:
-        """Have ``tell`` called whenever its lease is extended.
-
-        For layers on top.
-
-        Args:
-            tell: called with the message.
-        """
-        self._on_extended = tell
+        self._holder = holder
 
     def leased_for(self, until: int, held_until: float) -> None:
         """Note that its lease was extended, and tell its consumer.
@@ -405,8 +403,8 @@ class QueueMessage(AnyMessage):
             held_until: when it ends on the client's monotonic clock.
         """
         super().leased_for(until, held_until)
-        if self._on_extended is not None:
-            self._on_extended(self)
+        if self._holder is not None:
+            self._holder.extended(self)
 
 
 class EnqueueHandle(Plain, msgspec.Struct, eq=False, gc=False):

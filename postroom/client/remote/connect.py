@@ -11,10 +11,9 @@ from postroom.client import arguments
 from postroom.client import database as asynchronous
 from postroom.client import sync as blocking
 from postroom.client.codec import Codec, resolve
-from postroom.client.remote.connection import check_token
-from postroom.client.remote.nodes import ClusterStatusReader
+from postroom.client.remote.nodes import cluster_status
 from postroom.client.remote.sender import AsyncioSender, ThreadSender
-from postroom.client.remote.tls_files import TLS, check_tls
+from postroom.client.remote.tls_files import TLS
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
@@ -70,7 +69,7 @@ def connect(  # noqa: PLR0913 - each argument is an option
     randomness = _randomness()
     sender = ThreadSender(lambda: AsyncioSender(nodes, tls, token, randomness, timeout), randomness)
     sender.start(functools.partial(_reach, patience))
-    status = ClusterStatusReader(sender, nodes)
+    status = functools.partial(cluster_status, sender, nodes)
     return blocking.CoreDatabase(
         sender, asynchronous.CoreDatabase(sender, values, status, sender.close)
     )
@@ -110,9 +109,8 @@ async def connect_async(  # noqa: PLR0913 - each argument is an option
         sender.abort()
         await sender.close()
         raise
-    return asynchronous.CoreDatabase(
-        sender, values, ClusterStatusReader(sender, nodes), sender.close
-    )
+    status = functools.partial(cluster_status, sender, nodes)
+    return asynchronous.CoreDatabase(sender, values, status, sender.close)
 
 
 async def _reach(patience: float, sender: AsyncioSender) -> None:
@@ -158,9 +156,6 @@ def _checked(
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token is text, not {type(token).__name__}")
     _seconds(timeout, "timeout")
-    check_token(token)
-    if tls is not None:
-        check_tls(tls)
     return parsed(addresses)
 
 

@@ -317,49 +317,37 @@ async def rebind_node(
         await sender.close()
 
 
-class ClusterStatusReader:
-    """A reader of the status of a remote store.
+async def cluster_status(sender: Sender, addresses: Sequence[str]) -> Status:
+    """Return the status of a remote store now.
 
     Args:
         sender: the client's sender.
         addresses: those that the application connected to.
     """
-
-    def __init__(self, sender: Sender, addresses: Sequence[str]) -> None:
-        self._sender = sender
-        self._addresses = addresses
-
-    async def __call__(self) -> Status:
-        """Return the status of the store now."""
-        counters: Counters = await self._sender.send(ReadCounters())
-        now: int = await self._sender.send(Now())
-        node: NodeStatus = await self._sender.send(DescribeNode())
-        return Status(
-            ",".join(self._addresses),
-            node.node_id,
-            node.term,
-            node.applied_index,
-            Timestamp(now),
-            node.disk_bytes,
-            counters,
-            node.leader or None,
-            tuple(_info(each, node) for each in await self._nodes()),
-            service_infos(node.services),
-            storage_info(node.storage),
-            node.refused,
-            position_infos(await self._positions(), now),
-        )
-
-    async def _nodes(self) -> Sequence[NodeDescriptor]:
-        try:
-            nodes: Nodes = await self._sender.send(ReadNodes())
-        except Invalid:  # a store that stands alone
-            return ()
-        return nodes.nodes
-
-    async def _positions(self) -> Sequence[Position]:
-        found: list[Position] = await self._sender.send(ReadPositions())
-        return found
+    counters: Counters = await sender.send(ReadCounters())
+    now: int = await sender.send(Now())
+    node: NodeStatus = await sender.send(DescribeNode())
+    try:
+        nodes: Nodes = await sender.send(ReadNodes())
+        infos = tuple(_info(each, node) for each in nodes.nodes)
+    except Invalid:  # a store that stands alone
+        infos = ()
+    positions: list[Position] = await sender.send(ReadPositions())
+    return Status(
+        ",".join(addresses),
+        node.node_id,
+        node.term,
+        node.applied_index,
+        Timestamp(now),
+        node.disk_bytes,
+        counters,
+        node.leader or None,
+        infos,
+        service_infos(node.services),
+        storage_info(node.storage),
+        node.refused,
+        position_infos(positions, now),
+    )
 
 
 def _info(node: NodeDescriptor, leader: NodeStatus) -> NodeInfo:

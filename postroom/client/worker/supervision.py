@@ -57,15 +57,13 @@ class Supervisor:
                     f"{name} {type(error).__name__}", "%s has failed, and begins again: %s: %s",
                     name, type(error).__name__, str(error),
                 )  # fmt: skip
-                await self._pause(pause * self._sender.random.uniform(0.5, 1.0))
+                jittered = pause * self._sender.random.uniform(0.5, 1.0)
+                await waited([asyncio.ensure_future(self._stopping.wait())], jittered)
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
     def say(self, what: str, message: str, *arguments: object) -> None:
         """Log a warning when a spell of ``what`` begins."""
         self._said.log(log, what, self._sender.monotonic(), message, *arguments)
-
-    async def _pause(self, seconds: float) -> None:
-        await waited([asyncio.ensure_future(self._stopping.wait())], seconds)
 
 
 async def waited(tasks: Iterable[asyncio.Future[bool]], seconds: float | None) -> None:

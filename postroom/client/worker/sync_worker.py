@@ -48,7 +48,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
         on_dead: Hook | None = None,
     ) -> None:
         super().__init__(db, on_failure=on_failure, on_dead=on_dead)
-        self._stop: Callable[[], None] = lambda: None
+        self._stop: Callable[[], object] = lambda: None
 
     def run(
         self,
@@ -118,7 +118,7 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
             loop = asyncio.get_running_loop()
             made = Run(database.on_loop(threads), database, chosen, self.hooks, concurrency)
             self.caller = made.caller
-            self._stop = lambda: _told(loop, made)
+            self._stop = lambda: loop.call_soon_threadsafe(made.stop)
             try:
                 return await work(made)
             finally:
@@ -130,7 +130,3 @@ class Worker(WorkerTasks[blocking.CoreDatabase]):
         finally:
             self._stop = lambda: None
             threads.shutdown()
-
-
-def _told(loop: asyncio.AbstractEventLoop, run: Run) -> None:
-    loop.call_soon_threadsafe(run.stop)

@@ -27,7 +27,6 @@ from contextlib import suppress
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from postroom.client import database as asynchronous
-from postroom.client.queues.consuming import Consumer
 from postroom.client.queues.messages import EnqueueHandle, QueueMessage
 from postroom.client.queues.queue import Queue
 from postroom.client.queues.sending import Enqueue, QueueSends
@@ -51,12 +50,10 @@ class Keeper:
 
     Args:
         sender: tells the time.
-        consumer: the consumer that has claimed them.
     """
 
-    def __init__(self, sender: Sender, consumer: Consumer) -> None:
+    def __init__(self, sender: Sender) -> None:
         self._sender = sender
-        self._consumer = consumer
         self._held: dict[QueueMessage, tuple[Running, float]] = {}
         self._looking: asyncio.Task[None] | None = None
         self._pause = 0.0
@@ -99,8 +96,6 @@ class Keeper:
             self.ends(message)  # the commit will raise it
         except Error:
             return  # there are more looks before the lease has passed
-        else:
-            self._consumer.extended(message, lease)
 
     def _left(self, message: QueueMessage) -> float:
         return message.held_until - self._sender.monotonic()
@@ -179,7 +174,7 @@ class TaskLoop:
         self._queue: Queue = self._db.queue(task.queue)
         concurrency = task.options.concurrency
         self._consumer = self._queue.consumer(kinds=(task.kind,), credit=concurrency)
-        self._keeper = Keeper(self._db.sender, self._consumer)
+        self._keeper = Keeper(self._db.sender)
         self._calls = Calls(
             self._db.sender.monotonic,
             concurrency,

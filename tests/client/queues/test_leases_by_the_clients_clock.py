@@ -32,7 +32,7 @@ class StandingClock:
 
 
 class Extending:
-    """A message that counts how often its lease is extended, and the consumer of it."""
+    """A message that counts how often its lease is extended."""
 
     def __init__(self, message: QueueMessage) -> None:
         self.held_until = message.held_until
@@ -41,9 +41,6 @@ class Extending:
 
     async def extend(self, seconds: float) -> None:
         self.extended_by.append(seconds)
-
-    def extended(self, message: Any, seconds: float) -> None:
-        del message, seconds
 
 
 @pytest.mark.parametrize("ahead", [-DAY, 0.0, DAY])
@@ -54,7 +51,7 @@ def test_a_heartbeat_goes_on_whatever_the_stores_clock_seems_to_be(ahead: float)
         message = QueueMessage("q", leased, resolve(None))
         message.held_from(sender.seconds)
         held: Any = Extending(message)
-        keeper = Keeper(sender, held)
+        keeper = Keeper(sender)
         keeper.begins(held, Running(sender.monotonic))
         sender.seconds += 0.05
         while not held.extended_by:
