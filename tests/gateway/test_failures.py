@@ -13,12 +13,11 @@ import postroom
 import postroom.aio
 from postroom import errors
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.failures import CODES, code_of, detail_of
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Gateway, Settings
-from postroom.gateway.postroom_pb2_grpc import PostroomStub
 from postroom.gateway.transactions import commit_for_sure
-from tests.gateway.gateways import COMMIT, failure, on_loop, operations, sent, started, until
+from postroom.gateway.values import CODES, code_of, detail_of
+from tests.gateway.gateways import COMMIT, Stub, failure, on_loop, operations, sent, started, until
 
 Code = grpc.StatusCode
 
@@ -262,7 +261,7 @@ async def test_a_store_that_cannot_be_reached_is_unavailable_until_it_can() -> N
     gateway = Gateway(Settings("127.0.0.1:0", None, is_open=True), connect)
     await gateway.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
-        stub: Any = PostroomStub(channel)
+        stub: Any = Stub(channel)
         for _ in range(2):
             failed = await failure(stub.Get(pb.GetRequest(key=b"k")))
             assert failed.code == Code.UNAVAILABLE
