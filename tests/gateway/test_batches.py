@@ -14,7 +14,7 @@ from postroom.gateway import batches
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Settings
-from tests.gateway.gateways import COMMIT, failure, on_loop, operations, started, until
+from tests.gateway.gateways import COMMIT, failure, on_loop, operations, sent, started, until
 
 Code = grpc.StatusCode
 
@@ -142,9 +142,13 @@ async def test_too_many_ids_are_refused() -> None:
 async def test_a_client_that_ends_its_stream_gets_all_responses() -> None:
     async with started() as it:
         call = it.stub.BatchExecute()
-        await call.write(_batch(*map(_put, range(1000))))
+        wait = operations(pb.ReapRequest(key=b"inbox", wait_seconds=60), COMMIT)
+        await call.write(_batch(*map(_put, range(999)), _numbered(999, wait)))
         await call.done_writing()
-        await _responses(call, 1000)
+        found = await _responses(call, 999)
+        assert 999 not in found
+        await it.stub.Send(pb.SendRequest(key=b"inbox", value=b"late"))
+        assert 999 in await _responses(call, 1)
         assert await call.read() is grpc.aio.EOF
         assert await call.code() == Code.OK
 
@@ -187,16 +191,16 @@ async def test_a_million_empty_transactions_in_a_request_are_refused_at_once() -
 async def test_a_hundred_thousand_tiny_transactions_are_answered_and_leave_nothing() -> None:
     async with started() as it:
         call = it.stub.BatchExecute()
-        sent = 100
+        requests = 100
 
         async def send() -> None:
-            for first in range(sent):
+            for first in range(requests):
                 empty = [pb.TransactionRequest(number=first * 1000 + n) for n in range(1000)]
                 await call.write(_batch(*empty))
             await call.done_writing()
 
         sending = asyncio.create_task(send())
-        found = await _responses(call, sent * 1000)
+        found = await _responses(call, requests * 1000)
         await sending
         assert all(each.error.code == Code.INVALID_ARGUMENT.value[0] for each in found.values())
         assert await call.code() == Code.OK
@@ -281,9 +285,11 @@ async def test_a_deadline_ends_a_stream_and_its_transactions() -> None:
 @on_loop
 async def test_a_transaction_above_a_limit_fails_alone() -> None:
     async with started(limits=Limits(transactions_max=4)) as it:
+        open_one = it.stub.Transaction()
+        await sent(open_one, operations(pb.GetRequest(key=b"k")))  # one client may have two
         call = it.stub.BatchExecute()
         wait = pb.ReapRequest(key=b"inbox", wait_seconds=60)
-        await call.write(_batch(*[_numbered(n, operations(wait, COMMIT)) for n in range(3)]))
+        await call.write(_batch(*[_numbered(n, operations(wait, COMMIT)) for n in range(2)]))
         [refused] = (await _responses(call, 1)).values()
         assert refused.error.code == Code.RESOURCE_EXHAUSTED.value[0]
         assert _detail(refused).retry_after_seconds > 0
@@ -309,6 +315,21 @@ async def test_the_memory_of_a_stream_is_limited_before_it_commits() -> None:
         failed = await failure(it.stub.Execute(operations(*read, put, COMMIT)))
         assert failed.code == Code.RESOURCE_EXHAUSTED
         assert await it.db.get(b"k") is None
+
+
+@on_loop
+async def test_a_request_for_which_there_is_no_memory_ends_the_stream_after_earlier_ones() -> None:
+    async with started(limits=Limits(memory_bytes_max=2 << 20)) as it:
+        call = it.stub.BatchExecute()
+        await call.write(_batch(_put(1)))
+        large = pb.PutRequest(key=b"k", value=b"v" * (700 << 10))
+        await call.write(_batch(*[_numbered(n, operations(large, COMMIT)) for n in (2, 3)]))
+        assert set(await _responses(call, 1)) == {1}
+        failed = await failure(call.read())
+        assert failed.code == Code.RESOURCE_EXHAUSTED
+        assert failed.detail is not None
+        assert failed.detail.nothing_happened
+        assert it.total.memory_bytes == 0
 
 
 def test_the_role_read_writes_nothing_by_a_stream(tmp_path: Any) -> None:

@@ -13,7 +13,7 @@ import postroom
 import postroom.aio
 from postroom import errors
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.limits import Limits
+from postroom.gateway.limits import AdmittedCall, GatewayAdmission, Limits
 from postroom.gateway.listener import Gateway, Settings
 from postroom.gateway.transactions import commit_for_sure
 from postroom.gateway.values import CODES, code_of, detail_of
@@ -166,6 +166,46 @@ async def test_a_large_response_takes_memory_until_it_has_left() -> None:
         await it.db.put(b"k", b"v" * (1 << 20))
         failed = await failure(it.stub.Get(pb.GetRequest(key=b"k")))
         assert failed.code == Code.RESOURCE_EXHAUSTED
+
+
+def test_a_response_that_leaves_keeps_its_memory_after_its_call() -> None:
+    class Context:
+        def add_done_callback(self, callback: Any) -> None:
+            self.sent = callback
+
+    admission, context = GatewayAdmission(Limits()), Context()
+    with admission.call("client") as admitted:
+        admitted.take(100)
+        admitted.leave(context)
+    assert (admission.total.calls, admission.total.memory_bytes) == (1, 100)
+    context.sent(context)
+    assert (admission.total.calls, admission.total.memory_bytes) == (0, 0)
+    assert admission._clients == {}
+
+
+def test_only_a_large_response_is_counted_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaving: list[AdmittedCall] = []
+    leave = AdmittedCall.leave
+
+    def noted(call: AdmittedCall, context: Any) -> None:
+        leaving.append(call)
+        leave(call, context)
+
+    monkeypatch.setattr(AdmittedCall, "leave", noted)
+
+    @on_loop
+    async def test() -> None:
+        async with started() as it:
+            await it.db.put(b"large", b"v" * (20 << 10))
+            await it.stub.Get(pb.GetRequest(key=b"small"))
+            assert not leaving
+            await it.stub.Get(pb.GetRequest(key=b"large"))
+            await it.stub.Execute(operations(pb.GetRequest(key=b"large"), COMMIT))
+            assert len(leaving) == 2
+
+    test()
 
 
 @on_loop
