@@ -68,8 +68,7 @@ format: $(VENV)/.dev  ## Format the code
 
 .PHONY: proto
 proto: $(VENV)/.dev  ## Generate the Python code of the gateway's service
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
-		postroom/gateway/postroom.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. postroom/gateway/postroom.proto
 
 .PHONY: sim
 sim: $(VENV)/.dev  ## Simulate a cluster with faults (SEED=n for one history, RUNS=n for many, ARGS=--embedded for one node)

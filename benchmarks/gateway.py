@@ -26,12 +26,36 @@ from benchmarks.cluster import (
 )
 from benchmarks.harness import Measured, Settings, benchmark, percentiles
 from benchmarks.transactions import VALUE, _in_flight, _names
+from postroom.gateway import prepare_environment
 
 if TYPE_CHECKING:
-    from postroom.gateway.postroom_pb2_grpc import PostroomStub
+    from postroom.gateway import postroom_pb2 as pb
 
 _START = "from postroom.cli.main import main; main()"
-Operation = Callable[["PostroomStub", int], Awaitable[object]]
+Operation = Callable[["_Stub", int], Awaitable[object]]
+
+
+class _Stub:
+    """A client of the calls that are measured, over a channel of ``grpc.aio``."""
+
+    def __init__(self, channel: Any) -> None:
+        from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
+
+        def call(name: str, kind: str, request: str, response: str) -> Any:
+            return getattr(channel, kind)(
+                f"/postroom.v1.Postroom/{name}",
+                request_serializer=getattr(pb, request).SerializeToString,
+                response_deserializer=getattr(pb, response).FromString,
+            )
+
+        unary, stream = "unary_unary", "stream_stream"
+        self.Get = call("Get", unary, "GetRequest", "GetResponse")
+        self.Put = call("Put", unary, "PutRequest", "PutResponse")
+        self.Execute = call("Execute", unary, "TransactionRequest", "TransactionResponse")
+        self.Transaction = call("Transaction", stream, "TransactionRequest", "TransactionResponse")
+        self.BatchExecute = call(
+            "BatchExecute", stream, "BatchExecuteRequest", "BatchExecuteResponse"
+        )
 
 
 @contextmanager
@@ -55,11 +79,9 @@ async def _rate(
     """Return operations for each second of the gateway's processor time, and details."""
     import grpc.aio  # noqa: PLC0415 - its environment is set before
 
-    from postroom.gateway.postroom_pb2_grpc import PostroomStub  # noqa: PLC0415
-
     async with grpc.aio.insecure_channel(address) as channel:
         await asyncio.wait_for(channel.channel_ready(), CONNECT_SECONDS)
-        stub = PostroomStub(channel)  # type: ignore[no-untyped-call]  # generated without types
+        stub = _Stub(channel)
 
         async def once(number: int) -> None:
             await operation(stub, number)
@@ -78,9 +100,7 @@ async def _rate(
 
 
 def _measured(settings: Settings, operation: Operation) -> Measured:
-    from postroom.gateway import environment  # noqa: PLC0415 - of an extra
-
-    environment.prepare()
+    prepare_environment()
 
     async def run(nodes: Nodes, address: str, pid: int) -> tuple[float, dict[str, Any]]:
         async with await connect(nodes.addresses) as db:
@@ -94,52 +114,81 @@ def _measured(settings: Settings, operation: Operation) -> Measured:
         return Measured(*asyncio.run(run(nodes, address, pid)))
 
 
-async def _outbox(stub: PostroomStub, number: int) -> None:
-    """Run a transaction that reads, writes and sends, in one request."""
+def _transaction(number: int) -> pb.TransactionRequest:
+    """Return a transaction that reads, writes and sends."""
     from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
 
     key, inbox, _ = _names(number)
-    call = stub.Transaction()
-    await call.write(
-        pb.TransactionRequest(
-            operations=[
-                pb.Operation(get=pb.GetRequest(key=key)),
-                pb.Operation(put=pb.PutRequest(key=key, value=VALUE)),
-                pb.Operation(send=pb.SendRequest(key=inbox, value=VALUE)),
-                pb.Operation(commit=pb.CommitRequest()),
-            ]
-        )
+    return pb.TransactionRequest(
+        operations=[
+            pb.Operation(get=pb.GetRequest(key=key)),
+            pb.Operation(put=pb.PutRequest(key=key, value=VALUE)),
+            pb.Operation(send=pb.SendRequest(key=inbox, value=VALUE)),
+            pb.Operation(commit=pb.CommitRequest()),
+        ]
     )
+
+
+async def _outbox(stub: _Stub, number: int) -> None:
+    call = stub.Transaction()
+    await call.write(_transaction(number))
     response = await call.read()
     assert response.results[3].commit.timestamp
     await call.code()
 
 
-async def _execute(stub: PostroomStub, number: int) -> None:
-    """Run the same transaction as a single call."""
-    from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
-
-    key, inbox, _ = _names(number)
-    response = await stub.Execute(
-        pb.TransactionRequest(
-            operations=[
-                pb.Operation(get=pb.GetRequest(key=key)),
-                pb.Operation(put=pb.PutRequest(key=key, value=VALUE)),
-                pb.Operation(send=pb.SendRequest(key=inbox, value=VALUE)),
-                pb.Operation(commit=pb.CommitRequest()),
-            ]
-        )
-    )
+async def _execute(stub: _Stub, number: int) -> None:
+    response = await stub.Execute(_transaction(number))
     assert response.results[3].commit.timestamp
 
 
-async def _put(stub: PostroomStub, number: int) -> None:
+class _Batches:
+    """A client of one stream ``BatchExecute``: a request has the transactions that wait."""
+
+    def __init__(self) -> None:
+        self._call: Any = None
+        self._waiting: list[pb.TransactionRequest] = []
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._sending: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._count = 0
+
+    async def run(self, stub: _Stub, number: int) -> None:
+        """Run a transaction."""
+        if self._call is None:
+            self._call = stub.BatchExecute()
+            self._reading = asyncio.create_task(self._read())
+        request = _transaction(number)
+        self._count += 1
+        request.number = self._count
+        answer = self._answers[self._count] = asyncio.get_running_loop().create_future()
+        self._waiting.append(request)
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send())
+        response = await answer
+        assert response.results[3].commit.timestamp, response
+
+    async def _send(self) -> None:
+        from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
+
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            await self._call.write(pb.BatchExecuteRequest(transactions=waiting))
+        self._sending = None
+
+    async def _read(self) -> None:
+        while response := await self._call.read():
+            for each in response.transactions:
+                self._answers.pop(each.number).set_result(each)
+
+
+async def _put(stub: _Stub, number: int) -> None:
     from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
 
     await stub.Put(pb.PutRequest(key=_names(number)[0], value=VALUE))
 
 
-async def _get(stub: PostroomStub, number: int) -> None:
+async def _get(stub: _Stub, number: int) -> None:
     from postroom.gateway import postroom_pb2 as pb  # noqa: PLC0415 - of an extra
 
     await stub.Get(pb.GetRequest(key=_names(number)[0]))
@@ -155,6 +204,12 @@ def gateway_outbox(settings: Settings) -> Measured:
 def gateway_execute(settings: Settings) -> Measured:
     """Transactions whose operations are known beforehand, each a single call."""
     return _measured(settings, _execute)
+
+
+@benchmark("gateway: outbox transaction of BatchExecute, 64 in flight, one core", "/s", 4_000)
+def gateway_batch_execute(settings: Settings) -> Measured:
+    """Transactions whose operations are known beforehand, on one stream."""
+    return _measured(settings, _Batches().run)
 
 
 @benchmark("gateway: put, 64 in flight, one core", "/s", 4_000)

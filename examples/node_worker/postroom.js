@@ -67,4 +67,43 @@ async function execute(all, operations) {
   }
 }
 
-module.exports = { call, clients, detailOf, execute, sleep, grpc };
+// Tells whether a transaction need not be sent again.
+function isFinal(response) {
+  if (response === undefined || !response.error) return response !== undefined;
+  const detail = ErrorDetail.decode(response.error.details[0].value);
+  return detail.nothingHappened && !detail.retryable;
+}
+
+// Runs many transactions, each by itself, and returns their responses: one with an error has not
+// committed. Those without an outcome are sent again, through any gateway and with the same ids.
+async function batchExecute(all, transactions) {
+  const { transactionId, otherIds } = await call(
+    all[0], 'NewTransactionId', { count: transactions.length });
+  const ids = [transactionId, ...otherIds];
+  let left = transactions.map((operations, number) => (
+    { number, begin: { transactionId: ids[number] }, operations }));
+  const responses = [];
+  for (let attempt = 0; ; attempt += 1) {
+    const error = await batch(all[attempt % all.length], left, responses);
+    left = left.filter((request) => !isFinal(responses[request.number]));
+    if (left.length === 0) return responses;
+    if (attempt >= TRANSACTION_TRIES) throw error || new Error('there is no outcome yet');
+    await sleep(Math.min(0.1 * 2 ** attempt, 2));
+  }
+}
+
+// Sends transactions on one stream, and keeps their responses. Returns how it has failed, or null.
+function batch(client, transactions, responses) {
+  return new Promise((ended) => {
+    const stream = client.BatchExecute({ deadline: Date.now() + 1000 * CALL_SECONDS });
+    stream.on('data', (message) => message.transactions.forEach((response) => {
+      responses[response.number || 0] = response; // proto3 leaves out a zero
+    }));
+    stream.on('error', ended);
+    stream.on('end', () => ended(null));
+    stream.write({ transactions });
+    stream.end();
+  });
+}
+
+module.exports = { batchExecute, call, clients, detailOf, execute, sleep, grpc };

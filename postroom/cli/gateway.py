@@ -17,11 +17,10 @@ import postroom
 import postroom.aio
 from postroom.cli.options import StoreOptions, on_a_store
 from postroom.errors import AccessDenied, Error, how_to_install
-from postroom.gateway import environment
+from postroom.gateway import prepare_environment
 
 if TYPE_CHECKING:
-    from postroom.gateway.callers import Roles
-    from postroom.gateway.connections import Connect
+    from postroom.gateway.callers import Connect, Roles
     from postroom.gateway.listener import Gateway, ListenerTLS
     from postroom.server.cluster.serving import NodeSettings
 
@@ -291,7 +290,7 @@ def prepare() -> None:
             found = None
         if found is None:
             raise Error(f"gRPC for other languages needs more libraries: {how_to_install('grpc')}")
-    environment.prepare()
+    prepare_environment()
 
 
 def checked_address(text: str, option: str) -> str:

@@ -7,7 +7,6 @@ takes everything. A call above a limit fails at once with ``RESOURCE_EXHAUSTED``
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,6 +23,12 @@ TRANSACTION_SECONDS_MAX: Final = 60.0
 """The time of a transaction, as in the store."""
 OPERATIONS_MAX: Final = 1000
 """The operations of a request of a transaction: each of them takes a turn of the event loop."""
+UNDER_WAY_MAX: Final = 256
+"""The transactions of a stream of `BatchExecute` that run, or whose responses have not left."""
+BATCH_MAX: Final = 1000
+"""The transactions of a request of `BatchExecute`, and the ids that a call returns."""
+BATCH_RESPONSE_BYTES: Final = 256 << 10
+"""The size from which a response of `BatchExecute` takes no more transactions."""
 PAIRS_MAX: Final = 1000
 """The pairs that an operation of a transaction scans."""
 REAPED_BYTES_MAX: Final = 4 << 20
@@ -117,26 +122,6 @@ class GatewayAdmission:
         self.total.calls += 1
         return AdmittedCall(self, client, usage)
 
-    def hold(self, client: str, size: int) -> Callable[[Any], None]:
-        """Take memory for a response that may wait for its client to read.
-
-        Returns:
-            A function that gives it back, for gRPC to call when the response has left.
-
-        Raises:
-            Exhausted: there is not so much left.
-        """
-        usage = self._clients.get(client)
-        if usage is None:
-            usage = self._clients[client] = Usage()
-        self.take(usage, size)
-
-        def left(_: Any) -> None:
-            self.give(usage, size)
-            self._forget(client, usage)
-
-        return left
-
     def begin(self, usage: Usage) -> None:
         """Admit a transaction.
 
@@ -164,23 +149,23 @@ class GatewayAdmission:
         usage.memory_bytes -= size
         self.total.memory_bytes -= size
 
-    def end(self, client: str, usage: Usage, transactions: int) -> None:
-        """Note the end of a call, and of its transaction."""
-        usage.calls -= 1
+    def finish(self, usage: Usage, transactions: int) -> None:
+        """Note the end of transactions."""
         usage.transactions -= transactions
-        self.total.calls -= 1
         self.total.transactions -= transactions
-        self._forget(client, usage)
 
-    def _forget(self, client: str, usage: Usage) -> None:
-        if not usage.calls and not usage.memory_bytes:
-            self._clients.pop(client, None)
+    def end(self, client: str, usage: Usage) -> None:
+        """Note the end of a call."""
+        usage.calls -= 1
+        self.total.calls -= 1
+        if not usage.calls:
+            del self._clients[client]
 
 
 class AdmittedCall:
     """A call that was admitted: it gives back what it has taken when its block ends."""
 
-    __slots__ = ("_admission", "_client", "_memory_bytes", "_transactions", "_usage")
+    __slots__ = ("_admission", "_client", "_is_leaving", "_memory_bytes", "_transactions", "_usage")
 
     def __init__(self, admission: GatewayAdmission, client: str, usage: Usage) -> None:
         self._admission = admission
@@ -188,6 +173,7 @@ class AdmittedCall:
         self._usage = usage
         self._transactions = 0
         self._memory_bytes = 0
+        self._is_leaving = False
 
     def begin(self) -> None:
         """Count a transaction.
@@ -197,6 +183,11 @@ class AdmittedCall:
         """
         self._admission.begin(self._usage)
         self._transactions += 1
+
+    def finish(self) -> None:
+        """Note that its transaction has ended."""
+        self._admission.finish(self._usage, self._transactions)
+        self._transactions = 0
 
     def take(self, size: int) -> None:
         """Take memory until the call ends.
@@ -212,6 +203,11 @@ class AdmittedCall:
         self._admission.give(self._usage, size)
         self._memory_bytes -= size
 
+    def leave(self, context: Any) -> None:
+        """Go on after the block, until gRPC has sent the response or has lost the client."""
+        self._is_leaving = True
+        context.add_done_callback(self._end)
+
     def __enter__(self) -> Self:
         return self
 
@@ -221,9 +217,15 @@ class AdmittedCall:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if not self._is_leaving:
+            self._end(None)
+
+    def _end(self, _: Any) -> None:
+        if self._transactions:
+            self.finish()
         if self._memory_bytes:
             self._admission.give(self._usage, self._memory_bytes)
-        self._admission.end(self._client, self._usage, self._transactions)
+        self._admission.end(self._client, self._usage)
 
 
 def _check(own: int, total: int, most: int, name: str) -> None:

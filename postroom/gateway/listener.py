@@ -20,23 +20,16 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from postroom.errors import AccessDenied, Error
-from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway import postroom_pb2_grpc
-from postroom.gateway.callers import Callers, Roles
-from postroom.gateway.connections import Connect, StoreConnections
+from postroom.gateway.callers import Callers, Connect, Roles, StoreConnections
 from postroom.gateway.limits import HEADERS_BYTES_MAX, Limits
-from postroom.gateway.service import Service
+from postroom.gateway.service import DEFINITION, Service
 
-SERVICE: Final = pb.DESCRIPTOR.services_by_name["Postroom"].full_name
 STOP_SECONDS: Final = 2.0
 """The time that calls have to finish when the gateway stops."""
 PING_MILLISECONDS: Final = 10_000
 PING_ANSWER_MILLISECONDS: Final = 5_000
 PINGS_APART_MILLISECONDS: Final = 1_000
 HANDSHAKE_MILLISECONDS: Final = 10_000
-
-
-_add_service: Any = postroom_pb2_grpc.add_PostroomServicer_to_server  # generated without types
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +117,9 @@ class Gateway:
             options=_options(limits), maximum_concurrent_rpcs=2 * limits.calls_max
         )
         unregistered = _Unregistered(server)
-        _add_service(self.service, unregistered)
+        server.add_generic_rpc_handlers((self.service.handler(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, unregistered)
-        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (DEFINITION.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, unregistered)
         listen = self._settings.listen
         try:
@@ -146,7 +139,7 @@ class Gateway:
         ]
 
     async def _set_health(self, state: Any) -> None:
-        for name in ("", SERVICE):
+        for name in ("", DEFINITION.full_name):
             await self._health.set(name, state)
 
     async def stop(self) -> None:

@@ -244,12 +244,14 @@ class ServiceStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., running: _Optional[bool] = ..., failures: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class TransactionRequest(_message.Message):
-    __slots__ = ("begin", "operations")
+    __slots__ = ("begin", "operations", "number")
     BEGIN_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     begin: Begin
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
-    def __init__(self, begin: _Optional[_Union[Begin, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+    number: int
+    def __init__(self, begin: _Optional[_Union[Begin, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., number: _Optional[int] = ...) -> None: ...
 
 class Begin(_message.Message):
     __slots__ = ("transaction_id", "timeout_seconds")
@@ -294,12 +296,28 @@ class Operation(_message.Message):
     def __init__(self, get: _Optional[_Union[GetRequest, _Mapping]] = ..., get_for_update: _Optional[_Union[GetRequest, _Mapping]] = ..., scan: _Optional[_Union[ScanRequest, _Mapping]] = ..., put: _Optional[_Union[PutRequest, _Mapping]] = ..., delete: _Optional[_Union[DeleteRequest, _Mapping]] = ..., send: _Optional[_Union[SendRequest, _Mapping]] = ..., defer: _Optional[_Union[DeferRequest, _Mapping]] = ..., reap: _Optional[_Union[ReapRequest, _Mapping]] = ..., peek: _Optional[_Union[PeekRequest, _Mapping]] = ..., enqueue: _Optional[_Union[EnqueueRequest, _Mapping]] = ..., claim: _Optional[_Union[ClaimRequest, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeRequest, _Mapping]] = ..., reject: _Optional[_Union[RejectRequest, _Mapping]] = ..., commit: _Optional[_Union[CommitRequest, _Mapping]] = ..., increment: _Optional[_Union[IncrementRequest, _Mapping]] = ...) -> None: ...
 
 class TransactionResponse(_message.Message):
-    __slots__ = ("transaction_id", "results")
+    __slots__ = ("transaction_id", "results", "number", "error")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     RESULTS_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
     results: _containers.RepeatedCompositeFieldContainer[Result]
-    def __init__(self, transaction_id: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ...) -> None: ...
+    number: int
+    error: RpcStatus
+    def __init__(self, transaction_id: _Optional[bytes] = ..., results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., number: _Optional[int] = ..., error: _Optional[_Union[RpcStatus, _Mapping]] = ...) -> None: ...
+
+class BatchExecuteRequest(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionRequest]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionRequest, _Mapping]]] = ...) -> None: ...
+
+class BatchExecuteResponse(_message.Message):
+    __slots__ = ("transactions",)
+    TRANSACTIONS_FIELD_NUMBER: _ClassVar[int]
+    transactions: _containers.RepeatedCompositeFieldContainer[TransactionResponse]
+    def __init__(self, transactions: _Optional[_Iterable[_Union[TransactionResponse, _Mapping]]] = ...) -> None: ...
 
 class Result(_message.Message):
     __slots__ = ("get", "scan", "inbox", "enqueue", "claim", "commit", "increment")
@@ -461,14 +479,18 @@ class CommitResponse(_message.Message):
     def __init__(self, timestamp: _Optional[int] = ..., enqueued: _Optional[_Iterable[_Union[EnqueueOutcome, str]]] = ...) -> None: ...
 
 class NewTransactionIdRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("count",)
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    def __init__(self, count: _Optional[int] = ...) -> None: ...
 
 class NewTransactionIdResponse(_message.Message):
-    __slots__ = ("transaction_id",)
+    __slots__ = ("transaction_id", "other_ids")
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
+    OTHER_IDS_FIELD_NUMBER: _ClassVar[int]
     transaction_id: bytes
-    def __init__(self, transaction_id: _Optional[bytes] = ...) -> None: ...
+    other_ids: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, transaction_id: _Optional[bytes] = ..., other_ids: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class ReceiveRequest(_message.Message):
     __slots__ = ("queue", "credit", "selection")

@@ -3,53 +3,71 @@
 A call is admitted, does its work with the caller's database, and gives back what it has taken,
 however it ends. gRPC cancels the task of a call when the client cancels it, its connection is lost,
 or its deadline passes.
+
+Requests come as bytes and are parsed here. Thereby bytes that are no request are an error like all
+others, and the size of a request is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any, Final, TypeAlias
+from operator import methodcaller
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import grpc
 
 import postroom
 from postroom import aio
-from postroom.errors import Error
+from postroom.errors import Invalid
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway import values
-from postroom.gateway.callers import Caller, Callers
-from postroom.gateway.connections import StoreConnections
+from postroom.gateway.batches import BatchCall
+from postroom.gateway.callers import Caller, Callers, StoreConnections
 from postroom.gateway.deliveries import Deliveries
-from postroom.gateway.failures import abort
 from postroom.gateway.limits import (
+    BATCH_MAX,
     PAGE_PAIRS_MAX,
     SCAN_BYTES_MAX,
     AdmittedCall,
     GatewayAdmission,
     Limits,
 )
-from postroom.gateway.postroom_pb2_grpc import PostroomServicer
-from postroom.gateway.transactions import (
-    OpenCalls,
-    TransactionCall,
-    by_of,
-    commit_for_sure,
-    send,
-)
+from postroom.gateway.transactions import OpenCalls, TransactionCall, commit_for_sure
+
+DEFINITION: Final = pb.DESCRIPTOR.services_by_name["Postroom"]
 
 PAGE_BYTES: Final = 256 << 10
-
 SCAN_BYTES_MIN: Final = 1 << 20
 WATCH_BYTES: Final = 128 << 10
 LARGE_RESPONSE_BYTES: Final = 16 << 10
 """The size from which a response is counted until it has left."""
 
-EXPECTED: Final = (Error, TypeError, ValueError)
-"""The errors that a caller is told."""
 
-Call: TypeAlias = Callable[[aio.Database, Any], Awaitable[Any]]
+class ServedCall(NamedTuple):
+    """A call that was admitted, with its surroundings.
+
+    Attributes:
+        db: the caller's database.
+        context: gRPC's, from which a stream is read and to which it is written.
+        caller: the caller.
+        admitted: counts what the call takes.
+    """
+
+    db: aio.Database
+    context: Any
+    caller: Caller
+    admitted: AdmittedCall
 
 
-class Service(PostroomServicer):
+Serve: TypeAlias = Callable[[ServedCall, Any], Awaitable[Any]]
+"""Serves a call with its request; ``None``: it reads a stream of them itself.
+
+It returns the response, or ``None`` if it has written a stream of them.
+"""
+
+
+class Service:
     """See the module.
 
     Args:
@@ -61,218 +79,163 @@ class Service(PostroomServicer):
     def __init__(self, callers: Callers, connections: StoreConnections, limits: Limits) -> None:
         self._callers = callers
         self._connections = connections
-        self._limits = limits
+        self._response_bytes_max = limits.response_bytes_max
         self.admission = GatewayAdmission(limits)
         self.deliveries = Deliveries()
         self.open_calls = OpenCalls()
 
-    # --- single calls
+    def handler(self) -> Any:
+        """Return the handler of all calls, as a gRPC server takes it."""
+        writing: dict[str, Serve] = {
+            "Put": _put, "Delete": _delete, "Send": _send, "Increment": _increment,
+            "Enqueue": _enqueue, "Receive": self._receive, "Acknowledge": self._acknowledge,
+            "Reject": self._reject, "Extend": self._extend,
+        }  # fmt: skip
+        others: dict[str, Serve] = {
+            "Get": _get, "Scan": _scan, "Status": _status, "Watch": _watch,
+            "NewTransactionId": _new_transaction_id, "Transaction": self._transaction,
+            "Execute": self._execute, "BatchExecute": self._batch_execute,
+        }  # fmt: skip
+        found = {}
+        for method in DEFINITION.methods:
+            writes = method.name in writing
+            serve = writing[method.name] if writes else others[method.name]
+            kind = None if method.client_streaming else getattr(pb, method.input_type.name)
+            handle = self._handled(serve, kind, writes=writes)
+            if kind is None:
+                made = grpc.stream_stream_rpc_method_handler(handle, None, _serialize)
+            elif method.server_streaming:
+                made = grpc.unary_stream_rpc_method_handler(handle, None, _serialize)
+            else:
+                made = grpc.unary_unary_rpc_method_handler(handle)
+            found[method.name] = made
+        return grpc.method_handlers_generic_handler(DEFINITION.full_name, found)
 
-    async def _answer(self, context: Any, call: Call, request: Any, *, writes: bool) -> Any:
-        try:
-            caller = self._callers.of(context)
-            if writes:
-                caller.check_may_write()
-            with self.admission.call(caller.client):
-                db, connection = await self._connections.acquire(caller.token)
-                try:
-                    return self._counted(context, caller, await call(db, request))
-                finally:
-                    self._connections.release(connection)
-        except EXPECTED as error:
-            await abort(context, error)
+    def _handled(self, serve: Serve, kind: Any, *, writes: bool) -> Any:
+        """Return the function that gRPC calls for a call.
 
-    async def Get(self, request: pb.GetRequest, context: Any) -> Any:
-        """Return the value of a key."""
-        return await self._answer(context, _get, request, writes=False)
+        Args:
+            serve: serves the call.
+            kind: the class of its request; ``None``: it reads a stream of them itself.
+            writes: whether only clients that may write may make it.
+        """
 
-    async def Put(self, request: pb.PutRequest, context: Any) -> Any:
-        """Set a key."""
-        return await self._answer(context, _put, request, writes=True)
+        async def handle(packed: Any, context: Any) -> Any:
+            try:
+                caller = self._callers.of(context)
+                if writes:
+                    caller.check_may_write()
+                with self.admission.call(caller.client) as admitted:
+                    db, connection = await self._connections.acquire(caller.token)
+                    try:
+                        request = None if kind is None else values.parsed(kind, packed)
+                        call = ServedCall(db, context, caller, admitted)
+                        response = await serve(call, request)
+                    finally:
+                        self._connections.release(connection)
+                    if response is None:
+                        return None
+                    answer = response.SerializeToString()
+                    if len(answer) > LARGE_RESPONSE_BYTES:
+                        admitted.leave(context)
+                    return answer
+            except values.EXPECTED as error:
+                await values.abort(context, error)
 
-    async def Delete(self, request: pb.DeleteRequest, context: Any) -> Any:
-        """Remove a key."""
-        return await self._answer(context, _delete, request, writes=True)
+        return handle
 
-    async def Send(self, request: pb.SendRequest, context: Any) -> Any:
-        """Send a message to an inbox."""
-        return await self._answer(context, _send, request, writes=True)
+    # --- transactions
 
-    async def Increment(self, request: pb.IncrementRequest, context: Any) -> Any:
-        """Add to an integer."""
-        return await self._answer(context, _increment, request, writes=True)
+    async def _transaction(self, call: ServedCall, _: None) -> None:
+        transaction = self._begun(call, call.admitted)
+        await transaction.serve(call.context)
+        self.deliveries.settled_by(transaction.settled)
 
-    async def Enqueue(self, request: pb.EnqueueRequest, context: Any) -> Any:
-        """Put a message into a queue."""
-        return await self._answer(context, _enqueue, request, writes=True)
-
-    async def Status(self, request: pb.StatusRequest, context: Any) -> Any:
-        """Return the status of the store."""
-        return await self._answer(context, _status, request, writes=False)
-
-    async def NewTransactionId(self, request: pb.NewTransactionIdRequest, context: Any) -> Any:
-        """Return an id for a transaction."""
-        return await self._answer(context, _new_id, request, writes=False)
-
-    async def Acknowledge(self, request: pb.AcknowledgeRequest, context: Any) -> Any:
-        """Mark messages as done."""
-        return await self._answer(context, self._acknowledge, request, writes=True)
-
-    async def _acknowledge(self, db: aio.Database, request: pb.AcknowledgeRequest) -> Any:
-        return pb.AcknowledgeResponse(count=await self.deliveries.acknowledge(db, request))
-
-    async def Reject(self, request: pb.RejectRequest, context: Any) -> Any:
-        """Give messages back."""
-        return await self._answer(context, self._reject, request, writes=True)
-
-    async def _reject(self, db: aio.Database, request: pb.RejectRequest) -> Any:
-        return pb.RejectResponse(count=await self.deliveries.reject(db, request))
-
-    async def Extend(self, request: pb.ExtendRequest, context: Any) -> Any:
-        """Hold a message for longer."""
-        return await self._answer(context, self._extend, request, writes=True)
-
-    async def _extend(self, db: aio.Database, request: pb.ExtendRequest) -> Any:
-        return pb.ExtendResponse(leased_until=await self.deliveries.extend(db, request))
-
-    def _counted(self, context: Any, caller: Caller, response: Any) -> Any:
-        """Return a response, and count its memory until the client has read it, if it is large."""
-        size = response.ByteSize()
-        if size > LARGE_RESPONSE_BYTES:
-            context.add_done_callback(self.admission.hold(caller.client, size))
+    async def _execute(
+        self, call: ServedCall, request: pb.TransactionRequest, admitted: AdmittedCall | None = None
+    ) -> pb.TransactionResponse:
+        transaction = self._begun(call, admitted or call.admitted)
+        response = await transaction.execute(request)
+        self.deliveries.settled_by(transaction.settled)
         return response
 
-    # --- streams
-
-    async def Scan(self, request: pb.ScanRequest, context: Any) -> None:
-        """Send the pairs of a span, page by page."""
-        await self._stream(context, _scan, request)
-
-    async def Watch(self, request: pb.WatchRequest, context: Any) -> None:
-        """Send changes as they are committed."""
-        await self._stream(context, _watch, request)
-
-    async def Receive(self, request: pb.ReceiveRequest, context: Any) -> None:
-        """Send the messages of a queue as they become ready."""
-        await self._stream(context, self._receive, request, writes=True)
-
-    async def _receive(self, stream: StreamingCall, request: pb.ReceiveRequest) -> None:
-        await self.deliveries.receive(stream.db, request, stream.context, stream.admitted)
-
-    async def Transaction(self, requests: Any, context: Any) -> None:
-        """Run a transaction."""
-        del requests  # they are read from the context, which takes fewer steps
-        await self._stream(context, self._transaction, None)
-
-    async def _transaction(self, stream: StreamingCall, _: None) -> None:
-        call = TransactionCall(
-            stream.db,
-            stream.caller,
-            stream.admitted,
-            self._limits.response_bytes_max,
-            self.open_calls,
+    def _begun(self, call: ServedCall, admitted: AdmittedCall) -> TransactionCall:
+        return TransactionCall(
+            call.db, call.caller, admitted, self._response_bytes_max, self.open_calls
         )
-        await call.serve(stream.context)
-        self.deliveries.settled_by(call.settled)
 
-    async def Execute(self, request: pb.TransactionRequest, context: Any) -> Any:
-        """Run a transaction of one request."""
-        try:
-            caller = self._callers.of(context)
-            with self.admission.call(caller.client) as admitted:
-                db, connection = await self._connections.acquire(caller.token)
-                try:
-                    call = TransactionCall(
-                        db, caller, admitted, self._limits.response_bytes_max, self.open_calls
-                    )
-                    response = await call.execute(request)
-                finally:
-                    self._connections.release(connection)
-                self.deliveries.settled_by(call.settled)
-                return self._counted(context, caller, response)
-        except EXPECTED as error:
-            await abort(context, error)
+    async def _batch_execute(self, call: ServedCall, _: None) -> None:
+        batch = BatchCall(
+            lambda: self.admission.call(call.caller.client),
+            lambda request, admitted: self._execute(call, request, admitted),
+        )
+        await batch.serve(call.context, call.admitted)
 
-    async def _stream(
-        self, context: Any, serve: Callable[[StreamingCall, Any], Awaitable[None]], request: Any,
-        *, writes: bool = False,
-    ) -> None:  # fmt: skip
-        try:
-            caller = self._callers.of(context)
-            if writes:
-                caller.check_may_write()
-            with self.admission.call(caller.client) as admitted:
-                db, connection = await self._connections.acquire(caller.token)
-                try:
-                    await serve(StreamingCall(db, context, caller, admitted), request)
-                finally:
-                    self._connections.release(connection)
-        except EXPECTED as error:
-            await abort(context, error)
+    # --- messages of queues
+
+    async def _receive(self, call: ServedCall, request: pb.ReceiveRequest) -> None:
+        await self.deliveries.receive(call.db, request, call.context, call.admitted)
+
+    async def _acknowledge(self, call: ServedCall, request: pb.AcknowledgeRequest) -> Any:
+        return pb.AcknowledgeResponse(count=await self.deliveries.acknowledge(call.db, request))
+
+    async def _reject(self, call: ServedCall, request: pb.RejectRequest) -> Any:
+        return pb.RejectResponse(count=await self.deliveries.reject(call.db, request))
+
+    async def _extend(self, call: ServedCall, request: pb.ExtendRequest) -> Any:
+        return pb.ExtendResponse(leased_until=await self.deliveries.extend(call.db, request))
 
 
-class StreamingCall:
-    """The surroundings of a call that streams.
-
-    Attributes:
-        db: the caller's database.
-        context: gRPC's, to which responses are written.
-        caller: the caller.
-        admitted: counts what the call takes.
-    """
-
-    __slots__ = ("admitted", "caller", "context", "db")
-
-    def __init__(
-        self, db: aio.Database, context: Any, caller: Caller, admitted: AdmittedCall
-    ) -> None:
-        self.db = db
-        self.context = context
-        self.caller = caller
-        self.admitted = admitted
-
-
+_serialize: Final = methodcaller("SerializeToString")
 _PUT_RESPONSE: Final = pb.PutResponse()
 _DELETE_RESPONSE: Final = pb.DeleteResponse()
 
 
-async def _get(db: aio.Database, request: pb.GetRequest) -> pb.GetResponse:
-    return pb.GetResponse(value=await db.get(request.key, at=values.optional(request, "at")))
+async def _get(call: ServedCall, request: pb.GetRequest) -> pb.GetResponse:
+    value = await call.db.get(request.key, at=values.optional(request, "at"))
+    if value is not None and len(value) > LARGE_RESPONSE_BYTES:
+        call.admitted.take(len(value))
+    return pb.GetResponse(value=value)
 
 
-async def _put(db: aio.Database, request: pb.PutRequest) -> pb.PutResponse:
-    await db.put(request.key, request.value)
+async def _put(call: ServedCall, request: pb.PutRequest) -> pb.PutResponse:
+    await call.db.put(request.key, request.value)
     return _PUT_RESPONSE
 
 
-async def _delete(db: aio.Database, request: pb.DeleteRequest) -> pb.DeleteResponse:
-    await db.delete(request.key)
+async def _delete(call: ServedCall, request: pb.DeleteRequest) -> pb.DeleteResponse:
+    await call.db.delete(request.key)
     return _DELETE_RESPONSE
 
 
-async def _send(db: aio.Database, request: pb.SendRequest) -> pb.SendResponse:
-    tx = db.begin()
-    send(tx, request)
+async def _send(call: ServedCall, request: pb.SendRequest) -> pb.SendResponse:
+    tx = call.db.begin()
+    tx.enqueue_message(request.key, request.value, **values.send_arguments(request))
     return pb.SendResponse(timestamp=await commit_for_sure(tx))
 
 
-async def _increment(db: aio.Database, request: pb.IncrementRequest) -> pb.IncrementResponse:
-    return pb.IncrementResponse(sum=await db.increment(request.key, by_of(request)))
+async def _increment(call: ServedCall, request: pb.IncrementRequest) -> pb.IncrementResponse:
+    return pb.IncrementResponse(sum=await call.db.increment(request.key, values.by(request)))
 
 
-async def _enqueue(db: aio.Database, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
-    tx = db.begin()
+async def _enqueue(call: ServedCall, request: pb.EnqueueRequest) -> pb.EnqueueResponse:
+    tx = call.db.begin()
     handle = tx.enqueue(**values.enqueue_arguments(request))
     await commit_for_sure(tx)
     return pb.EnqueueResponse(id=values.packed_id(handle.id), outcome=values.outcome(handle))
 
 
-async def _new_id(db: aio.Database, _: pb.NewTransactionIdRequest) -> pb.NewTransactionIdResponse:
-    return pb.NewTransactionIdResponse(transaction_id=db.begin().retry_id)
+async def _new_transaction_id(
+    call: ServedCall, request: pb.NewTransactionIdRequest
+) -> pb.NewTransactionIdResponse:
+    if request.count > BATCH_MAX:
+        raise Invalid(f"count is {BATCH_MAX} at most, not {request.count}")
+    first, *others = [call.db.begin().retry_id for _ in range(request.count or 1)]
+    return pb.NewTransactionIdResponse(transaction_id=first, other_ids=others)
 
 
-async def _status(db: aio.Database, _: pb.StatusRequest) -> pb.StatusResponse:
-    found: postroom.Status = await db.status()
+async def _status(call: ServedCall, _: pb.StatusRequest) -> pb.StatusResponse:
+    found: postroom.Status = await call.db.status()
     return pb.StatusResponse(
         node_id=found.node_id, leader=found.leader, timestamp=found.timestamp,
         disk_bytes=found.disk_bytes, refused=found.refused, enqueued=found.enqueued,
@@ -295,14 +258,14 @@ def _node(node: postroom.NodeInfo) -> pb.NodeStatus:
     )  # fmt: skip
 
 
-async def _scan(stream: StreamingCall, request: pb.ScanRequest) -> None:
-    found = stream.db.scan(
+async def _scan(call: ServedCall, request: pb.ScanRequest) -> None:
+    found = call.db.scan(
         request.start, values.optional(request, "end"), limit=values.optional(request, "limit"),
         reverse=request.reverse, at=values.optional(request, "at"),
     )  # fmt: skip
     pairs: list[pb.Pair] = []
     size, largest, taken = 0, SCAN_BYTES_MIN // PAGE_PAIRS_MAX, SCAN_BYTES_MIN
-    stream.admitted.take(taken)
+    call.admitted.take(taken)
     async with aclosing(found):
         async for key, value in found:
             pairs.append(pb.Pair(key=key, value=value))
@@ -311,26 +274,26 @@ async def _scan(stream: StreamingCall, request: pb.ScanRequest) -> None:
             if pair_bytes > largest:
                 largest = pair_bytes
                 page_bytes = min(largest * PAGE_PAIRS_MAX, SCAN_BYTES_MAX)
-                stream.admitted.take(max(page_bytes - taken, 0))
+                call.admitted.take(max(page_bytes - taken, 0))
                 taken = max(page_bytes, taken)
             if len(pairs) == PAGE_PAIRS_MAX or size > PAGE_BYTES:
-                await stream.context.write(pb.ScanResponse(pairs=pairs))
+                await call.context.write(pb.ScanResponse(pairs=pairs))
                 pairs, size = [], 0
     if pairs:
-        await stream.context.write(pb.ScanResponse(pairs=pairs))
+        await call.context.write(pb.ScanResponse(pairs=pairs))
 
 
-async def _watch(stream: StreamingCall, request: pb.WatchRequest) -> None:
-    stream.admitted.take(WATCH_BYTES)
+async def _watch(call: ServedCall, request: pb.WatchRequest) -> None:
+    call.admitted.take(WATCH_BYTES)
     after = values.optional(request, "after")
     if after is None:
-        after = await stream.db.now()
-    changes = stream.db.watch(request.start, values.optional(request, "end"), after=after)
+        after = await call.db.now()
+    changes = call.db.watch(request.start, values.optional(request, "end"), after=after)
     async with aclosing(changes):
-        await stream.context.write(pb.WatchResponse(after=after))
+        await call.context.write(pb.WatchResponse(after=after))
         async for each in changes:
             told = pb.Change(key=each.key, value=each.value, timestamp=each.timestamp)
-            await stream.context.write(pb.WatchResponse(changes=[told]))
+            await call.context.write(pb.WatchResponse(changes=[told]))
 
 
-__all__ = ["Service"]
+__all__ = ["DEFINITION", "Service"]

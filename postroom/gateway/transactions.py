@@ -154,9 +154,9 @@ class TransactionCall:
         self._last_for(TRANSACTION_SECONDS_MAX)
         self._open_calls.add(self)
         try:
-            request = await context.read()
-            if request is not grpc.aio.EOF:
-                await self._transact(context, request)
+            packed = await context.read()
+            if packed is not grpc.aio.EOF:
+                await self._transact(context, packed)
         except asyncio.CancelledError as error:
             if not self.is_late:
                 raise
@@ -176,8 +176,8 @@ class TransactionCall:
         operations = request.operations
         if not operations or operations[-1].WhichOneof("operation") != "commit":
             raise Invalid(
-                "the last operation of Execute is commit; nothing was changed: add it, or use a "
-                "stream (Transaction) to go on with the results"
+                "the last operation of a transaction of one request is commit; nothing was "
+                "changed: add it, or use a stream (Transaction) to go on with the results"
             )
         tx = self._begin(request)
         try:
@@ -185,10 +185,12 @@ class TransactionCall:
         finally:
             if not tx.closed:
                 await tx.rollback()
+            self._admitted.finish()
         response.transaction_id = tx.retry_id
         return response
 
-    async def _transact(self, context: Any, request: Any) -> None:
+    async def _transact(self, context: Any, packed: bytes) -> None:
+        request = values.parsed(pb.TransactionRequest, packed)
         tx = self._begin(request)
         try:
             response = await self._response(request)
@@ -197,9 +199,10 @@ class TransactionCall:
                 await context.write(response)
                 if self._committed:
                     return
-                request = await context.read()
-                if request is grpc.aio.EOF:
+                packed = await context.read()
+                if packed is grpc.aio.EOF:
                     return
+                request = values.parsed(pb.TransactionRequest, packed)
                 if request.HasField("begin"):
                     raise Invalid(
                         "begin is in the first request of a transaction only; nothing was "
@@ -337,7 +340,7 @@ class TransactionCall:
         self._told_bytes += size
 
     async def _increment(self, request: pb.IncrementRequest, result: pb.Result) -> None:
-        result.increment.sum = await self._tx.increment(request.key, by_of(request))
+        result.increment.sum = await self._tx.increment(request.key, values.by(request))
 
     async def _reap(self, request: pb.ReapRequest, result: pb.Result) -> None:
         wait = values.seconds_to_wait(request.wait_seconds)
@@ -381,6 +384,8 @@ class TransactionCall:
         self._hold(result)
 
     async def _commit(self, result: pb.Result) -> None:
+        if self._told_bytes:
+            self._admitted.take(self._told_bytes)  # before it commits: this may be refused
         try:
             timestamp = await commit_for_sure(self._tx)
         except Unavailable as error:
@@ -404,10 +409,12 @@ class TransactionCall:
         self._tx.delete(request.key)
 
     def _send(self, request: pb.SendRequest, _: pb.Result) -> None:
-        send(self._tx, request)
+        self._tx.enqueue_message(request.key, request.value, **values.send_arguments(request))
 
     def _defer(self, request: pb.DeferRequest, _: pb.Result) -> None:
-        self._tx.enqueue_update(_update(request), execute_at=values.due(request, "execute_at"))
+        self._tx.enqueue_update(
+            values.update(request), execute_at=values.due(request, "execute_at")
+        )
 
     def _enqueue(self, request: pb.EnqueueRequest, result: pb.Result) -> None:
         handle = self._tx.enqueue(**values.enqueue_arguments(request))
@@ -456,19 +463,6 @@ _ASKING: Final[dict[str | None, _Asking]] = {
 }
 
 
-def send(tx: aio.Transaction, request: pb.SendRequest) -> None:
-    """Gather a message to an inbox."""
-    tx.enqueue_message(
-        request.key, request.value, headers=values.headers(request.headers),
-        deliver_at=values.due(request, "deliver_at"),
-    )  # fmt: skip
-
-
-def by_of(request: pb.IncrementRequest) -> int:
-    """Return what a request adds."""
-    return request.by if request.HasField("by") else 1
-
-
 def _key_of(request: pb.GetRequest) -> bytes:
     if request.HasField("at"):
         raise _no_timestamp()
@@ -482,20 +476,4 @@ def _no_timestamp() -> Invalid:
     )
 
 
-def _update(request: pb.DeferRequest) -> Any:
-    match request.WhichOneof("update"):
-        case "put":
-            return postroom.Put(request.put.key, request.put.value)
-        case "delete":
-            return postroom.Delete(request.delete.key)
-        case "increment":
-            return postroom.Increment(request.increment.key, by_of(request.increment))
-        case "delete_range":
-            span = request.delete_range
-            return postroom.DeleteRange(span.start, values.optional(span, "end"))
-        case "accounting":
-            return postroom.Accounting(request.accounting.key, dict(request.accounting.metrics))
-    raise Invalid("the update to defer is empty, or not known here; nothing was changed")
-
-
-__all__ = ["TransactionCall", "by_of", "commit_for_sure", "send"]
+__all__ = ["OpenCalls", "TransactionCall", "commit_for_sure"]

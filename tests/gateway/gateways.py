@@ -17,10 +17,10 @@ import grpc.aio
 
 import postroom.aio
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.failures import DETAILS_KEY
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Gateway, Settings
-from postroom.gateway.postroom_pb2_grpc import PostroomStub
+from postroom.gateway.service import DEFINITION
+from postroom.gateway.values import DETAILS_KEY
 
 SECONDS_MAX: Final = 120.0
 SOON_SECONDS: Final = 30.0
@@ -44,6 +44,25 @@ def on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
     return run
 
 
+class Stub:
+    """A client of the service, made from its definition.
+
+    Args:
+        channel: a channel of gRPC, of ``grpc.aio`` or not.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        for method in DEFINITION.methods:
+            requests = "stream" if method.client_streaming else "unary"
+            responses = "stream" if method.server_streaming else "unary"
+            call = getattr(channel, f"{requests}_{responses}")(
+                f"/{DEFINITION.full_name}/{method.name}",
+                request_serializer=getattr(pb, method.input_type.name).SerializeToString,
+                response_deserializer=getattr(pb, method.output_type.name).FromString,
+            )
+            setattr(self, method.name, call)
+
+
 class Started:
     """A gateway that was started, its store, and a client of it."""
 
@@ -51,7 +70,7 @@ class Started:
         self.gateway = gateway
         self.db = db
         self.channel = channel
-        self.stub: Any = PostroomStub(channel)
+        self.stub: Any = Stub(channel)
 
     @property
     def address(self) -> str:

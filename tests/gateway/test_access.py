@@ -15,9 +15,8 @@ from postroom.cli import gateway as command
 from postroom.gateway import postroom_pb2 as pb
 from postroom.gateway.limits import Limits
 from postroom.gateway.listener import Gateway, ListenerTLS, Settings
-from postroom.gateway.postroom_pb2_grpc import PostroomStub
 from postroom.server.cluster.access import Tokens
-from tests.gateway.gateways import COMMIT, failure, on_loop, operations, started
+from tests.gateway.gateways import COMMIT, Stub, failure, on_loop, operations, started
 from tests.remote.certificates import Authority
 from tests.remote.servers import Server
 
@@ -46,7 +45,7 @@ async def _gateway_of(
 
 
 def _stub(channel: Any) -> Any:
-    return PostroomStub(channel)
+    return Stub(channel)
 
 
 def test_the_nodes_decide_about_the_token_of_the_caller(tmp_path: Path) -> None:

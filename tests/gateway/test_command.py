@@ -15,8 +15,8 @@ import grpc
 import pytest
 
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.postroom_pb2_grpc import PostroomStub
 from tests.cli.commands import failed_with, invoke
+from tests.gateway.gateways import Stub
 from tests.gateway.processes import free_address, running
 from tests.remote.certificates import Authority
 
@@ -30,7 +30,7 @@ def _channel(address: str, credentials: grpc.ChannelCredentials | None = None) -
     )
     with made as channel:
         grpc.channel_ready_future(channel).result(60)
-        yield PostroomStub(channel)
+        yield Stub(channel)
 
 
 def test_a_gateway_serves_a_folder(tmp_path: Path) -> None:

@@ -13,12 +13,11 @@ import postroom
 import postroom.aio
 from postroom import errors
 from postroom.gateway import postroom_pb2 as pb
-from postroom.gateway.failures import CODES, code_of, detail_of
-from postroom.gateway.limits import Limits
+from postroom.gateway.limits import AdmittedCall, GatewayAdmission, Limits
 from postroom.gateway.listener import Gateway, Settings
-from postroom.gateway.postroom_pb2_grpc import PostroomStub
 from postroom.gateway.transactions import commit_for_sure
-from tests.gateway.gateways import COMMIT, failure, on_loop, operations, sent, started, until
+from postroom.gateway.values import CODES, code_of, detail_of
+from tests.gateway.gateways import COMMIT, Stub, failure, on_loop, operations, sent, started, until
 
 Code = grpc.StatusCode
 
@@ -169,6 +168,46 @@ async def test_a_large_response_takes_memory_until_it_has_left() -> None:
         assert failed.code == Code.RESOURCE_EXHAUSTED
 
 
+def test_a_response_that_leaves_keeps_its_memory_after_its_call() -> None:
+    class Context:
+        def add_done_callback(self, callback: Any) -> None:
+            self.sent = callback
+
+    admission, context = GatewayAdmission(Limits()), Context()
+    with admission.call("client") as admitted:
+        admitted.take(100)
+        admitted.leave(context)
+    assert (admission.total.calls, admission.total.memory_bytes) == (1, 100)
+    context.sent(context)
+    assert (admission.total.calls, admission.total.memory_bytes) == (0, 0)
+    assert admission._clients == {}
+
+
+def test_only_a_large_response_is_counted_until_it_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaving: list[AdmittedCall] = []
+    leave = AdmittedCall.leave
+
+    def noted(call: AdmittedCall, context: Any) -> None:
+        leaving.append(call)
+        leave(call, context)
+
+    monkeypatch.setattr(AdmittedCall, "leave", noted)
+
+    @on_loop
+    async def test() -> None:
+        async with started() as it:
+            await it.db.put(b"large", b"v" * (20 << 10))
+            await it.stub.Get(pb.GetRequest(key=b"small"))
+            assert not leaving
+            await it.stub.Get(pb.GetRequest(key=b"large"))
+            await it.stub.Execute(operations(pb.GetRequest(key=b"large"), COMMIT))
+            assert len(leaving) == 2
+
+    test()
+
+
 @on_loop
 async def test_scans_whose_clients_do_not_read_are_limited() -> None:
     async with started(limits=Limits(memory_bytes_max=5 << 20)) as it:
@@ -262,7 +301,7 @@ async def test_a_store_that_cannot_be_reached_is_unavailable_until_it_can() -> N
     gateway = Gateway(Settings("127.0.0.1:0", None, is_open=True), connect)
     await gateway.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{gateway.port}") as channel:
-        stub: Any = PostroomStub(channel)
+        stub: Any = Stub(channel)
         for _ in range(2):
             failed = await failure(stub.Get(pb.GetRequest(key=b"k")))
             assert failed.code == Code.UNAVAILABLE
