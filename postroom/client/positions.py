@@ -1,4 +1,4 @@
-"""Requests about named positions (:mod:`postroom.ranges.positions`), checked and sent.
+"""Requests about named positions (:mod:`postroom.ranges.protections`), checked and sent.
 
 Each of them may be repeated, and is, until the store answers (:mod:`postroom.client.chunks`).
 """
@@ -12,7 +12,7 @@ from postroom.client.commits import alone
 from postroom.client.sender import Sender
 from postroom.errors import Invalid
 from postroom.limits import POSITION_NAME_CHARACTERS_MAX, POSITION_SECONDS_MAX
-from postroom.ranges.positions import KeepPosition
+from postroom.ranges.protections import KeepPosition
 from postroom.ranges.requests import Committed
 
 

@@ -4,7 +4,7 @@
 it. :func:`explain` turns messages of an engine and of the operating system into errors that tell a
 user what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
-``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
+``owner``, ``engine`` (:mod:`.engine_folder`) and ``*.torn`` (:mod:`.leveldb_files`).
 
 A folder is a store if it holds ``CURRENT`` and ``owner``. It may become one if it is missing,
 empty, or has only the files of a first start that was cut short. Any other folder is left alone:

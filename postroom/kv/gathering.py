@@ -13,7 +13,7 @@ busy inbox) are written once a batch. Small turns therefore gather, and large on
 as they come.
 
 A large turn does not wait for the engine either: a batch is handed over, and the next turns gather
-while it is written (:mod:`.state_writer`). The next batch waits for the one before, so no more than
+while it is written (:mod:`.background`). The next batch waits for the one before, so no more than
 two are held in memory. A batch of many small turns is written at once: a thread would cost more
 than it gains.
 
@@ -45,9 +45,9 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from postroom.kv.budget import DEFAULT
-from postroom.kv.compaction import Compaction, Tombstones
+from postroom.kv.background import Compaction, StateWriter, Tombstones, Work
 from postroom.kv.engine import (
+    DEFAULT_BUDGET,
     Engine,
     EngineFailed,
     EngineFull,
@@ -58,8 +58,7 @@ from postroom.kv.engine import (
 )
 from postroom.kv.head_filter import HeadFilter, has_data
 from postroom.kv.marker import MARKER_KEY
-from postroom.kv.memtable_sample import MemtableSample
-from postroom.kv.state_writer import StateWriter, Work
+from postroom.kv.span_size import MemtableSample
 from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
@@ -94,7 +93,7 @@ class Gathering:
         keys_max: int,
         add_marker: Callable[[WriteSet], None],
         writer: StateWriter,
-        heads_bytes: int = DEFAULT.heads_bytes,
+        heads_bytes: int = DEFAULT_BUDGET.heads_bytes,
     ) -> None:
         self._engine = engine
         self._keys_max = keys_max

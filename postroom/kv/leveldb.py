@@ -8,7 +8,7 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
 * **Damage.** Without ``paranoid_checks`` a flipped bit in the log silently drops up to 32 KiB of
   write sets from its middle. With it, opening fails, and so it is on. A log that ends in the middle
   of a record (a crash) opens either way and loses that record only. If it ends in pages that were
-  never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table files are
+  never written (a loss of power), :mod:`postroom.kv.leveldb_files` tells. Blocks of table files are
   verified as they are read: a read of a damaged one raises. The ``Iterator`` of plyvel ends
   early, without an error, where a damaged block is the last one. Backwards it omits a lone key that
   equals the lower bound. ``RawIterator`` does neither, so it is used.
@@ -17,7 +17,7 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
   See :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost;
   we do that.
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
-  nothing were missing. :mod:`postroom.kv.manifest` checks that the logs fit together.
+  nothing were missing. :mod:`postroom.kv.leveldb_files` checks that the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
   (``close`` of any descriptor drops a POSIX lock). A second lock, on the file ``owner``, is
   therefore taken first, and also says who has it.
@@ -43,8 +43,16 @@ from typing import Any, Final
 
 import plyvel
 
-from postroom.kv.budget import DEFAULT, Budget
-from postroom.kv.engine import TableFiles, WriteSet
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine_folder import (
+    BLOOM_BITS_PER_KEY,
+    ENTRY_OVERHEAD_BYTES,
+    OpenFolder,
+    closed_if_it_fails,
+    descriptors_for_tables,
+    fitting_write_buffer,
+    table_bytes,
+)
 from postroom.kv.folder import (
     explain,
     newest_log,
@@ -53,16 +61,7 @@ from postroom.kv.folder import (
     sync_newest_log,
     unreadable,
 )
-from postroom.kv.manifest import check_logs
-from postroom.kv.open_folder import (
-    BLOOM_BITS_PER_KEY,
-    ENTRY_OVERHEAD_BYTES,
-    OpenFolder,
-    closed_if_it_fails,
-)
-from postroom.kv.shadow import Shadow
-from postroom.kv.table_files import descriptors_for_tables, fitting_write_buffer, table_bytes
-from postroom.kv.torn_log import cut_torn_end
+from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
 
 MAPPED_TABLES: Final = 1000
 """The number of table files that LevelDB maps into memory; they take no descriptor."""
@@ -202,7 +201,7 @@ class LevelDBEngine(_LevelDBReader):
         path: Path,
         *,
         create: bool = True,
-        budget: Budget = DEFAULT,
+        budget: Budget = DEFAULT_BUDGET,
         write_buffer_bytes: int | None = None,
         replays: bool = False,
     ) -> LevelDBEngine:
@@ -243,10 +242,11 @@ class LevelDBEngine(_LevelDBReader):
         return cls(db, open_folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
-    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> LevelDBEngine:
+    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT_BUDGET) -> LevelDBEngine:
         """Open the folder ``path``, whose device is full: every write raises ``EngineFull``.
 
-        LevelDB writes when it opens a folder. The engine opens a shadow of it (:mod:`.shadow`).
+        LevelDB writes when it opens a folder. The engine opens a shadow of it
+        (:class:`.Shadow`).
 
         Raises:
             StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied: as :meth:`open`.
@@ -336,7 +336,7 @@ class LevelDBEngine(_LevelDBReader):
         return self._open_folder.full
 
     def open_again(self) -> bool:
-        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
+        """Return false: the opener opens the folder again (:mod:`postroom.kv.full_device`)."""
         return not self._open_folder.failed
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ RocksDB 9.8 and rocksdict 0.3 were tried. By themselves they do not keep all pro
   log may end in the middle of a record, and anything else that is wrong in it refuses to open. The
   default, ``point_in_time``, silently drops everything behind damage, synced or not, and
   ``absolute_consistency`` does not open after most crashes. The format of the log is LevelDB's too,
-  so :mod:`postroom.kv.torn_log` tells a torn end from damage here as well. Checksums of blocks are
+  so :mod:`.leveldb_files` tells a torn end from damage here as well. Checksums of blocks are
   verified as they are read.
 * **A new log is started without syncing the old one**, as in LevelDB, and the mode above does not
   look for the hole. RocksDB is therefore never left to start one. Its memtable may grow to four
@@ -50,20 +50,21 @@ from typing import Final
 import rocksdict
 
 from postroom.errors import Invalid
-from postroom.kv.budget import DEFAULT, Budget
-from postroom.kv.engine import TableFiles, WriteSet
-from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
-from postroom.kv.open_folder import (
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
     OpenFolder,
     closed,
     closed_if_it_fails,
+    descriptors_for_tables,
+    fitting_write_buffer,
+    table_bytes,
 )
+from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
+from postroom.kv.leveldb_files import cut_torn_end
 from postroom.kv.rocksdb_cursor import Cursor, is_rocksdb
-from postroom.kv.table_files import descriptors_for_tables, fitting_write_buffer, table_bytes
-from postroom.kv.table_spans import covered
-from postroom.kv.torn_log import cut_torn_end
+from postroom.kv.span_size import covered
 
 GROWTH_A_LEVEL: Final = 2
 """Table files of each level are so many times as large as those of the level above."""
@@ -143,7 +144,7 @@ class RocksDBEngine:
         path: Path,
         *,
         create: bool = True,
-        budget: Budget = DEFAULT,
+        budget: Budget = DEFAULT_BUDGET,
         write_buffer_bytes: int | None = None,
         replays: bool = False,
     ) -> RocksDBEngine:
@@ -183,7 +184,7 @@ class RocksDBEngine:
         return cls(db, folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
-    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> RocksDBEngine:
+    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT_BUDGET) -> RocksDBEngine:
         """Open the folder ``path``, whose device is full: every write raises ``EngineFull``.
 
         Raises:
@@ -298,7 +299,7 @@ class RocksDBEngine:
         return self._folder.full
 
     def open_again(self) -> bool:
-        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
+        """Return false: the opener opens the folder again (:mod:`postroom.kv.full_device`)."""
         return not self._folder.failed
 
     def close(self) -> None:

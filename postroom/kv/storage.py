@@ -31,7 +31,7 @@ applied by then. Afterwards a record says so, and the segments before it can go.
 that groups keep for members that lag are written again, if they are few; else the segment stays.
 
 If the device has no room for the state, turns go on. The log has room that was made beforehand, and
-the effects stay in memory (:mod:`.device_space`). :meth:`Storage.open_again` writes them once there
+the effects stay in memory (:mod:`.full_device`). :meth:`Storage.open_again` writes them once there
 is room. Closed before that, it is read from the log at the next opening.
 
 Invariants:
@@ -48,9 +48,9 @@ from typing import Final
 
 from postroom.errors import Error, StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.budget import DEFAULT
-from postroom.kv.device_space import DeviceSpace
+from postroom.kv.background import InlineStateWriter, StateWriter
 from postroom.kv.engine import (
+    DEFAULT_BUDGET,
     EngineFailed,
     EngineFull,
     EngineSnapshot,
@@ -58,12 +58,20 @@ from postroom.kv.engine import (
     TableFiles,
     WriteSet,
 )
+from postroom.kv.full_device import DeviceSpace
 from postroom.kv.gathering import Gathering
-from postroom.kv.log.device import Device
-from postroom.kv.log.format import CLOSED
-from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
-from postroom.kv.log.writer import ENTRY_KEY_BYTES, FIRST, FIRST_NEW, Log, is_entry
-from postroom.kv.log_retention import Reclamation, RetainedLog, base_notes
+from postroom.kv.log_device import Device
+from postroom.kv.log_reader import CLOSED, NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
+from postroom.kv.log_writer import (
+    ENTRY_KEY_BYTES,
+    FIRST,
+    FIRST_NEW,
+    Log,
+    Reclamation,
+    RetainedLog,
+    base_notes,
+    is_entry,
+)
 from postroom.kv.marker import (
     MARKER_KEY,
     create,
@@ -73,7 +81,6 @@ from postroom.kv.marker import (
     is_outdated,
     split,
 )
-from postroom.kv.state_writer import InlineStateWriter, StateWriter
 from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
@@ -132,7 +139,7 @@ class Storage:
         segment_bytes: int = LOG_SEGMENT_BYTES,
         writer: StateWriter | None = None,
         gathered_keys_max: int = GATHERED_KEYS_MAX,
-        heads_bytes: int = DEFAULT.heads_bytes,
+        heads_bytes: int = DEFAULT_BUDGET.heads_bytes,
     ) -> Storage:
         """Open the storage on ``state`` and ``device``; a new one gets a log first.
 

@@ -20,8 +20,8 @@ from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
+from postroom.kv.cache import NO_CURSOR, GapCursor, Gaps
 from postroom.kv.engine import Reader
-from postroom.kv.gaps import NO_CURSOR, GapCursor, Gaps
 
 VALUE: Final = 1
 TOMBSTONE: Final = 2

@@ -28,9 +28,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.log_retention import RetainedLog
+from postroom.kv.log_writer import RetainedLog
+from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
-from postroom.raft.state_machine import NodeId
 from postroom.raft.stored_log import (
     COMMAND,
     ENTRIES_VERSION,

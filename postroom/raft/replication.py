@@ -6,14 +6,14 @@ way, and back to probing when the peer says that something is missing::
 
             yes: the logs agree up to i
     probe ───────────────────────────────▶ stream        a peer behind the log's beginning
-      ▲                                      │           gets a snapshot (.snapshot_sender)
+      ▲                                      │           gets a snapshot (.snapshots)
       └──────────────────────────────────────┘
             no: try again after i
 
 A group with nothing to do goes *quiet*: when every peer has had everything for a while, the
 heartbeats say that. The followers stop their timers and answer that they have. When all have, the
 leader stops its timers, too. From then on the nodes' own heartbeats vouch for the leader
-(:mod:`.liveness`). Peers whose node is silent are not waited for. A proposal, a request for votes,
+(:mod:`.frames`). Peers whose node is silent are not waited for. A proposal, a request for votes,
 an answer of a peer that is not quiet, or a node that comes back wakes the leader, whose next
 heartbeat wakes the followers::
 
@@ -43,11 +43,11 @@ from pysyncobj.node import Node
 
 from postroom.log_once import LogOnce
 from postroom.raft.election import Elections
+from postroom.raft.frames import Liveness
+from postroom.raft.interface import NodeId, StateMachine
 from postroom.raft.journal import ENTRIES_VERSION
-from postroom.raft.liveness import Liveness
 from postroom.raft.messages import Append, Appended, Entry
-from postroom.raft.snapshot_sender import SnapshotSender
-from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.snapshots import SnapshotSender
 from postroom.raft.syncobj_core import LEADER, Core
 
 logger = logging.getLogger(__name__)

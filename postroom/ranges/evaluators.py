@@ -32,8 +32,8 @@ from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
+from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
     Accounting,
     ConditionalPut,

@@ -39,7 +39,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import ADDRESS_CHARACTERS_MAX, DESCRIPTION_STEPS
 from postroom.ranges.contract import Command, ConcernsNode, ConcernsRoot, Maintenance, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 NODES_RECORD: Final = "nodes"
 SECRET_RECORD: Final = "nodes secret"

@@ -3,7 +3,7 @@
 The names are those of the first paper design that the project comes from: ``Get``, ``Put``,
 ``ConditionalPut``, ``Increment``, ``Delete``, ``DeleteRange``, ``Scan``, ``ReverseScan``,
 ``Accounting``. Those that carry messages live in :mod:`postroom.messaging.requests`; a range
-learns of them when a node is put together (:mod:`postroom.ranges.registry`).
+learns of them when a node is put together (:mod:`postroom.ranges.ports`).
 
 Each class tells everything about its request (:mod:`postroom.ranges.contract`). Timestamps are
 64-bit integers (:mod:`postroom.kv.clock`).

@@ -11,7 +11,7 @@ import pytest
 
 from postroom import limits
 from postroom.protocol import frames
-from postroom.protocol.permitted import array_header
+from postroom.protocol.frames import array_header
 from postroom.protocol.streams import LENGTH_BYTES
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put
 from postroom.server.cluster.access import Access, Role

@@ -31,8 +31,8 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.ranges.calls import LeasedWrites
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import RANGE_ID
-from postroom.server.node_options import NodeOptions
 from tests.attacks.hostile import TURN_STEPS, has_descriptors, memory_below, open_descriptors
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

@@ -31,8 +31,7 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.server.cluster.admission import NodeLimits
-from postroom.server.cluster.connections import Connections
+from postroom.server.cluster.admission import Connections, NodeLimits
 from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions

@@ -20,12 +20,11 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
 )
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import CommitTransaction, Put, ScanChanges
-from postroom.server.alarms import LoopAlarm
-from postroom.server.asyncio_driver import AsyncioDriver
+from postroom.server.assembly import NodeOptions
+from postroom.server.asyncio_driver import AsyncioDriver, LoopAlarm
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock
 from tests.messaging.one_range import Asked
 from tests.messaging.queues.harness import Q

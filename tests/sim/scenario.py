@@ -12,7 +12,7 @@ import postroom
 from postroom.client.database import CoreDatabase
 from postroom.kv.memory import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
 

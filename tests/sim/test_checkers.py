@@ -16,8 +16,8 @@ import pytest
 from postroom.kv import keys, versions
 from postroom.kv.memory import SortedMap
 from postroom.messaging.requests import Delivered, InboxIndexEntry
-from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.requests import Increment
+from postroom.ranges.state import APPLIED_RECORD
 from postroom.server.node import RANGE_ID
 from tests.sim import checkers, disks
 from tests.sim.checkers import Broken

@@ -20,7 +20,7 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim import disks
 from tests.sim.cluster.embedded import EmbeddedStore, transaction
 from tests.sim.sender import Answer

@@ -16,7 +16,7 @@ from postroom.errors import Invalid
 from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.ranges.nodes import DescribeNode, NodeDescriptor, Nodes, NodeStatus, ReadNodes
-from postroom.ranges.positions import Position, ReadPositions
+from postroom.ranges.protections import Position, ReadPositions
 from postroom.ranges.requests import Now
 
 

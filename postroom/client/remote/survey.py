@@ -23,7 +23,7 @@ from postroom.errors import AccessDenied, Error
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import WireError, error_from
-from postroom.protocol.identities import SECRET_BYTES
+from postroom.protocol.frames import SECRET_BYTES
 from postroom.protocol.requests import decode_result
 from postroom.ranges.nodes import DescribeNode, NodeStatus
 

@@ -41,7 +41,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from postroom.errors import AccessDenied, Error, Invalid, Unavailable
 from postroom.protocol.failures import failure_from
-from postroom.protocol.permitted import Permitted
+from postroom.protocol.frames import Permitted
 from postroom.protocol.requests import REQUESTS
 from postroom.ranges.contract import Request, Role
 

@@ -27,11 +27,10 @@ from typing import Any, Final, Protocol
 from postroom import limits
 from postroom.errors import Unavailable
 from postroom.limits import FRAMES_DECODED_BYTES_MAX, UNFINISHED_BYTES_MAX
-from postroom.protocol.decoding_budget import DecodingBudget
+from postroom.protocol.decoding import DecodingBudget
 from postroom.protocol.failures import Failure
-from postroom.protocol.frames import Ask
+from postroom.protocol.frames import Ask, Numbered, Permitted
 from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
-from postroom.protocol.permitted import Numbered, Permitted
 
 
 class Receiving(Protocol):

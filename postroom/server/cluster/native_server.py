@@ -44,19 +44,18 @@ from postroom.protocol.streams import (
     reply_bytes,
 )
 from postroom.server.cluster.access import Access
-from postroom.server.cluster.connections import (
+from postroom.server.cluster.admission import (
     Connection,
     Connections,
     connections_max,
     raise_descriptor_limit,
 )
+from postroom.server.cluster.dialing import CallerRefused
 from postroom.server.cluster.intake import Unfinished
-from postroom.server.cluster.introductions import CallerRefused
 from postroom.server.cluster.listener import Listener
-from postroom.server.cluster.node_keys import key_of
 from postroom.server.cluster.nodes_service import NodesService, StreamCaller
 from postroom.server.cluster.peers import PeerArrival
-from postroom.server.cluster.security import Security
+from postroom.server.cluster.security import Security, key_of
 from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
 

@@ -25,7 +25,7 @@ holds something. A client that lives then says something every second, also whil
 busy (:mod:`postroom.client.remote.link`). Its waiting requests are withdrawn, and its protections
 released. The locks and claims of its transactions are released when it has been silent for five
 seconds, whether the stream has ended or not. A client that was only cut off, and comes back in
-time, keeps them (:mod:`.client_timeouts`). The id of a transaction tells its client.
+time, keeps them (:mod:`.sessions`). The id of a transaction tells its client.
 
 A client's new stream ends its old one on this node before it is welcomed. No frame of the old one
 is evaluated after one of the new one (:mod:`postroom.client.remote.router` relies on that).
@@ -58,28 +58,31 @@ from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
-from postroom.protocol.identities import client_of
-from postroom.protocol.weights import weight_of
+from postroom.protocol.frames import client_of
+from postroom.protocol.requests import weight_of
 from postroom.ranges.contract import Request
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
-from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
-from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import LargeFrames, StreamIntake
-from postroom.server.cluster.session_failures import (
+from postroom.server.cluster.session_parts import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
     NOT_YOURS,
+    ClientCall,
+    ClientProtections,
+    Protecting,
+    SessionNode,
+    TakenBack,
     check_version,
     clock_refusal,
     failure_of,
     overload,
     too_many_protections,
+    welcome_of,
 )
-from postroom.server.cluster.session_node import SessionNode, welcome_of
 
 _log = logging.getLogger(__name__)
 

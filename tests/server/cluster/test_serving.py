@@ -17,11 +17,10 @@ from postroom.client.remote import link
 from postroom.client.remote.node_changes import remove_node
 from postroom.client.remote.survey import survey
 from postroom.errors import Invalid
-from postroom.kv.budget import Budget
+from postroom.kv.engine import Budget
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
-from postroom.server.cluster.nodes_service import JoinRequest
-from postroom.server.cluster.questions import Questions
+from postroom.server.cluster.nodes_service import JoinRequest, Questions
 from postroom.server.cluster.security import Security
 from tests.cluster.places import Loopback
 from tests.server.cluster.served import Serving, connect, get, put, serving

@@ -25,7 +25,7 @@ from postroom.protocol import frames
 from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
 from postroom.ranges.waiting import Waiting
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.embedded import transaction
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining
