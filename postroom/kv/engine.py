@@ -180,6 +180,54 @@ class StateEngine(Engine, Protocol):
         """
 
 
+class EngineOver:
+    """An engine over another one, to which it leaves what its class does not do itself."""
+
+    _engine: Engine
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the pairs in a span."""
+        return self._engine.iterate(lower, upper, reverse=reverse)
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return the engine as it is now."""
+        return self._engine.snapshot()
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        self._engine.sync()
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """Return about how many bytes a span takes."""
+        return self._engine.approximate_bytes(lower, upper)
+
+    def disk_bytes(self) -> int:
+        """Return how many bytes the files take."""
+        return self._engine.disk_bytes()
+
+    def table_files(self) -> TableFiles:
+        """Return the number of table files, and how many may be open."""
+        return self._engine.table_files()
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Compact a span."""
+        self._engine.compact(lower, upper)
+
+    def free_bytes(self) -> int:
+        """Return how many bytes the device has left."""
+        return self._engine.free_bytes()
+
+    def working_bytes(self) -> int:
+        """Return at most how many bytes a flush and a compaction need."""
+        return self._engine.working_bytes()
+
+    def close(self) -> None:
+        """Close it."""
+        self._engine.close()
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ import contextlib
 import os
 import re
 import resource
+import threading
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -162,6 +163,40 @@ class OpenFolder:
     def release(self) -> None:
         """Let others open it. To be called once."""
         self._lock.release()
+
+
+class FolderEngine:
+    """An engine in an open folder, as far as both engines are alike.
+
+    Args:
+        folder: the folder.
+        write_buffer_bytes: of the memtable.
+        tables_open_max: the number of table files that may be open.
+    """
+
+    def __init__(self, folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int) -> None:
+        self._open_folder = folder
+        self._write_buffer_bytes = write_buffer_bytes
+        self._tables_open_max = tables_open_max
+        self._one_at_a_time = threading.Lock()
+        self._compactions = 0
+
+    def free_bytes(self) -> int:
+        """Return room that the device has for this process."""
+        return self._open_folder.free_bytes()
+
+    def working_bytes(self) -> int:
+        """Return at most how many bytes a flush and a compaction need."""
+        return self._open_folder.working_bytes(self._write_buffer_bytes)
+
+    @property
+    def full(self) -> str:
+        """Return why nothing is written; empty: writes are taken."""
+        return self._open_folder.full
+
+    def open_again(self) -> bool:
+        """Return false: the opener opens the folder again (:mod:`postroom.kv.full_device`)."""
+        return not self._open_folder.failed
 
 
 @contextlib.contextmanager

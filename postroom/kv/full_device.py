@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from postroom.errors import Error
@@ -22,9 +22,8 @@ from postroom.kv.engine import (
     BlockDamaged,
     EngineFailed,
     EngineFull,
-    EngineSnapshot,
+    EngineOver,
     StateEngine,
-    TableFiles,
     WriteSet,
 )
 from postroom.kv.folder import DeviceFull
@@ -135,7 +134,7 @@ class DeviceSpace:
             self._is_compacting = False
 
 
-class ReopeningEngine:
+class ReopeningEngine(EngineOver):
     """An engine that goes on reading on a full device, and writes again when there is room.
 
     ::
@@ -166,6 +165,7 @@ class ReopeningEngine:
     """
 
     get: Callable[[bytes], bytes | None]
+    _engine: StateEngine
 
     def __init__(
         self, open_to_write: Callable[[], StateEngine], open_to_read: Callable[[], StateEngine]
@@ -208,12 +208,6 @@ class ReopeningEngine:
 
     # --- the work of the engine
 
-    def iterate(
-        self, lower: bytes, upper: bytes, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
-        """Iterate over the pairs in a span."""
-        return self._engine.iterate(lower, upper, reverse=reverse)
-
     def write(self, writes: WriteSet, *, sync: bool) -> None:
         """Write ``writes``; with ``sync``, durably."""
         try:
@@ -235,14 +229,6 @@ class ReopeningEngine:
 
         return carry_out
 
-    def sync(self) -> None:
-        """Make durable what was written."""
-        self._engine.sync()
-
-    def snapshot(self) -> EngineSnapshot:
-        """Return a snapshot."""
-        return self._engine.snapshot()
-
     def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
         """Return about how many bytes a span takes. Other threads may ask."""
         with self._closing:
@@ -251,14 +237,6 @@ class ReopeningEngine:
     def unflushed_bytes(self) -> int:
         """Return how many bytes are in no table yet."""
         return self._engine.unflushed_bytes()
-
-    def disk_bytes(self) -> int:
-        """Return how many bytes the files take."""
-        return self._engine.disk_bytes()
-
-    def table_files(self) -> TableFiles:
-        """Return the number of table files, and how many may be open."""
-        return self._engine.table_files()
 
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Compact a span. The folder is not opened again meanwhile."""
@@ -273,15 +251,3 @@ class ReopeningEngine:
         finally:
             with self._closing:
                 self._compactions -= 1
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the device has left."""
-        return self._engine.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._engine.working_bytes()
-
-    def close(self) -> None:
-        """Close it."""
-        self._engine.close()

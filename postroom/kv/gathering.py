@@ -51,9 +51,9 @@ from postroom.kv.engine import (
     Engine,
     EngineFailed,
     EngineFull,
+    EngineOver,
     EngineSnapshot,
     StateEngine,
-    TableFiles,
     WriteSet,
 )
 from postroom.kv.head_filter import HeadFilter, has_data
@@ -72,7 +72,7 @@ that waits for it each time, which comes too late.
 _UNKNOWN: Final[Any] = object()
 
 
-class Gathering:
+class Gathering(EngineOver):
     """See the module. An :class:`postroom.kv.engine.Engine`; turns are added, not written.
 
     Args:
@@ -86,6 +86,8 @@ class Gathering:
         tombstones: a sample of what was deleted.
         full: why batches stay in memory: the device has no room. ``None``: they are written.
     """
+
+    _engine: StateEngine
 
     def __init__(
         self,
@@ -354,10 +356,6 @@ class Gathering:
             self.flush()
         return self._engine.disk_bytes()
 
-    def table_files(self) -> TableFiles:
-        """Return the number of table files, and how many may be open."""
-        return self._engine.table_files()
-
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Compact a span."""
         self.flush()
@@ -366,14 +364,6 @@ class Gathering:
     def compaction(self, monotonic: Callable[[], float]) -> Compaction:
         """Return what compacts this in the background where much was deleted."""
         return Compaction(self, self.tombstones, self._writer, monotonic)
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the device has left."""
-        return self._engine.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._engine.working_bytes()
 
     def close(self) -> None:
         """Do nothing: the engine is closed by its opener."""

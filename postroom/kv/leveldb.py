@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -47,6 +46,7 @@ from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
 from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
+    FolderEngine,
     OpenFolder,
     closed_if_it_fails,
     descriptors_for_tables,
@@ -172,7 +172,7 @@ class LevelDBSnapshot(_LevelDBReader):
         self._source.close()
 
 
-class LevelDBEngine(_LevelDBReader):
+class LevelDBEngine(FolderEngine, _LevelDBReader):
     """One open folder. Make it with :meth:`open`.
 
     After ``close`` everything but ``close`` raises ``RuntimeError``. Iterators and snapshots may be
@@ -183,16 +183,12 @@ class LevelDBEngine(_LevelDBReader):
         self, db: Any, open_folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
-        super().__init__(db, open_folder.path)
-        self._tables_open_max = tables_open_max
+        FolderEngine.__init__(self, open_folder, write_buffer_bytes, tables_open_max)
+        _LevelDBReader.__init__(self, db, open_folder.path)
         self._db = db
-        self._open_folder = open_folder
         self._log = CurrentLog(open_folder.path)
         self._rotation = LogRotation(write_buffer_bytes)
-        self._one_at_a_time = threading.Lock()
-        self._compactions = 0
         self._unflushed = False
-        self._write_buffer_bytes = write_buffer_bytes
         self._shadow: Shadow | None = None
 
     @classmethod
@@ -321,23 +317,6 @@ class LevelDBEngine(_LevelDBReader):
             with self._one_at_a_time:
                 self._write({key: self.get(key) for key in (lower, upper)}, sync=True)
             self._db.compact_range(start=lower, stop=upper)
-
-    def free_bytes(self) -> int:
-        """Return room that the device has for this process."""
-        return self._open_folder.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._open_folder.working_bytes(self._write_buffer_bytes)
-
-    @property
-    def full(self) -> str:
-        """Return why nothing is written; empty: writes are taken."""
-        return self._open_folder.full
-
-    def open_again(self) -> bool:
-        """Return false: the opener opens the folder again (:mod:`postroom.kv.full_device`)."""
-        return not self._open_folder.failed
 
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go."""

@@ -414,6 +414,3 @@ class MemoryEngine(_MemoryReader):
         )
         self._is_full = kind is EngineFull
         raise kind(self._failure)
-
-
-__all__ = ["UNLIMITED_FREE_BYTES", "MemoryDisk", "MemoryEngine", "MemorySnapshot", "WriteFault"]

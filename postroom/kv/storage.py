@@ -53,9 +53,8 @@ from postroom.kv.engine import (
     DEFAULT_BUDGET,
     EngineFailed,
     EngineFull,
-    EngineSnapshot,
+    EngineOver,
     StateEngine,
-    TableFiles,
     WriteSet,
 )
 from postroom.kv.full_device import DeviceSpace
@@ -91,7 +90,7 @@ SPARE_ROOM_SHARE: Final = 2
 """A segment that is made ahead takes no more than this part of what is free."""
 
 
-class Storage:
+class Storage(EngineOver):
     """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
 
     Attributes:
@@ -109,7 +108,9 @@ class Storage:
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._add_marker, writer, heads_bytes)
+        self._engine = self.applied = Gathering(
+            state, gathered_keys_max, self._add_marker, writer, heads_bytes
+        )
         self._log_id = log_id
         self._writer = writer
         self._notes: WriteSet = {}
@@ -227,34 +228,6 @@ class Storage:
         pairs = iter(sorted([*here, *of_state.items()], reverse=reverse))
         rest = self.applied.iterate(keys.RANGE, upper, reverse=reverse)
         return _chain(rest, pairs) if reverse else _chain(pairs, rest)
-
-    def snapshot(self) -> EngineSnapshot:
-        """Return the state as it is now."""
-        return self.applied.snapshot()
-
-    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """Return about how many bytes a span takes."""
-        return self.applied.approximate_bytes(lower, upper)
-
-    def disk_bytes(self) -> int:
-        """Return how many bytes the state takes; the log, which is used again, does not count."""
-        return self.applied.disk_bytes()
-
-    def table_files(self) -> TableFiles:
-        """Return the number of table files, and how many may be open."""
-        return self.state.table_files()
-
-    def compact(self, lower: bytes, upper: bytes) -> None:
-        """Compact a span."""
-        self.applied.compact(lower, upper)
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the device has left."""
-        return self.state.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self.state.working_bytes()
 
     def open_again(self) -> bool:
         """Write the state again if there is room (:meth:`.DeviceSpace.open_again`).

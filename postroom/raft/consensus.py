@@ -32,7 +32,7 @@ from postroom.log_once import LogOnce
 from postroom.raft.frames import FrameIntake, Liveness, OutgoingMessages
 from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, Transport
-from postroom.raft.journal import AppliedState, Journal
+from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Envelope,
@@ -41,6 +41,7 @@ from postroom.raft.messages import (
     encode_frame,
 )
 from postroom.raft.snapshots import Spool
+from postroom.raft.stored_log import AppliedState
 from postroom.raft.syncobj_core import Core
 
 if TYPE_CHECKING:

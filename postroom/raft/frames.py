@@ -29,8 +29,8 @@ from typing import Final
 
 from postroom import limits
 from postroom.raft.interface import NodeId, RaftOptions, Transport
-from postroom.raft.journal import ENTRIES_VERSION_MIN
 from postroom.raft.messages import Append, Envelope, Frame, decode_frame, frames_of
+from postroom.raft.stored_log import ENTRIES_VERSION_MIN
 
 _BYTES, _ITEMS, _PAIRS, _INVALID = range(4)
 """The things that a length in a header counts."""

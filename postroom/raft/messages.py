@@ -42,8 +42,8 @@ from postroom.limits import (
     PEER_FRAME_MESSAGES_MAX,
     TERM_JUMP_MAX,
 )
-from postroom.raft.journal import ENTRIES_VERSION, is_payload
 from postroom.raft.membership import Members
+from postroom.raft.stored_log import ENTRIES_VERSION, is_payload
 
 WIRE_VERSION: Final = 1
 FRAME_BYTES: Final = 1024 * 1024

@@ -40,7 +40,9 @@ import msgspec
 from postroom.kv.engine import WriteSet
 from postroom.limits import COMMAND_BYTES_MAX
 from postroom.raft.interface import StateMachine
-from postroom.raft.journal import (
+from postroom.raft.membership import Change, FinishReplacement, Members, changed
+from postroom.raft.replication import FollowerReplication, LeaderReplication
+from postroom.raft.stored_log import (
     COMMAND,
     ENTRIES_VERSION_MIN,
     KIND_VERSIONS,
@@ -48,8 +50,6 @@ from postroom.raft.journal import (
     NOOP,
     membership_payload,
 )
-from postroom.raft.membership import Change, FinishReplacement, Members, changed
-from postroom.raft.replication import FollowerReplication, LeaderReplication
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import LeadershipTransfer
 

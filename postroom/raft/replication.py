@@ -45,9 +45,9 @@ from postroom.log_once import LogOnce
 from postroom.raft.election import Elections
 from postroom.raft.frames import Liveness
 from postroom.raft.interface import NodeId, StateMachine
-from postroom.raft.journal import ENTRIES_VERSION
 from postroom.raft.messages import Append, Appended, Entry
 from postroom.raft.snapshots import SnapshotSender
+from postroom.raft.stored_log import ENTRIES_VERSION
 from postroom.raft.syncobj_core import LEADER, Core
 
 logger = logging.getLogger(__name__)

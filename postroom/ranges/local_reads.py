@@ -269,6 +269,3 @@ class LocalReads:
             generation, head, version = offers.popleft()
             if generation >= self._generation - 1:
                 self._cache.offer(head, version)
-
-
-__all__ = ["LocalReads"]

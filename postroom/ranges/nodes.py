@@ -490,27 +490,3 @@ def _named(nodes: Nodes, node_id: int) -> NodeDescriptor:
         known = ", ".join(str(each.node_id) for each in nodes.nodes)
         raise Invalid(f"there is no node {node_id}; nothing was changed: the nodes are {known}")
     return node
-
-
-__all__ = [
-    "AdmitNode",
-    "Admitted",
-    "BindKey",
-    "DescribeNode",
-    "ForgetNode",
-    "NodeDescriptor",
-    "NodeStatus",
-    "Nodes",
-    "PeerStatus",
-    "ReadNodes",
-    "RebindNode",
-    "RetireNode",
-    "ServiceStatus",
-    "StorageStatus",
-    "decode",
-    "founding_writes",
-    "nodes_key",
-    "secret_key",
-    "short",
-    "wrong_key",
-]

@@ -263,7 +263,9 @@ class AsyncioDriver:
             except BaseException:
                 self._break_off()
                 raise
-            self._arm_next()
+            deadline = self.node.next_deadline()
+            if deadline is not None:
+                self._arm(deadline)
 
     def _write_beside(self, staged: WriteSet) -> bool:
         """Have a thread write a turn; return false if the system has none to give."""
@@ -286,16 +288,13 @@ class AsyncioDriver:
     def _finish(self, writing: _Writing) -> None:
         self._writing = None
         with self._signals:
-            self._end_of(writing)
-
-    def _end_of(self, writing: _Writing) -> None:
-        try:
-            if writing.raised is not None:
-                raise writing.raised
-            self.node.finish(writing.error)
-        except BaseException:
-            self._break_off()
-            raise
+            try:
+                if writing.raised is not None:
+                    raise writing.raised
+                self.node.finish(writing.error)
+            except BaseException:
+                self._break_off()
+                raise
 
     def _break_off(self) -> None:
         """Deal with an exception from a turn, which must not happen.
@@ -307,11 +306,6 @@ class AsyncioDriver:
             self.node.break_off()
         elif not self._closed:
             self._arm(self.monotonic() + UPKEEP_SECONDS)
-
-    def _arm_next(self) -> None:
-        deadline = self.node.next_deadline()
-        if deadline is not None:
-            self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
         """Set the timer to ``deadline``, by the node's clock, which need not be the loop's."""

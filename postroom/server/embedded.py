@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - here instances are made, to be passed in
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -291,12 +291,3 @@ def _node_in_memory(clock: TimeSource, randomness: random.Random) -> Node:
 def _randomness() -> random.Random:
     """Return a generator seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
-
-
-__all__: list[Any] = [
-    "Durability",
-    "open",
-    "open_async",
-    "open_in_memory",
-    "open_in_memory_async",
-]

@@ -34,20 +34,14 @@ from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replac
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.nodes import ForgetNode, Nodes
 from postroom.ranges.replica import Replica
-from postroom.server.services import NodeTasks, Pending
+from postroom.server.disk_guard import Damage
+from postroom.server.services import NodeTasks, Pending, WakeUp
 
 CAUGHT_UP_ENTRIES: Final = 64
 LOOK_SECONDS: Final = 0.25
 SILENT_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class MembershipWakeUp(Protocol):
-    """A wake-up, set when the record has changed."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time."""
 
 
 class MembershipHost(Protocol):
@@ -78,7 +72,7 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: RaftGroup, changed: MembershipWakeUp) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: WakeUp) -> None:
         self._node = node
         self._group = group
         self._changed = changed
@@ -247,14 +241,6 @@ HAND_OVER_SECONDS: Final = 2.0
 """The time for which a node that is to stop waits for a successor."""
 
 
-class Health(Protocol):
-    """The question about the node's disk."""
-
-    @property
-    def found(self) -> str:
-        """Return the data that cannot be read, or an empty text."""
-
-
 class HandingOver:
     """The handing over of one node's lease and lead.
 
@@ -270,7 +256,7 @@ class HandingOver:
         damage: the damage of the node's disk.
     """
 
-    def __init__(self, replica: Replica, tasks: NodeTasks, damage: Health) -> None:
+    def __init__(self, replica: Replica, tasks: NodeTasks, damage: Damage) -> None:
         self._replica = replica
         self._tasks = tasks
         self._damage = damage

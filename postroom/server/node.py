@@ -44,7 +44,6 @@ from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.membership import HandingOver
 from postroom.server.opening import (
-    StoreRecord,
     bring_up_to_date,
     interrupted,
     open_store,
@@ -177,14 +176,6 @@ class Node:
         if self.failed is not None:
             self.close()
             raise self.failed
-
-    def submit(self, call: Call) -> None:
-        """Take a request; ``call.complete`` is called once, perhaps before this returns."""
-        self.replicas.submit(call)
-
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits; false if it is too late for that."""
-        return self.replicas.cancel(call)
 
     def upkeep(self, request: Any) -> Pending:
         """Submit a service's request, evaluated with the next turn, which is not hurried for it."""
@@ -429,6 +420,3 @@ class Node:
     def _store_ceiling(self, ceiling: int) -> bool:
         """Store the clock's ceiling. The clock calls this, wherever it is read."""
         return self.failed is None and self._writer.store_ceiling(ceiling)
-
-
-__all__ = ["RANGE_ID", "Node", "NodeOptions", "StoreRecord"]

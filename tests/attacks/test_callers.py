@@ -43,8 +43,8 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
+from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster.dialing import PROTOCOL_VERSION, Introduction
-from postroom.server.node import RANGE_ID
 from tests.remote.certificates import Authority
 from tests.remote.client_names import client_id, secret_of
 from tests.remote.servers import Server

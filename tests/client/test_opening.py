@@ -23,7 +23,7 @@ from postroom.kv.engine_folder import EngineName, descriptors_for_tables
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.opening import open_engine
-from postroom.server.node import StoreRecord
+from postroom.server.opening import StoreRecord
 from tests.client.refusals import MIB, in_transaction, refused
 from tests.client.stores import Store
 from tests.client.watched_engine import dump

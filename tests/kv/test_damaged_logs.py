@@ -12,9 +12,8 @@ import pytest
 from postroom.errors import StoreCorrupted, VersionMismatch
 from postroom.kv import log_reader as log_format
 from postroom.kv.engine import EngineFailed
-from postroom.kv.log_device import FolderDevice
+from postroom.kv.log_device import FolderDevice, WriteFault
 from postroom.kv.log_reader import BLOCK_BYTES, FIRST_RECORD_AT
-from postroom.kv.memory import WriteFault
 from tests.kv.book import Book, entry, value
 
 # --- torn ends

@@ -17,7 +17,8 @@ from postroom.kv import background
 from postroom.kv.background import InlineStateWriter, StateWriter, StateWriterThread, Work
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import SMALL_TURNS, Gathering
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.limits import GATHERED_BYTES_MAX
 
 KEYS_MAX = 8

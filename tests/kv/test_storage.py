@@ -14,9 +14,8 @@ import pytest
 from postroom.kv import keys
 from postroom.kv.background import StateWriterThread
 from postroom.kv.engine import EngineFailed
-from postroom.kv.log_device import FolderDevice
+from postroom.kv.log_device import FolderDevice, WriteFault
 from postroom.kv.log_reader import BLOCK_BYTES
-from postroom.kv.memory import WriteFault
 from tests.kv.book import SEGMENT_BYTES, STATE, Book, entry, value
 
 # --- what was written is there

@@ -28,8 +28,9 @@ from postroom.protocol.decoding import DecodingBudget, PackedWalk
 from postroom.protocol.failures import WireError
 from postroom.protocol.frames import NotDecoded
 from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
+from postroom.ranges.contract import Role
 from postroom.ranges.requests import Accounting, Get, GetMany, Put
-from postroom.server.cluster.access import Role, permitted
+from postroom.server.cluster.access import permitted
 from tests.protocol.test_frames import REQUESTS
 
 STRETCH = 200

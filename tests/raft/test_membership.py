@@ -7,7 +7,6 @@ import pytest
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import MEMBERS_MAX
 from postroom.raft.interface import RaftOptions
-from postroom.raft.journal import membership_payload
 from postroom.raft.membership import (
     AddLearner,
     Change,
@@ -20,6 +19,7 @@ from postroom.raft.membership import (
 )
 from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
 from postroom.raft.proposals import ProposalOutcome
+from postroom.raft.stored_log import membership_payload
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

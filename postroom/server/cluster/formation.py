@@ -48,7 +48,7 @@ from postroom.ranges.nodes import (
     secret_key,
 )
 from postroom.ranges.state import APPLIED_RECORD, AppliedRecord
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from postroom.server.opening import STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")

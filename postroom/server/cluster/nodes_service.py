@@ -31,7 +31,7 @@ from postroom.limits import TOKEN_CHARACTERS_MAX
 from postroom.log_once import LogOnce, shown
 from postroom.protocol.streams import ADMIT, DENIED, HELLO, MALFORMED, UNAVAILABLE
 from postroom.ranges.nodes import FINGERPRINT_BYTES, Address, Admitted, StoreId
-from postroom.server.cluster.dialing import CallerRefused, Dialer, NoAnswer, WrongKey
+from postroom.server.cluster.dialing import CallerRefused, Dialer, Introduction, NoAnswer, WrongKey
 from postroom.server.cluster.formation import SelfDescription
 from postroom.server.cluster.peers import PeerArrival, Peers
 from postroom.server.cluster.security import Security
@@ -150,12 +150,8 @@ class NodesService:
         Raises:
             CallerRefused: the introduction is malformed, or not from the node that it names.
         """
-        if self.peers is None:
-            raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
-        said = self.peers.sender_of(introduction)
-        self._check_node(caller, said.address)
-        self.peers.check_key(said, caller.fingerprint)
-        return self.peers.enter(said, end, read_on, caller.fingerprint)
+        peers, said = self._checked(caller, introduction)
+        return peers.enter(said, end, read_on, caller.fingerprint)
 
     def prove(self, caller: StreamCaller, introduction: bytes) -> None:
         """Check a node's proof that it has the state of the cluster.
@@ -167,11 +163,16 @@ class NodesService:
         Raises:
             CallerRefused: the introduction is malformed, or not from the node that it names.
         """
+        self._checked(caller, introduction)
+
+    def _checked(self, caller: StreamCaller, introduction: bytes) -> tuple[Peers, Introduction]:
+        """Return the peers of this node, and the introduction of a caller that is the node."""
         if self.peers is None:
             raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         said = self.peers.sender_of(introduction)
         self._check_node(caller, said.address)
         self.peers.check_key(said, caller.fingerprint)
+        return self.peers, said
 
     def _check_node(self, caller: StreamCaller, address: str) -> None:
         fault = self._security.fault_of_node(caller.names, address, caller.where)

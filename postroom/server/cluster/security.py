@@ -67,7 +67,8 @@ from postroom.client.remote.native import offering_native
 from postroom.counted import counted
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce
-from postroom.server.cluster.access import Access, Role, Roles, Tokens, WatchedFile
+from postroom.ranges.contract import Role
+from postroom.server.cluster.access import Access, Roles, Tokens, WatchedFile
 
 WARNING_TIME: Final = timedelta(days=14)
 AGAIN_BEFORE: Final = timedelta(days=1)

@@ -28,7 +28,7 @@ from postroom.limits import DISK_RESERVE_BYTES, MEMORY_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
-from postroom.server.assembly import NodeOptions
+from postroom.server.assembly import RANGE_ID, NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
 from postroom.server.cluster.admission import raise_descriptor_limit
@@ -42,7 +42,7 @@ from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.membership import has_joined
-from postroom.server.node import RANGE_ID, Node
+from postroom.server.node import Node
 from postroom.server.opening import open_storage
 from postroom.server.services import Pending
 

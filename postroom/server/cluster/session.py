@@ -2,7 +2,7 @@
 
 ::
 
-    frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ node.submit ··· complete ─▶ batch ─▶ frame
+    frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ submit ··· complete ─▶ batch ─▶ frame
                 │                    ▲        │ full                                  one a turn
                 └─ no room ─▶ Intake ┘        └──▶ Unavailable(retry_after), at once
 
@@ -150,7 +150,7 @@ class Session:
         self._peer = peer
         self._sessions = sessions
         self._node = sessions.node
-        self._submit = sessions.node.submit
+        self._submit = sessions.node.replicas.submit
         self._admission = sessions.admission
         self._asked: dict[int, ClientCall] = {}
         self._answers = AnswerQueue(
@@ -284,7 +284,7 @@ class Session:
         self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
         for call in asked.values():
-            self._node.cancel(call)
+            self._node.replicas.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # last: a cancelled request may have let the next one be served
         for timestamp in self._protected.to_take_back():
@@ -294,10 +294,6 @@ class Session:
         """Return whether its client waits for something, or holds something."""
         held = self._node.replicas.holds_for(self.client)
         return bool(self._asked or self._intake or self._protected or held)
-
-    def _is_own(self, name: bytes) -> bool:
-        """Return whether a transaction, or a consumer, of that id is one of this client's."""
-        return name.startswith(self.client)
 
     # --- input
 
@@ -397,7 +393,7 @@ class Session:
         """Return whether the transactions and consumers that it names are this client's own."""
         for name in request.own_ids:
             own_id = getattr(request, name)
-            if own_id is not None and not self._is_own(own_id):
+            if own_id is not None and not own_id.startswith(self.client):
                 return False
         return True
 
@@ -467,7 +463,7 @@ class Session:
         for number in numbers:
             call = self._asked.pop(number, None)
             if call is not None:
-                self._node.cancel(call)
+                self._node.replicas.cancel(call)
                 self._left(call)
                 self._fail(number, IS_WITHDRAWN)
 

@@ -44,14 +44,8 @@ class SessionNode(Protocol):
     def node_id(self) -> int:
         """Return the node's id."""
 
-    def submit(self, call: Call) -> None:
-        """Take a request."""
-
     def wake(self, *, urgent: bool) -> None:
         """Ask for a turn."""
-
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits."""
 
     def call_after(self, seconds: float, act: Callable[[], None]) -> None:
         """Call ``act`` after a time."""

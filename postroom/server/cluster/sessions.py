@@ -7,9 +7,8 @@ have their time (:class:`ClientTimeouts`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection
-from typing import Final, Protocol
+from typing import Final
 
 from postroom.errors import Error, Invalid, Unavailable
 from postroom.log_once import LogOnce
@@ -19,9 +18,6 @@ from postroom.server.cluster.admission import Admission, NodeLimits
 from postroom.server.cluster.intake import LargeFrames
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.session_parts import SessionNode
-from postroom.server.replicas import Replicas
-
-_log = logging.getLogger(__name__)
 
 
 class Sessions:
@@ -205,29 +201,6 @@ LOOK_SECONDS: Final = 0.5
 """The time between looks for silent clients."""
 
 
-class SilenceNode(Protocol):
-    """The parts of the node that this module uses."""
-
-    monotonic: Callable[[], float]
-    replicas: Replicas
-
-    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call ``act`` after a time."""
-
-
-class SilenceStream(Protocol):
-    """The parts of a session that this module uses."""
-
-    client: bytes
-    heard_at: float
-
-    def is_busy(self) -> bool:
-        """Return whether its client waits for something, or holds something."""
-
-    def gone(self, reason: Error) -> None:
-        """Tell the client why, and close the stream; unread answers are dropped."""
-
-
 class ClientTimeouts:
     """The watch for silent clients on one node.
 
@@ -248,7 +221,7 @@ class ClientTimeouts:
         streams: returns the open streams.
     """
 
-    def __init__(self, node: SilenceNode, streams: Callable[[], Collection[SilenceStream]]) -> None:
+    def __init__(self, node: SessionNode, streams: Callable[[], Collection[Session]]) -> None:
         self._node = node
         self._streams = streams
         self._heard_at: dict[bytes, float] = {}
@@ -273,7 +246,7 @@ class ClientTimeouts:
         self._heard_at.pop(client, None)
         self._look_soon()
 
-    def closed(self, stream: SilenceStream) -> None:
+    def closed(self, stream: Session) -> None:
         """Await the client of a stream that has ended, if it holds something here.
 
         It finds that again if it comes back soon.

@@ -233,7 +233,7 @@ class EmbeddedStore(Cluster):
         node = self.machine.node
         assert node is not None
         self._outstanding[answer] = None
-        self.machine.act(lambda: node.submit(answer))
+        self.machine.act(lambda: node.replicas.submit(answer))
 
     def _cancel(self, answer: Answer) -> bool:
         node, is_cancelled = self.machine.node, list[bool]()

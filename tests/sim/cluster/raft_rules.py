@@ -38,7 +38,7 @@ from postroom.raft.messages import (
 from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
 

@@ -11,7 +11,7 @@ from postroom.kv import keys
 from postroom.kv.memory import SortedMap
 from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require
 

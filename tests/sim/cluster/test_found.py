@@ -19,7 +19,8 @@ from postroom.errors import CommitUnknown, TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import EngineFailed
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import ReadCounters, ReapQueue
 from postroom.protocol import frames
 from postroom.ranges.locks import LockTable
