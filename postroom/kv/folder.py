@@ -49,19 +49,8 @@ _NO_PATH: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP})
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _ACL: Final = "system.posix_acl_default"
-_OWNER_ONLY: Final = struct.pack(
-    "<I" + "HHi" * 3,
-    2,
-    0x01,
-    7,
-    -1,
-    0x04,
-    0,
-    -1,
-    0x20,
-    0,
-    -1,  # user rwx, group and others nothing
-)
+# The user has rwx, group and others nothing.
+_OWNER_ONLY: Final = struct.pack("<I" + "HHi" * 3, 2, 0x01, 7, -1, 0x04, 0, -1, 0x20, 0, -1)
 """Version 2; tag, permissions and id of each entry, as in the kernel's ``posix_acl_xattr.h``."""
 
 _DENIED: Final = (

@@ -53,14 +53,7 @@ from postroom.kv.engine_folder import (
     fitting_write_buffer,
     table_bytes,
 )
-from postroom.kv.folder import (
-    explain,
-    newest_log,
-    reason,
-    sync_folder,
-    sync_newest_log,
-    unreadable,
-)
+from postroom.kv.folder import explain, newest_log, reason, sync_folder, sync_newest_log, unreadable
 from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
 
 MAPPED_TABLES: Final = 1000

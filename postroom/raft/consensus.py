@@ -34,12 +34,7 @@ from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, Transport
 from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
-from postroom.raft.messages import (
-    Envelope,
-    Frame,
-    Message,
-    encode_frame,
-)
+from postroom.raft.messages import Envelope, Frame, Message, encode_frame
 from postroom.raft.snapshots import Spool
 from postroom.raft.stored_log import AppliedState
 from postroom.raft.syncobj_core import Core

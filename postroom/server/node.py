@@ -43,12 +43,7 @@ from postroom.server.assembly import RANGE_ID, NodeOptions, assemble
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
 from postroom.server.membership import HandingOver
-from postroom.server.opening import (
-    bring_up_to_date,
-    interrupted,
-    open_store,
-    stopped_by,
-)
+from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replicas import Replicas
 from postroom.server.services import NodeTasks, Pending

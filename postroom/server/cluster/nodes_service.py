@@ -150,23 +150,22 @@ class NodesService:
         Raises:
             CallerRefused: the introduction is malformed, or not from the node that it names.
         """
-        peers, said = self._checked(caller, introduction)
+        peers, said = self.prove(caller, introduction)
         return peers.enter(said, end, read_on, caller.fingerprint)
 
-    def prove(self, caller: StreamCaller, introduction: bytes) -> None:
+    def prove(self, caller: StreamCaller, introduction: bytes) -> tuple[Peers, Introduction]:
         """Check a node's proof that it has the state of the cluster.
 
         The node was called and has another key than this one's record says; the record there may
         lack this node's key, too. Before frames can go either way, each proves that it has the
         state.
 
+        Returns:
+            The peers of this node, and the introduction of the caller.
+
         Raises:
             CallerRefused: the introduction is malformed, or not from the node that it names.
         """
-        self._checked(caller, introduction)
-
-    def _checked(self, caller: StreamCaller, introduction: bytes) -> tuple[Peers, Introduction]:
-        """Return the peers of this node, and the introduction of a caller that is the node."""
         if self.peers is None:
             raise CallerRefused("this node is in no cluster yet", UNAVAILABLE)
         said = self.peers.sender_of(introduction)
