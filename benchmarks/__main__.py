@@ -29,7 +29,7 @@ import benchmarks.queues
 import benchmarks.tail
 import benchmarks.transactions
 from benchmarks.harness import REGISTRY, machine, run_child, run_here, summarize
-from postroom.kv.engine_file import ENGINES
+from postroom.kv.engine_folder import ENGINES
 
 _ROW = "{:<62} {:>12} {:>12} {:>12} {:>12} {:>6} {:>8}  {}"
 

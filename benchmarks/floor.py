@@ -7,7 +7,7 @@ import sqlite3
 import time
 
 from benchmarks.harness import Measured, Settings, benchmark
-from postroom.kv.engine_file import is_installed
+from postroom.kv.engine_folder import is_installed
 
 VALUE = b"x" * 100
 

@@ -26,13 +26,12 @@ from postroom.kv.clock import SystemClock
 from postroom.kv.engine import BlockDamaged
 from postroom.kv.storage import Storage
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.replica import Replica, take_turn
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
-from postroom.server.assembly import assemble_range
+from postroom.server.assembly import NodeOptions, assemble_range
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.replicas import Replicas
 

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 
 import postroom
 import postroom.aio
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 
 Database = postroom.aio.Database
 Rates: TypeAlias = dict[str, float]

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from benchmarks.growth_subjects import SUBJECTS, Growing, Rates
 from benchmarks.harness import machine
-from postroom.kv.engine_file import ENGINES
+from postroom.kv.engine_folder import ENGINES
 
 SIZES: Final = 4
 STEP: Final = 10

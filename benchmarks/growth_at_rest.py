@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import postroom.aio
 from benchmarks.growing import Database, Growing
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from postroom.server.describe import process_memory
 
 T = TypeVar("T")

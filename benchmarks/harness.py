@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 
 
 @dataclass(frozen=True)

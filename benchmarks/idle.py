@@ -10,7 +10,7 @@ from benchmarks.cluster import Nodes, connect, started_nodes
 from benchmarks.harness import Measured, Settings, benchmark
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
-from postroom.raft.memory_transport import MemoryNetwork
+from postroom.raft.interface import MemoryNetwork
 
 NODES = (1, 2, 3)
 SETTLING_SECONDS = 10.0

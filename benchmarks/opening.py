@@ -18,7 +18,7 @@ from pathlib import Path
 import postroom
 from benchmarks.harness import Measured, Settings, benchmark
 from postroom.errors import how_to_install
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 
 
 def _open_seconds(path: object, settings: Settings) -> float:

@@ -34,7 +34,7 @@ FEED_BYTES_MAX: Final = 16 * 1024 * 1024
 """The last changes that are kept for watchers."""
 
 MEMORY_BYTES: Final = 128 * 1024 * 1024
-"""The budget of memory that a store has unless it is given another one (``kv/budget.py``)."""
+"""The budget of memory that a store has unless it is given another one (``kv/engine.py``)."""
 MEMORY_BYTES_MIN: Final = 8 * 1024 * 1024
 WRITE_BUFFER_BYTES_MAX: Final = 64 * 1024 * 1024
 """The size of one memtable: opening after a crash reads that much again."""

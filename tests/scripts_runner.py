@@ -24,7 +24,7 @@ from typing import Any, Final
 from postroom.client.transaction import Transaction
 from postroom.client.values import Message
 from postroom.errors import Error
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.ranges.requests import Increment, Put
 from tests.client.hand_driver import Running
 from tests.client.stores import Store

@@ -19,7 +19,7 @@ import typer
 from postroom.cli import gateway
 from postroom.cli.output import as_bytes
 from postroom.kv.clock import SystemClock
-from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.kv.engine_folder import ENGINES, EngineName
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN
 from postroom.server.local_cluster import check_no_local_cluster
 

@@ -27,7 +27,7 @@ from postroom.errors import Error
 from postroom.limits import POSITIONS_SHOWN_MAX
 from postroom.messaging.requests import Counters
 from postroom.ranges.nodes import FINGERPRINT_BYTES, NodeStatus, RebindNode
-from postroom.server.cluster.node_keys import fingerprint_of_file
+from postroom.server.cluster.security import fingerprint_of_file
 
 MEGABYTE = 1_000_000
 GIGABYTE = 1_000_000_000

@@ -35,7 +35,7 @@ from postroom.messaging.requests import (
     ReplayDeadLetters,
 )
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.positions import KeepPosition
+from postroom.ranges.protections import KeepPosition
 
 
 class Administration:

@@ -21,7 +21,7 @@ from postroom.messaging.requests import (
 from postroom.ranges.checks import Headers, unpacked
 from postroom.ranges.evaluators import INTEGER
 from postroom.ranges.nodes import ServiceStatus, StorageStatus
-from postroom.ranges.positions import Position
+from postroom.ranges.protections import Position
 from postroom.ranges.requests import DeleteRange
 
 

@@ -23,14 +23,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
-from postroom.kv.versions import (
-    INTEGER_KIND,
-    INTENT,
-    PAYLOAD,
-    TOMBSTONE,
-    VALUE_KIND,
-    visible,
-)
+from postroom.kv.versions import INTEGER_KIND, INTENT, PAYLOAD, TOMBSTONE, VALUE_KIND, visible
 
 _STEPS_BEFORE_SEEK: Final = 4
 _BLOCK_FIRST: Final = 16

@@ -23,9 +23,16 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import StoreCorrupted
+from postroom.limits import (
+    HEAD_FILTER_BYTES_MAX,
+    MEMORY_BYTES,
+    MEMORY_BYTES_MIN,
+    WRITE_BUFFER_BYTES_MAX,
+)
 
 WriteSet: TypeAlias = dict[bytes, bytes | None]
 """Key to value; ``None`` deletes the key."""
@@ -171,3 +178,114 @@ class StateEngine(Engine, Protocol):
 
         To be called by who has the turn. Snapshots and iterators of before may end.
         """
+
+
+class EngineOver:
+    """An engine over another one, to which it leaves what its class does not do itself."""
+
+    _engine: Engine
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the pairs in a span."""
+        return self._engine.iterate(lower, upper, reverse=reverse)
+
+    def snapshot(self) -> EngineSnapshot:
+        """Return the engine as it is now."""
+        return self._engine.snapshot()
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        self._engine.sync()
+
+    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
+        """Return about how many bytes a span takes."""
+        return self._engine.approximate_bytes(lower, upper)
+
+    def disk_bytes(self) -> int:
+        """Return how many bytes the files take."""
+        return self._engine.disk_bytes()
+
+    def table_files(self) -> TableFiles:
+        """Return the number of table files, and how many may be open."""
+        return self._engine.table_files()
+
+    def compact(self, lower: bytes, upper: bytes) -> None:
+        """Compact a span."""
+        self._engine.compact(lower, upper)
+
+    def free_bytes(self) -> int:
+        """Return how many bytes the device has left."""
+        return self._engine.free_bytes()
+
+    def working_bytes(self) -> int:
+        """Return at most how many bytes a flush and a compaction need."""
+        return self._engine.working_bytes()
+
+    def close(self) -> None:
+        """Close it."""
+        self._engine.close()
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+_MEMTABLES: Final = 2
+"""One is filled while the one before is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One budget of memory, shared out to what keeps parts of the store in memory.
+
+    ::
+
+        memory_bytes ─┬─ 1/2  memtables: two, of a quarter each (64 MiB at most)
+                      ├─ 1/8  values that were read or written last, in front of the engine (.cache)
+                      ├─ 1/8  filter of heads (32 MiB at most; .head_filter)
+                      └─ rest blocks of table files, unpacked
+
+    The budget does not cover the indexes and filters of open table files, about two bytes a key.
+    The system maps them, or the engine holds them (:mod:`.engine_folder`). It does not cover the
+    log, clients or messages either, which have limits of their own.
+
+    Args:
+        memory_bytes: the whole of it, ``MEMORY_BYTES_MIN`` at least.
+
+    Attributes:
+        write_buffer_bytes: of one memtable, and so of the engine's log: opening after a crash reads
+            that much again.
+        values_bytes: of the values in front of the engine.
+        heads_bytes: of the filter of heads.
+        blocks_bytes: of the engine's cache of blocks.
+    """
+
+    memory_bytes: int = MEMORY_BYTES
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes < MEMORY_BYTES_MIN:
+            raise ValueError(
+                f"memory_bytes is at least {MEMORY_BYTES_MIN} ({MEMORY_BYTES_MIN >> 20} MiB), not "
+                f"{self.memory_bytes}"
+            )
+
+    @property
+    def write_buffer_bytes(self) -> int:  # noqa: D102 - see above
+        return min(self.memory_bytes // (2 * _MEMTABLES), WRITE_BUFFER_BYTES_MAX)
+
+    @property
+    def values_bytes(self) -> int:  # noqa: D102 - see above
+        return self.memory_bytes // 8
+
+    @property
+    def heads_bytes(self) -> int:  # noqa: D102 - see above
+        return min(self.memory_bytes // 8, HEAD_FILTER_BYTES_MAX)
+
+    @property
+    def blocks_bytes(self) -> int:  # noqa: D102 - see above
+        taken = _MEMTABLES * self.write_buffer_bytes + self.values_bytes + self.heads_bytes
+        return self.memory_bytes - taken
+
+
+DEFAULT_BUDGET: Final = Budget()

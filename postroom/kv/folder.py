@@ -4,7 +4,7 @@
 it. :func:`explain` turns messages of an engine and of the operating system into errors that tell a
 user what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, ``*.log``, ``*.ldb``,
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
-``owner``, ``engine`` (:mod:`postroom.kv.engine_file`) and ``*.torn`` (:mod:`postroom.kv.torn_log`).
+``owner``, ``engine`` (:mod:`.engine_folder`) and ``*.torn`` (:mod:`.leveldb_files`).
 
 A folder is a store if it holds ``CURRENT`` and ``owner``. It may become one if it is missing,
 empty, or has only the files of a first start that was cut short. Any other folder is left alone:
@@ -49,19 +49,8 @@ _NO_PATH: Final = frozenset({errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP})
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 _ACL: Final = "system.posix_acl_default"
-_OWNER_ONLY: Final = struct.pack(
-    "<I" + "HHi" * 3,
-    2,
-    0x01,
-    7,
-    -1,
-    0x04,
-    0,
-    -1,
-    0x20,
-    0,
-    -1,  # user rwx, group and others nothing
-)
+# The user has rwx, group and others nothing.
+_OWNER_ONLY: Final = struct.pack("<I" + "HHi" * 3, 2, 0x01, 7, -1, 0x04, 0, -1, 0x20, 0, -1)
 """Version 2; tag, permissions and id of each entry, as in the kernel's ``posix_acl_xattr.h``."""
 
 _DENIED: Final = (

@@ -13,7 +13,7 @@ busy inbox) are written once a batch. Small turns therefore gather, and large on
 as they come.
 
 A large turn does not wait for the engine either: a batch is handed over, and the next turns gather
-while it is written (:mod:`.state_writer`). The next batch waits for the one before, so no more than
+while it is written (:mod:`.background`). The next batch waits for the one before, so no more than
 two are held in memory. A batch of many small turns is written at once: a thread would cost more
 than it gains.
 
@@ -45,21 +45,20 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from postroom.kv.budget import DEFAULT
-from postroom.kv.compaction import Compaction, Tombstones
+from postroom.kv.background import Compaction, StateWriter, Tombstones, Work
 from postroom.kv.engine import (
+    DEFAULT_BUDGET,
     Engine,
     EngineFailed,
     EngineFull,
+    EngineOver,
     EngineSnapshot,
     StateEngine,
-    TableFiles,
     WriteSet,
 )
 from postroom.kv.head_filter import HeadFilter, has_data
 from postroom.kv.marker import MARKER_KEY
-from postroom.kv.memtable_sample import MemtableSample
-from postroom.kv.state_writer import StateWriter, Work
+from postroom.kv.span_size import MemtableSample
 from postroom.limits import GATHERED_BYTES_MAX
 
 LARGE: Final = 8192
@@ -73,7 +72,7 @@ that waits for it each time, which comes too late.
 _UNKNOWN: Final[Any] = object()
 
 
-class Gathering:
+class Gathering(EngineOver):
     """See the module. An :class:`postroom.kv.engine.Engine`; turns are added, not written.
 
     Args:
@@ -88,13 +87,15 @@ class Gathering:
         full: why batches stay in memory: the device has no room. ``None``: they are written.
     """
 
+    _engine: StateEngine
+
     def __init__(
         self,
         engine: StateEngine,
         keys_max: int,
         add_marker: Callable[[WriteSet], None],
         writer: StateWriter,
-        heads_bytes: int = DEFAULT.heads_bytes,
+        heads_bytes: int = DEFAULT_BUDGET.heads_bytes,
     ) -> None:
         self._engine = engine
         self._keys_max = keys_max
@@ -355,10 +356,6 @@ class Gathering:
             self.flush()
         return self._engine.disk_bytes()
 
-    def table_files(self) -> TableFiles:
-        """Return the number of table files, and how many may be open."""
-        return self._engine.table_files()
-
     def compact(self, lower: bytes, upper: bytes) -> None:
         """Compact a span."""
         self.flush()
@@ -367,14 +364,6 @@ class Gathering:
     def compaction(self, monotonic: Callable[[], float]) -> Compaction:
         """Return what compacts this in the background where much was deleted."""
         return Compaction(self, self.tombstones, self._writer, monotonic)
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the device has left."""
-        return self._engine.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._engine.working_bytes()
 
     def close(self) -> None:
         """Do nothing: the engine is closed by its opener."""

@@ -219,9 +219,9 @@ def dropped_queues_prefix(range_id: int) -> bytes:
     return queue_definitions_prefix(range_id) + b"\xff"
 
 
-def queue_prefix(range_id: int, queue: int, part: bytes = b"") -> bytes:
-    """Return the key prefix of a part of a queue (``SCHEDULED``, ``READY``, ...), or of it all."""
-    return RANGE + u64(range_id) + QUEUES + u32(queue) + part
+def queue_prefix(range_id: int, queue: int) -> bytes:
+    """Return the key prefix of a queue; its part (``SCHEDULED``, ``READY``, ...) follows."""
+    return RANGE + u64(range_id) + QUEUES + u32(queue)
 
 
 def staging_prefix(range_id: int, part: bytes = b"") -> bytes:

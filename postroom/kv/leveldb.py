@@ -8,7 +8,7 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
 * **Damage.** Without ``paranoid_checks`` a flipped bit in the log silently drops up to 32 KiB of
   write sets from its middle. With it, opening fails, and so it is on. A log that ends in the middle
   of a record (a crash) opens either way and loses that record only. If it ends in pages that were
-  never written (a loss of power), :mod:`postroom.kv.torn_log` tells. Blocks of table files are
+  never written (a loss of power), :mod:`postroom.kv.leveldb_files` tells. Blocks of table files are
   verified as they are read: a read of a damaged one raises. The ``Iterator`` of plyvel ends
   early, without an error, where a damaged block is the last one. Backwards it omits a lone key that
   equals the lower bound. ``RawIterator`` does neither, so it is used.
@@ -17,7 +17,7 @@ LevelDB 1.22 and plyvel 1.5 were tried. By themselves they do not keep all promi
   See :class:`LogRotation`. It does not sync the folder either, so the new log's name may be lost;
   we do that.
 * **A manifest or a log that is cut** at the end of a record, or within the last one, opens as if
-  nothing were missing. :mod:`postroom.kv.manifest` checks that the logs fit together.
+  nothing were missing. :mod:`postroom.kv.leveldb_files` checks that the logs fit together.
 * **The lock** of LevelDB is lost when the same process tries to open the folder a second time
   (``close`` of any descriptor drops a POSIX lock). A second lock, on the file ``owner``, is
   therefore taken first, and also says who has it.
@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -43,26 +42,19 @@ from typing import Any, Final
 
 import plyvel
 
-from postroom.kv.budget import DEFAULT, Budget
-from postroom.kv.engine import TableFiles, WriteSet
-from postroom.kv.folder import (
-    explain,
-    newest_log,
-    reason,
-    sync_folder,
-    sync_newest_log,
-    unreadable,
-)
-from postroom.kv.manifest import check_logs
-from postroom.kv.open_folder import (
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
+    FolderEngine,
     OpenFolder,
     closed_if_it_fails,
+    descriptors_for_tables,
+    fitting_write_buffer,
+    table_bytes,
 )
-from postroom.kv.shadow import Shadow
-from postroom.kv.table_files import descriptors_for_tables, fitting_write_buffer, table_bytes
-from postroom.kv.torn_log import cut_torn_end
+from postroom.kv.folder import explain, newest_log, reason, sync_folder, sync_newest_log, unreadable
+from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
 
 MAPPED_TABLES: Final = 1000
 """The number of table files that LevelDB maps into memory; they take no descriptor."""
@@ -173,7 +165,7 @@ class LevelDBSnapshot(_LevelDBReader):
         self._source.close()
 
 
-class LevelDBEngine(_LevelDBReader):
+class LevelDBEngine(FolderEngine, _LevelDBReader):
     """One open folder. Make it with :meth:`open`.
 
     After ``close`` everything but ``close`` raises ``RuntimeError``. Iterators and snapshots may be
@@ -184,16 +176,12 @@ class LevelDBEngine(_LevelDBReader):
         self, db: Any, open_folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
-        super().__init__(db, open_folder.path)
-        self._tables_open_max = tables_open_max
+        FolderEngine.__init__(self, open_folder, write_buffer_bytes, tables_open_max)
+        _LevelDBReader.__init__(self, db, open_folder.path)
         self._db = db
-        self._open_folder = open_folder
         self._log = CurrentLog(open_folder.path)
         self._rotation = LogRotation(write_buffer_bytes)
-        self._one_at_a_time = threading.Lock()
-        self._compactions = 0
         self._unflushed = False
-        self._write_buffer_bytes = write_buffer_bytes
         self._shadow: Shadow | None = None
 
     @classmethod
@@ -202,7 +190,7 @@ class LevelDBEngine(_LevelDBReader):
         path: Path,
         *,
         create: bool = True,
-        budget: Budget = DEFAULT,
+        budget: Budget = DEFAULT_BUDGET,
         write_buffer_bytes: int | None = None,
         replays: bool = False,
     ) -> LevelDBEngine:
@@ -243,10 +231,11 @@ class LevelDBEngine(_LevelDBReader):
         return cls(db, open_folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
-    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> LevelDBEngine:
+    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT_BUDGET) -> LevelDBEngine:
         """Open the folder ``path``, whose device is full: every write raises ``EngineFull``.
 
-        LevelDB writes when it opens a folder. The engine opens a shadow of it (:mod:`.shadow`).
+        LevelDB writes when it opens a folder. The engine opens a shadow of it
+        (:class:`.Shadow`).
 
         Raises:
             StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied: as :meth:`open`.
@@ -321,23 +310,6 @@ class LevelDBEngine(_LevelDBReader):
             with self._one_at_a_time:
                 self._write({key: self.get(key) for key in (lower, upper)}, sync=True)
             self._db.compact_range(start=lower, stop=upper)
-
-    def free_bytes(self) -> int:
-        """Return room that the device has for this process."""
-        return self._open_folder.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._open_folder.working_bytes(self._write_buffer_bytes)
-
-    @property
-    def full(self) -> str:
-        """Return why nothing is written; empty: writes are taken."""
-        return self._open_folder.full
-
-    def open_again(self) -> bool:
-        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
-        return not self._open_folder.failed
 
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go."""

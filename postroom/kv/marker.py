@@ -18,10 +18,9 @@ import msgspec
 from postroom.errors import StoreCorrupted, VersionMismatch
 from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.log.device import Device
-from postroom.kv.log.format import LOG_ID_BYTES
-from postroom.kv.log.reader import NEW_SUFFIX
-from postroom.kv.log.writer import create_log
+from postroom.kv.log_device import Device
+from postroom.kv.log_reader import LOG_ID_BYTES, NEW_SUFFIX
+from postroom.kv.log_writer import create_log
 
 FORMAT_VERSION: Final = 1
 """The format of the folders that are written."""

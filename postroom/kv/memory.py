@@ -46,7 +46,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom.errors import StoreLocked
 from postroom.kv.engine import EngineFailed, EngineFull, TableFiles, WriteSet
-from postroom.kv.log.memory import MemoryDevice, WriteFault
+from postroom.kv.log_device import MemoryDevice, WriteFault
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 - only its type
@@ -414,6 +414,3 @@ class MemoryEngine(_MemoryReader):
         )
         self._is_full = kind is EngineFull
         raise kind(self._failure)
-
-
-__all__ = ["UNLIMITED_FREE_BYTES", "MemoryDisk", "MemoryEngine", "MemorySnapshot", "WriteFault"]

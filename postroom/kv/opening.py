@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from postroom.kv.budget import DEFAULT, Budget
-from postroom.kv.engine import StateEngine
-from postroom.kv.engine_file import (
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, StateEngine
+from postroom.kv.engine_folder import (
     ENGINES,
     EngineName,
     engine_of,
@@ -28,7 +27,7 @@ def open_engine(
     *,
     create: bool = True,
     replays: bool = False,
-    budget: Budget = DEFAULT,
+    budget: Budget = DEFAULT_BUDGET,
 ) -> StateEngine:
     """Open the folder ``path``; with ``create``, make it if there is none.
 
@@ -69,7 +68,7 @@ def open_engine(
     return RocksDBEngine.open(path, create=create, replays=replays, budget=budget)
 
 
-def open_to_read(path: Path, budget: Budget = DEFAULT) -> StateEngine:
+def open_to_read(path: Path, budget: Budget = DEFAULT_BUDGET) -> StateEngine:
     """Open the folder ``path``, whose device is full, without writing to it.
 
     Raises:

@@ -12,7 +12,7 @@ RocksDB 9.8 and rocksdict 0.3 were tried. By themselves they do not keep all pro
   log may end in the middle of a record, and anything else that is wrong in it refuses to open. The
   default, ``point_in_time``, silently drops everything behind damage, synced or not, and
   ``absolute_consistency`` does not open after most crashes. The format of the log is LevelDB's too,
-  so :mod:`postroom.kv.torn_log` tells a torn end from damage here as well. Checksums of blocks are
+  so :mod:`.leveldb_files` tells a torn end from damage here as well. Checksums of blocks are
   verified as they are read.
 * **A new log is started without syncing the old one**, as in LevelDB, and the mode above does not
   look for the hole. RocksDB is therefore never left to start one. Its memtable may grow to four
@@ -50,20 +50,22 @@ from typing import Final
 import rocksdict
 
 from postroom.errors import Invalid
-from postroom.kv.budget import DEFAULT, Budget
-from postroom.kv.engine import TableFiles, WriteSet
-from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
-from postroom.kv.open_folder import (
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
+    FolderEngine,
     OpenFolder,
     closed,
     closed_if_it_fails,
+    descriptors_for_tables,
+    fitting_write_buffer,
+    table_bytes,
 )
+from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
+from postroom.kv.leveldb_files import cut_torn_end
 from postroom.kv.rocksdb_cursor import Cursor, is_rocksdb
-from postroom.kv.table_files import descriptors_for_tables, fitting_write_buffer, table_bytes
-from postroom.kv.table_spans import covered
-from postroom.kv.torn_log import cut_torn_end
+from postroom.kv.span_size import covered
 
 GROWTH_A_LEVEL: Final = 2
 """Table files of each level are so many times as large as those of the level above."""
@@ -115,7 +117,7 @@ class RocksDBSnapshot:
         self._cursor.close()
 
 
-class RocksDBEngine:
+class RocksDBEngine(FolderEngine):
     """One open folder. Make it with :meth:`open`.
 
     After ``close`` everything but ``close`` raises ``RuntimeError``. Iterators and snapshots may be
@@ -126,15 +128,11 @@ class RocksDBEngine:
         self, db: rocksdict.Rdict, folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
         """Only for :meth:`open`."""
+        super().__init__(folder, write_buffer_bytes, tables_open_max)
         self._db = db
-        self._tables_open_max = tables_open_max
-        self._folder = folder
-        self._write_buffer_bytes = write_buffer_bytes
         self._memtable_bytes = 0
         self._compaction = threading.Lock()  # taken before the next one, if both are
-        self._one_at_a_time = threading.Lock()
         self._cursors: weakref.WeakSet[Cursor] = weakref.WeakSet()
-        self._compactions = 0
         self._is_open = True
 
     @classmethod
@@ -143,7 +141,7 @@ class RocksDBEngine:
         path: Path,
         *,
         create: bool = True,
-        budget: Budget = DEFAULT,
+        budget: Budget = DEFAULT_BUDGET,
         write_buffer_bytes: int | None = None,
         replays: bool = False,
     ) -> RocksDBEngine:
@@ -183,7 +181,7 @@ class RocksDBEngine:
         return cls(db, folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
-    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT) -> RocksDBEngine:
+    def open_to_read(cls, path: Path, *, budget: Budget = DEFAULT_BUDGET) -> RocksDBEngine:
         """Open the folder ``path``, whose device is full: every write raises ``EngineFull``.
 
         Raises:
@@ -208,7 +206,7 @@ class RocksDBEngine:
         except Exception as error:
             if not is_rocksdb(error):
                 raise
-            raise unreadable(self._folder.path, reason(error)) from error
+            raise unreadable(self._open_folder.path, reason(error)) from error
         return value
 
     def iterate(
@@ -223,13 +221,13 @@ class RocksDBEngine:
 
     def prepare(self, writes: WriteSet) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
-        self._folder.check_writable()
+        self._open_folder.check_writable()
         return partial(self._write_batch, *_batch(writes), sync=False)
 
     def _write_batch(self, batch: rocksdict.WriteBatch, size: int, *, sync: bool) -> None:
         with self._one_at_a_time:
             self._require_open()
-            self._folder.check_writable()
+            self._open_folder.check_writable()
             with self._failing():
                 self._make_room(size)
                 self._memtable_bytes += size
@@ -239,7 +237,7 @@ class RocksDBEngine:
 
     def sync(self) -> None:
         """Make durable what was written; older logs were synced before the newest was begun."""
-        self._folder.check_writable()
+        self._open_folder.check_writable()
         with self._failing():
             self._db.flush_wal(sync=True)
 
@@ -284,23 +282,6 @@ class RocksDBEngine:
         with self._compaction, self._compacting():
             self._db.compact_range(lower, upper, how)
 
-    def free_bytes(self) -> int:
-        """Return room that the device has for this process."""
-        return self._folder.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self._folder.working_bytes(self._write_buffer_bytes)
-
-    @property
-    def full(self) -> str:
-        """Return why nothing is written; empty: writes are taken."""
-        return self._folder.full
-
-    def open_again(self) -> bool:
-        """Return false: the opener opens the folder again (:mod:`postroom.kv.reopening`)."""
-        return not self._folder.failed
-
     def close(self) -> None:
         """Write the memtable to a table file, so that opening has no log to read; let go.
 
@@ -311,15 +292,15 @@ class RocksDBEngine:
                 return
             self._is_open = False
             with contextlib.ExitStack() as last:  # each of them, whatever becomes of the others
-                last.callback(self._folder.release)
+                last.callback(self._open_folder.release)
                 last.callback(self._let_go)
-                if self._memtable_bytes and not self._folder.failed:
+                if self._memtable_bytes and not self._open_folder.failed:
                     with self._failing():
                         self._flush(wait=True)
 
     def _cursor(self, what: str) -> Cursor:
         try:
-            cursor = Cursor(self._db.iter(), self._folder.path, what)
+            cursor = Cursor(self._db.iter(), self._open_folder.path, what)
         except rocksdict.DbClosedError as error:
             raise closed() from error
         self._cursors.add(cursor)
@@ -348,7 +329,7 @@ class RocksDBEngine:
         """Sync all writes before a compaction, and each write beside it: it may begin a new log."""
         with self._one_at_a_time:
             self._require_open()
-            self._folder.check_writable()
+            self._open_folder.check_writable()
             with self._failing():
                 self._flush(wait=False)  # the compaction waits for it, and keeps nobody waiting
             self._compactions += 1
@@ -366,7 +347,7 @@ class RocksDBEngine:
         except Exception as error:
             if not (is_rocksdb(error) or isinstance(error, OSError)):
                 raise
-            raise self._folder.failure(error) from error
+            raise self._open_folder.failure(error) from error
 
     def _let_go(self) -> None:
         """Close the database; rocksdict flushes once more, which is in vain after a failure."""
@@ -377,8 +358,8 @@ class RocksDBEngine:
         except Exception as error:
             if not is_rocksdb(error):
                 raise
-            if not self._folder.failed:
-                raise self._folder.failure(error) from error
+            if not self._open_folder.failed:
+                raise self._open_folder.failure(error) from error
 
 
 def _batch(writes: WriteSet) -> tuple[rocksdict.WriteBatch, int]:

@@ -31,7 +31,7 @@ applied by then. Afterwards a record says so, and the segments before it can go.
 that groups keep for members that lag are written again, if they are few; else the segment stays.
 
 If the device has no room for the state, turns go on. The log has room that was made beforehand, and
-the effects stay in memory (:mod:`.device_space`). :meth:`Storage.open_again` writes them once there
+the effects stay in memory (:mod:`.full_device`). :meth:`Storage.open_again` writes them once there
 is room. Closed before that, it is read from the log at the next opening.
 
 Invariants:
@@ -48,22 +48,29 @@ from typing import Final
 
 from postroom.errors import Error, StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.budget import DEFAULT
-from postroom.kv.device_space import DeviceSpace
+from postroom.kv.background import InlineStateWriter, StateWriter
 from postroom.kv.engine import (
+    DEFAULT_BUDGET,
     EngineFailed,
     EngineFull,
-    EngineSnapshot,
+    EngineOver,
     StateEngine,
-    TableFiles,
     WriteSet,
 )
+from postroom.kv.full_device import DeviceSpace
 from postroom.kv.gathering import Gathering
-from postroom.kv.log.device import Device
-from postroom.kv.log.format import CLOSED
-from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
-from postroom.kv.log.writer import ENTRY_KEY_BYTES, FIRST, FIRST_NEW, Log, is_entry
-from postroom.kv.log_retention import Reclamation, RetainedLog, base_notes
+from postroom.kv.log_device import Device
+from postroom.kv.log_reader import CLOSED, NEW_SUFFIX, OLDEST_NOTE, LogContents, damaged, read_log
+from postroom.kv.log_writer import (
+    ENTRY_KEY_BYTES,
+    FIRST,
+    FIRST_NEW,
+    Log,
+    Reclamation,
+    RetainedLog,
+    base_notes,
+    is_entry,
+)
 from postroom.kv.marker import (
     MARKER_KEY,
     create,
@@ -73,7 +80,6 @@ from postroom.kv.marker import (
     is_outdated,
     split,
 )
-from postroom.kv.state_writer import InlineStateWriter, StateWriter
 from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
@@ -84,7 +90,7 @@ SPARE_ROOM_SHARE: Final = 2
 """A segment that is made ahead takes no more than this part of what is free."""
 
 
-class Storage:
+class Storage(EngineOver):
     """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
 
     Attributes:
@@ -102,7 +108,9 @@ class Storage:
     ) -> None:  # fmt: skip
         """Only for :meth:`open`."""
         self.state = state
-        self.applied = Gathering(state, gathered_keys_max, self._add_marker, writer, heads_bytes)
+        self._engine = self.applied = Gathering(
+            state, gathered_keys_max, self._add_marker, writer, heads_bytes
+        )
         self._log_id = log_id
         self._writer = writer
         self._notes: WriteSet = {}
@@ -132,7 +140,7 @@ class Storage:
         segment_bytes: int = LOG_SEGMENT_BYTES,
         writer: StateWriter | None = None,
         gathered_keys_max: int = GATHERED_KEYS_MAX,
-        heads_bytes: int = DEFAULT.heads_bytes,
+        heads_bytes: int = DEFAULT_BUDGET.heads_bytes,
     ) -> Storage:
         """Open the storage on ``state`` and ``device``; a new one gets a log first.
 
@@ -220,34 +228,6 @@ class Storage:
         pairs = iter(sorted([*here, *of_state.items()], reverse=reverse))
         rest = self.applied.iterate(keys.RANGE, upper, reverse=reverse)
         return _chain(rest, pairs) if reverse else _chain(pairs, rest)
-
-    def snapshot(self) -> EngineSnapshot:
-        """Return the state as it is now."""
-        return self.applied.snapshot()
-
-    def approximate_bytes(self, lower: bytes, upper: bytes) -> int:
-        """Return about how many bytes a span takes."""
-        return self.applied.approximate_bytes(lower, upper)
-
-    def disk_bytes(self) -> int:
-        """Return how many bytes the state takes; the log, which is used again, does not count."""
-        return self.applied.disk_bytes()
-
-    def table_files(self) -> TableFiles:
-        """Return the number of table files, and how many may be open."""
-        return self.state.table_files()
-
-    def compact(self, lower: bytes, upper: bytes) -> None:
-        """Compact a span."""
-        self.applied.compact(lower, upper)
-
-    def free_bytes(self) -> int:
-        """Return how many bytes the device has left."""
-        return self.state.free_bytes()
-
-    def working_bytes(self) -> int:
-        """Return at most how many bytes a flush and a compaction need."""
-        return self.state.working_bytes()
 
     def open_again(self) -> bool:
         """Write the state again if there is room (:meth:`.DeviceSpace.open_again`).

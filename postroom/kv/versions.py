@@ -20,8 +20,8 @@ from collections.abc import Generator, Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from postroom.kv import keys
+from postroom.kv.cache import NO_CURSOR, GapCursor, Gaps
 from postroom.kv.engine import Reader
-from postroom.kv.gaps import NO_CURSOR, GapCursor, Gaps
 
 VALUE: Final = 1
 TOMBSTONE: Final = 2
@@ -35,9 +35,6 @@ PAYLOAD: Final = 9
 """The offset at which the payload of a version begins."""
 
 UNBOUNDED: Final = 1 << 62
-
-FOREVER: Final = b"\xff" * 8
-"""A timestamp after all others, as stored: reading at it reads the newest."""
 
 _HAS_VALUE: Final = VALUE_KIND + INTEGER_KIND
 
@@ -179,18 +176,17 @@ def heads(
         reader.iterate(lower, upper)  # it may be blocked, also by what is jumped over
         lower, upper = (lower, jump) if reverse else (jump, upper)
     bound: bytes | None = lower
-    while bound is not None and bound < upper:
-        if reverse:
-            bound = yield from _heads_backward(reader, lower, upper)
-            if bound is not None:
-                bound, upper = lower, bound
-        else:
-            bound = yield from _heads_forward(reader, bound, upper)
+    while bound is not None and lower < upper:
+        bound = yield from _heads(reader, lower, upper, reverse=reverse)
+        if bound is not None:
+            lower, upper = (lower, bound) if reverse else (bound, upper)
 
 
-def _heads_forward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
+def _heads(reader: Reader, lower: bytes, upper: bytes, *, reverse: bool) -> _Heads:
+    """Iterate over heads, up to entries that are worth a seek; return where to go on."""
     steps, end_of_key = 0, keys.END_OF_KEY
-    for raw, stored in reader.iterate(lower, upper):
+    beyond = keys.HISTORY if reverse else keys.SUFFIX_END
+    for raw, stored in reader.iterate(lower, upper, reverse=reverse):
         end = raw.index(end_of_key, 1) + 2
         if len(raw) == end + 1 and raw[end] == 1:
             steps = 0
@@ -201,24 +197,7 @@ def _heads_forward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
             continue
         steps += 1
         if steps > _STEPS_BEFORE_SEEK:
-            return raw[:end] + keys.SUFFIX_END
-    return None
-
-
-def _heads_backward(reader: Reader, lower: bytes, upper: bytes) -> _Heads:
-    steps, end_of_key = 0, keys.END_OF_KEY
-    for raw, stored in reader.iterate(lower, upper, reverse=True):
-        end = raw.index(end_of_key, 1) + 2
-        if len(raw) == end + 1 and raw[end] == 1:
-            steps = 0
-            jump = yield raw, stored
-            if jump is not None:
-                yield raw, stored
-                return jump
-            continue
-        steps += 1
-        if steps > _STEPS_BEFORE_SEEK:
-            return raw[:end] + keys.HISTORY
+            return raw[:end] + beyond
     return None
 
 

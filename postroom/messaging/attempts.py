@@ -77,7 +77,7 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.evaluation import Evaluation, MustWait
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first failure, in seconds; each further failure doubles it."""

@@ -25,7 +25,7 @@ from postroom.messaging.index import read_mail
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import MESSAGE_ID_BYTES, CheckInbox
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 DUE_LOOKED_AT_ONCE: Final = 1000
 """The number of due messages above which any inbox may get one, and the transaction is retried."""

@@ -19,9 +19,9 @@ import msgspec
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader
 from postroom.messaging.requests import Counters, ReadCounters
-from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
+from postroom.ranges.state import read_applied
 
 _astuple = msgspec.structs.astuple
 _INDEXES: Final = {name: index for index, name in enumerate(Counters.__struct_fields__)}

@@ -31,7 +31,7 @@ from postroom.messaging.requests import (
     StoredDeadLetter,
 )
 from postroom.ranges.evaluation import Evaluation, View, check_size
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 _WHOLE_BYTES: Final = 8 * MESSAGE_BYTES_MAX
 

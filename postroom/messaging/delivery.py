@@ -20,7 +20,7 @@ from postroom.messaging.inbox import Arrivals, Inboxes
 from postroom.messaging.outbox import Outbox, Parcel
 from postroom.messaging.requests import Deliverable, DeliverDue, Delivered, Moved
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 _encode = msgspec.msgpack.Encoder().encode
 _entries = msgspec.msgpack.Decoder(Deliverable)

@@ -36,7 +36,7 @@ from postroom.ranges.accounting import add_metrics, add_posted
 from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
-from postroom.ranges.registry import Registry, WriteEvaluator
+from postroom.ranges.ports import Registry, WriteEvaluator
 from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
 
 _encode = msgspec.msgpack.encode

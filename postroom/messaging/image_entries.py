@@ -67,7 +67,7 @@ from postroom.messaging.requests import (
     InboxIndexEntry,
 )
 from postroom.messaging.staging_requests import Winner
-from postroom.ranges.applied import APPLIED_RECORD, decode_applied
+from postroom.ranges.state import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
 QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"

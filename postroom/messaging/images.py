@@ -24,7 +24,7 @@ from postroom.messaging.queues import counters as queue_counters
 from postroom.messaging.queues import records
 from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.evaluation import View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""

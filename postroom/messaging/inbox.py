@@ -45,7 +45,7 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.memory import Holders
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
 """The messages that arrive, by recipient: their ids and stored forms."""

@@ -34,7 +34,7 @@ from postroom.kv.engine import WriteSet
 from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
 from postroom.ranges.evaluation import View
 from postroom.ranges.memory import Holders
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 UNUSED_SECONDS: Final = 60.0
 HOLDER: Final = bytes(16)

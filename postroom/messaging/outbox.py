@@ -47,7 +47,7 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.checks import check_accounting, check_headers
 from postroom.ranges.evaluation import Evaluation, MustWait, View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 from postroom.ranges.requests import Accounting, Put
 
 ENTRY_BYTES: Final = 64

@@ -47,8 +47,8 @@ from postroom.messaging.queues import groups, records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
 from postroom.messaging.queues.records import QueueLayout
 from postroom.messaging.requests import Peek, Peeked
-from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.evaluation import View
+from postroom.ranges.state import APPLIED_RECORD
 
 RecordValues: TypeAlias = tuple[Any, ...]
 """The values of the columns of a table."""

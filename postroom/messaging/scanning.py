@@ -29,7 +29,7 @@ from postroom.messaging.image_entries import engine_key_of, name_of
 from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, ScanScope
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 PAGE_BYTES = 1024 * 1024
 """The size of a page if the request does not say."""

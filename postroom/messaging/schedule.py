@@ -37,7 +37,7 @@ from postroom.messaging.requests import (
     SchedulePage,
 )
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 from postroom.ranges.requests import DeleteRange
 
 LOOKED_AT_ONCE: Final = 1000

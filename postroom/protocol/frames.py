@@ -20,15 +20,70 @@ The requests are in :mod:`.requests`, the failures in :mod:`.failures`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable
+from hashlib import blake2b
+from random import Random  # noqa: TID251 - passed in, as an instance
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    TypeAlias,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
 from postroom.limits import FRAME_BYTES_MAX, NODES_TOLD_MAX, REQUESTS_PER_FRAME_MAX
 from postroom.protocol.failures import Failure, WireError
-from postroom.protocol.identities import SECRET_BYTES
-from postroom.protocol.requests import REQUESTS
+from postroom.protocol.requests import REQUESTS, any_of, name_of, weight_of
 from postroom.ranges.contract import Request
+from postroom.ranges.requests import CLIENT_ID_BYTES
+
+# --- the identity of a client ---------------------------------------------------------------------
+
+
+SECRET_BYTES: Final = 32
+
+
+class ClientIdentity(NamedTuple):
+    """The id of a client, and the secret that it is made from.
+
+    The ids of a client's transactions begin with its own id, and lists of dead letters and of
+    scheduled messages show them to every reader. An id by itself therefore proves nothing::
+
+        secret: 32 random bytes ──▶ client: 8 bytes of its BLAKE2b hash
+           told to nodes only          in each transaction's id, seen by others
+
+    A client's Hello has its secret, from which the node makes the id. A node needs to remember
+    nothing for that: any node recognises the client when it comes there for the first time. To find
+    another secret for the same id takes some 2^64 guesses.
+    """
+
+    client: bytes
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Identity({self.client!r})"  # logs and errors may show it
+
+
+def draw_identity(randomness: Random) -> ClientIdentity:
+    """Draw a new identity.
+
+    Args:
+        randomness: has a seed that no other process knows.
+    """
+    secret = randomness.randbytes(SECRET_BYTES)
+    return ClientIdentity(client_of(secret), secret)
+
+
+def client_of(secret: bytes) -> bytes:
+    """Return the id that is made from a secret."""
+    return blake2b(secret, digest_size=CLIENT_ID_BYTES, person=b"postroom client").digest()
+
 
 PROTOCOL_VERSION: Final = 1
 
@@ -48,7 +103,7 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
     """The first frame of a stream.
 
     Attributes:
-        secret: the secret that the id of the client is made from (:mod:`.identities`).
+        secret: the secret that the id of the client is made from (:class:`ClientIdentity`).
         stream: the number of the stream, which rises with each of the client's. A node ends an
             older stream of a client before it welcomes a newer one, and its frames cannot come too
             late.
@@ -63,7 +118,7 @@ class Hello(_Frame, frozen=True, array_like=True, tag=0):
 
 
 class Ask(_Frame, Generic[Asked], frozen=True, array_like=True, tag=1):
-    """The requests of a client: of all types, or of those of its role (:mod:`.permitted`).
+    """The requests of a client: of all types, or of those of its role (:class:`Permitted`).
 
     Attributes:
         clock: the client's present: the newest timestamp heard, plus the time since then.
@@ -93,7 +148,7 @@ class Welcome(_Frame, frozen=True, array_like=True, tag=0):
         leader: the leader, as far as this node knows; 0: none.
         nodes: the number and address of each node of the cluster; none if it stands alone.
         requests_max: how many requests this stream may have unanswered, apart from waiting ones.
-        revision: the revision of requests that the node knows (:mod:`.revisions`).
+        revision: the revision of requests that the node knows (:mod:`.requests`).
     """
 
     version: int
@@ -179,3 +234,107 @@ def _decoded(decoder: msgspec.msgpack.Decoder[Any], frame: bytes) -> Any:
         return decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise WireError(f"not a frame of this protocol: {error}") from error
+
+
+# --- the requests of a role -----------------------------------------------------------------------
+
+
+Numbered: TypeAlias = tuple[int, Any, int]
+"""A request: its number, itself, and its weight (:mod:`.requests`)."""
+
+
+class NotDecoded(msgspec.Struct, frozen=True):
+    """A stand-in for a request that is refused because of its size, or of the client's role.
+
+    Attributes:
+        failure: the failure that its client is told.
+    """
+
+    failure: Failure
+
+
+class _Tagged(msgspec.Struct, frozen=True, array_like=True):
+    """A request of which only the tag is decoded."""
+
+    tag: str
+
+
+_TAGS: Final[dict[str, Any]] = {
+    name_of(get_origin(each) or each): each for each in get_args(REQUESTS.request)
+}
+_decode_tagged: Final = msgspec.msgpack.Decoder(tuple[Number, _Tagged]).decode
+decode_number: Final = msgspec.msgpack.Decoder(Number).decode
+
+
+class Permitted:
+    """The permitted requests of one role.
+
+    A request is an array that begins with its tag, and the tag tells the role that it needs. A
+    client's frames are read by decoders that know the requests of its role alone, and end at any
+    other tag::
+
+        frame ── Permitted.frame ──▶ Ask                       usually
+                   │ another request in it
+                   └─ decode_run ──▶ each request, or NotDecoded: denied
+
+    Args:
+        kinds: the types of requests.
+        denied: returns the failure for another type.
+
+    Attributes:
+        frame: decodes frames that have only permitted requests.
+    """
+
+    def __init__(
+        self, kinds: frozenset[type[Request]], denied: Callable[[type[Request]], Failure]
+    ) -> None:
+        self._denied = {
+            tag: denied(get_origin(each) or each)
+            for tag, each in _TAGS.items()
+            if (get_origin(each) or each) not in kinds
+        }
+        union: Any = any_of(each for tag, each in _TAGS.items() if tag not in self._denied)
+        pair: Any = tuple[Number, union]
+        self.frame = decoder_of(union)
+        self._decode_list = msgspec.msgpack.Decoder(list[pair]).decode
+        self._decode_pair = msgspec.msgpack.Decoder(pair).decode
+
+    def denied(self, tag: str) -> Failure | None:
+        """Return why the client may not ask for this, or ``None`` if it may."""
+        return self._denied.get(tag)
+
+    def decode_run(self, count: int, packed: memoryview) -> list[Numbered]:
+        """Decode ``count`` requests, one after the other, and small all together.
+
+        Raises:
+            MsgspecError: one of them is malformed.
+        """
+        share = len(packed) // count
+        try:
+            pairs = self._decode_list(b"".join((array_header(count), packed)))
+        except msgspec.ValidationError:
+            raws = _decode_raws(b"".join((array_header(count), packed)))
+            return [self._decode_one(bytes(raw), share) for raw in raws]
+        return [(number, request, share + weight_of(request)) for number, request in pairs]
+
+    def _decode_one(self, pair: bytes, share: int) -> Numbered:
+        number, request = _decode_tagged(pair)
+        failure = self.denied(request.tag)
+        if failure is not None:
+            return number, NotDecoded(failure), share
+        if request.tag not in _TAGS:
+            raise WireError("not a frame of this protocol: nothing that can be asked")
+        number, decoded = self._decode_pair(pair)
+        return number, decoded, share + weight_of(decoded)
+
+
+def array_header(length: int) -> bytes:
+    """Return the header of an array, in MessagePack."""
+    if length < 1 << 4:
+        return bytes([0x90 | length])
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
+
+
+_decode_raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode

@@ -21,7 +21,7 @@ Invariants:
 * A piece that msgspec decodes at once, or skips, has ``FRAME_STRETCH_BYTES`` at most, or consists
   of few keys and values, which are copied only.
 * A request that is refused takes no memory, apart from elements decoded before. A request
-  that this client may not ask for (:mod:`.permitted`) is known by its tag, and one that takes too
+  that this client may not ask for (:mod:`.frames`) is known by its tag, and one that takes too
   much memory by the lengths of its lists (:class:`DecodingBudget`).
 * The requests that have been decoded are taken before more are decoded.
 
@@ -43,19 +43,18 @@ import msgspec
 from postroom import limits
 from postroom.errors import ValueTooLarge
 from postroom.limits import REQUESTS_PER_FRAME_MAX
-from postroom.protocol.decoding_budget import BudgetExceeded, DecodingBudget
+from postroom.protocol.decoding import ARRAYS, MAPS, BudgetExceeded, DecodingBudget, PackedWalk
 from postroom.protocol.failures import WireError, failure_from
-from postroom.protocol.frames import Ask, from_client
-from postroom.protocol.packed_walk import ARRAYS, MAPS, PackedWalk
-from postroom.protocol.permitted import (
+from postroom.protocol.frames import (
+    Ask,
     NotDecoded,
     Numbered,
     Permitted,
     array_header,
     decode_number,
+    from_client,
 )
-from postroom.protocol.requests import REQUESTS, name_of
-from postroom.protocol.weights import weight_of, weight_of_element
+from postroom.protocol.requests import REQUESTS, name_of, weight_of, weight_of_element
 
 _FIELDS: Final = 64
 """Fields of a request: as many as there are in any version, and more."""

@@ -27,25 +27,17 @@ from typing import TYPE_CHECKING
 
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.keys import raft_log_prefix
-from postroom.kv.log_retention import RetainedLog
+from postroom.kv.log_writer import RetainedLog
 from postroom.log_once import LogOnce
+from postroom.raft.frames import FrameIntake, Liveness, OutgoingMessages
 from postroom.raft.group import RaftGroup
-from postroom.raft.intake import FrameIntake
-from postroom.raft.journal import AppliedState, Journal
-from postroom.raft.liveness import Liveness
+from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, Transport
+from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
-from postroom.raft.messages import (
-    Envelope,
-    Frame,
-    Message,
-    encode_frame,
-)
-from postroom.raft.options import RaftOptions
-from postroom.raft.outgoing_messages import OutgoingMessages
-from postroom.raft.snapshot_receiver import Spool
-from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.messages import Envelope, Frame, Message, encode_frame
+from postroom.raft.snapshots import Spool
+from postroom.raft.stored_log import AppliedState
 from postroom.raft.syncobj_core import Core
-from postroom.raft.transport import NoPeers, Transport
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)

@@ -20,7 +20,7 @@ asked has been promoted by an entry which the candidate has and the learner has 
 whatever their own configuration says: dissertation, section 4.1. In etcd learners do, too.)
 
 A *quiet* member's timers stand still, and its leader counts as heard as long as that node is
-(:mod:`.liveness`). A member that asks for votes wakes it; if the leader is well it will say so.
+(:mod:`.frames`). A member that asks for votes wakes it; if the leader is well it will say so.
 
 Invariants:
 
@@ -30,14 +30,14 @@ Invariants:
 * Term and vote are synced before any other member hears of them.
 * A member that was elected as the only voter goes on in its term when it is started again alone.
   No other member can have been elected in it, and nothing needs to be written.
-* A member whose state is not in place (:mod:`.snapshot_receiver`) does not campaign: it votes.
+* A member whose state is not in place (:mod:`.snapshots`) does not campaign: it votes.
 """
 
 from __future__ import annotations
 
-from postroom.raft.liveness import Liveness
+from postroom.raft.frames import Liveness
+from postroom.raft.interface import NodeId
 from postroom.raft.messages import PreVote, PreVoted, TimeoutNow, Vote, Voted
-from postroom.raft.state_machine import NodeId
 from postroom.raft.syncobj_core import CANDIDATE, FOLLOWER, LEADER, Core
 
 

@@ -26,17 +26,22 @@ import logging
 from collections.abc import Callable, Iterator
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.changes import MemberChanges
 from postroom.raft.election import Elections
+from postroom.raft.frames import Liveness
 from postroom.raft.incoming_messages import IncomingMessages
-from postroom.raft.liveness import Liveness
+from postroom.raft.interface import NodeId, StateMachine
 from postroom.raft.membership import Change
-from postroom.raft.messages import Append, Appended, Message, PreVote
-from postroom.raft.proposals import Command, Done, LogApplication, ProposalOutcome, Proposals
-from postroom.raft.reach import beyond_reach
+from postroom.raft.messages import Append, Appended, Message, PreVote, beyond_reach
+from postroom.raft.proposals import (
+    Command,
+    Done,
+    LogApplication,
+    MemberChanges,
+    ProposalOutcome,
+    Proposals,
+)
 from postroom.raft.replication import FollowerReplication, LeaderReplication, PeerProgress
-from postroom.raft.snapshot_receiver import SnapshotReceiver, Spool
-from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.snapshots import SnapshotReceiver, Spool
 from postroom.raft.syncobj_core import LEADER, Core
 from postroom.raft.transfer import LeadershipTransfer
 

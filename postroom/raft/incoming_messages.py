@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from postroom.kv.engine import WriteSet
 from postroom.raft.election import Elections
+from postroom.raft.interface import NodeId
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -23,8 +24,7 @@ from postroom.raft.messages import (
 )
 from postroom.raft.proposals import Proposals
 from postroom.raft.replication import FollowerReplication, LeaderReplication
-from postroom.raft.snapshot_receiver import SnapshotReceiver
-from postroom.raft.state_machine import NodeId
+from postroom.raft.snapshots import SnapshotReceiver
 from postroom.raft.syncobj_core import LEADER, Core
 
 

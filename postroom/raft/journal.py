@@ -28,24 +28,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from postroom.kv.engine import Engine, WriteSet
-from postroom.kv.log_retention import RetainedLog
+from postroom.kv.log_writer import RetainedLog
+from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
-from postroom.raft.state_machine import NodeId
 from postroom.raft.stored_log import (
     COMMAND,
-    ENTRIES_VERSION,
-    ENTRIES_VERSION_MIN,
-    KIND_VERSIONS,
-    MEMBERSHIP,
     NOOP,
     AppliedState,
     HardState,
     LogEntry,
     StoredLog,
     encode,
-    is_payload,
     members_in,
-    membership_payload,
     pack_u64,
     replays,
 )
@@ -334,9 +328,3 @@ class Journal:
             journal._remember(entry)
         journal.won_alone = stored.won_alone and journal.last_term == journal.term
         return journal
-
-
-__all__ = [
-    "COMMAND", "ENTRIES_VERSION", "ENTRIES_VERSION_MIN", "KIND_VERSIONS", "MEMBERSHIP", "NOOP",
-    "AppliedState", "Journal", "LogEntry", "is_payload", "members_in", "membership_payload",
-]  # fmt: skip

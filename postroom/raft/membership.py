@@ -34,7 +34,7 @@ from typing import Annotated, TypeAlias, assert_never
 import msgspec
 
 from postroom.limits import MEMBERS_MAX
-from postroom.raft.state_machine import NodeId
+from postroom.raft.interface import NodeId
 
 NodeIds: TypeAlias = Annotated[tuple[NodeId, ...], msgspec.Meta(max_length=MEMBERS_MAX)]
 

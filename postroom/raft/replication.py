@@ -6,14 +6,14 @@ way, and back to probing when the peer says that something is missing::
 
             yes: the logs agree up to i
     probe ───────────────────────────────▶ stream        a peer behind the log's beginning
-      ▲                                      │           gets a snapshot (.snapshot_sender)
+      ▲                                      │           gets a snapshot (.snapshots)
       └──────────────────────────────────────┘
             no: try again after i
 
 A group with nothing to do goes *quiet*: when every peer has had everything for a while, the
 heartbeats say that. The followers stop their timers and answer that they have. When all have, the
 leader stops its timers, too. From then on the nodes' own heartbeats vouch for the leader
-(:mod:`.liveness`). Peers whose node is silent are not waited for. A proposal, a request for votes,
+(:mod:`.frames`). Peers whose node is silent are not waited for. A proposal, a request for votes,
 an answer of a peer that is not quiet, or a node that comes back wakes the leader, whose next
 heartbeat wakes the followers::
 
@@ -43,11 +43,11 @@ from pysyncobj.node import Node
 
 from postroom.log_once import LogOnce
 from postroom.raft.election import Elections
-from postroom.raft.journal import ENTRIES_VERSION
-from postroom.raft.liveness import Liveness
+from postroom.raft.frames import Liveness
+from postroom.raft.interface import NodeId, StateMachine
 from postroom.raft.messages import Append, Appended, Entry
-from postroom.raft.snapshot_sender import SnapshotSender
-from postroom.raft.state_machine import NodeId, StateMachine
+from postroom.raft.snapshots import SnapshotSender
+from postroom.raft.stored_log import ENTRIES_VERSION
 from postroom.raft.syncobj_core import LEADER, Core
 
 logger = logging.getLogger(__name__)
@@ -103,13 +103,17 @@ class _PeerState:
 
 
 class LeaderReplication:
-    """The leader's side: it feeds peers, counts answers and advances the commit index."""
+    """The leader's side: it feeds peers, counts answers and advances the commit index.
+
+    Attributes:
+        snapshots: the transfers to peers that are behind the log's beginning.
+    """
 
     def __init__(self, core: Core, state_machine: StateMachine, liveness: Liveness) -> None:
         """Create it without knowledge of any peer."""
         self._core = core
         self._liveness = liveness
-        self._snapshots = SnapshotSender(core, state_machine)
+        self.snapshots = SnapshotSender(core, state_machine)
         self._progress: dict[Node, _PeerState] = {}
         self._heartbeat_at = 0.0
         self._settled_since: float | None = None
@@ -123,7 +127,7 @@ class LeaderReplication:
 
     def close(self) -> None:
         """Close the snapshots under way, because this member no longer leads or is closing."""
-        self._snapshots.close()
+        self.snapshots.close()
         self._progress = {}
         self._settled_since = None
         self._term = -1
@@ -154,12 +158,12 @@ class LeaderReplication:
         if heartbeat:
             self._heartbeat_at = core.now + core.options.heartbeat_seconds
         may_be_quiet = self._may_be_quiet()
-        self._snapshots.begin_turn()
+        self.snapshots.begin_turn()
         for peer in core.peers:
             self._feed(peer, heartbeat=heartbeat, quiet=may_be_quiet)
         if may_be_quiet and all(self._is_quiet(peer) for peer in core.peers):
             core.quiet = True
-            self._snapshots.close()
+            self.snapshots.close()
 
     def _may_be_quiet(self) -> bool:
         """Return whether nothing was to be done for long enough."""
@@ -241,7 +245,7 @@ class LeaderReplication:
         return self._have([peer for peer in core.peers if core.answered_at[peer] >= since])
 
     def _have(self, peers: list[Node]) -> int:
-        core, coming = self._core, self._snapshots.index_for
+        core, coming = self._core, self.snapshots.index_for
         return min(
             (max(core.match_index[peer], coming(peer)) for peer in peers),
             default=core.journal.last_index,
@@ -256,7 +260,7 @@ class LeaderReplication:
             peer.id: PeerProgress(
                 core.match_index[peer],
                 max(0.0, now - alive_at(peer.id)),
-                self._snapshots.is_under_way(peer) or self.is_installing(peer),
+                self.snapshots.is_under_way(peer) or self.is_installing(peer),
                 self._liveness.entries_version(peer.id),
                 not self._liveness.is_silent(peer.id),
             )
@@ -268,16 +272,11 @@ class LeaderReplication:
         progress = self._progress.get(peer)
         return progress is not None and progress.is_installing
 
-    @property
-    def snapshots(self) -> SnapshotSender:
-        """Return the transfers to peers that are behind the log's beginning."""
-        return self._snapshots
-
     def _acknowledged(self, peer: Node, progress: _PeerState, index: int) -> None:
         self._core.count_answer(peer, index + 1, success=True)
         progress.probing = progress.waits_for_answer = False
         progress.arrived(index)
-        self._snapshots.forget(peer, index)
+        self.snapshots.forget(peer, index)
 
     def _missed(self, peer: Node, progress: _PeerState, index: int) -> None:
         core = self._core
@@ -302,11 +301,11 @@ class LeaderReplication:
     def _feed_snapshot(self, peer: Node, *, heartbeat: bool) -> None:
         core = self._core
         if core.now - core.answered_at[peer] <= core.options.snapshot_silent_seconds_max:
-            sent = self._snapshots.feed(peer)
+            sent = self.snapshots.feed(peer)
             progress = self._progress[peer]
-            progress.offered = max(progress.offered, self._snapshots.index_for(peer))
+            progress.offered = max(progress.offered, self.snapshots.index_for(peer))
         else:
-            self._snapshots.end(peer)
+            self.snapshots.end(peer)
             sent = False
         if heartbeat and not sent:
             # The append will be refused. The refusal of a peer that was silent begins a transfer
@@ -349,7 +348,7 @@ class LeaderReplication:
     def _forget_former_peers(self) -> None:
         for peer in [peer for peer in self._progress if peer not in self._core.peers]:
             del self._progress[peer]
-            self._snapshots.end(peer)
+            self.snapshots.end(peer)
 
 
 class FollowerReplication:

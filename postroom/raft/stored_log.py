@@ -32,8 +32,8 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Engine
+from postroom.raft.interface import NodeId
 from postroom.raft.membership import Members
-from postroom.raft.state_machine import NodeId
 
 ENTRIES_VERSION: Final = 1
 """The version of the entries that this program can read. Frames tell it to the other members."""
@@ -50,7 +50,7 @@ KIND_VERSIONS: Final = {COMMAND: 1, NOOP: 1, MEMBERSHIP: 1}
 """The version of the entries since which each kind exists.
 
 A leader appends an entry of a newer kind only if all members that it hears can read it
-(:meth:`postroom.raft.changes.MemberChanges.is_readable`).
+(:meth:`postroom.raft.proposals.MemberChanges.is_readable`).
 """
 
 LogEntry: TypeAlias = tuple[bytes, int, int]

@@ -32,10 +32,10 @@ from pysyncobj.node import Node
 from pysyncobj.syncobj import _RAFT_STATE
 from pysyncobj.transport import Transport
 
-from postroom.raft.journal import Journal, LogEntry
+from postroom.raft.interface import NodeId, RaftOptions
+from postroom.raft.journal import Journal
 from postroom.raft.messages import Message
-from postroom.raft.options import RaftOptions
-from postroom.raft.state_machine import NodeId
+from postroom.raft.stored_log import LogEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 from pysyncobj.node import Node
 
+from postroom.raft.interface import NodeId
 from postroom.raft.messages import TimeoutNow
 from postroom.raft.replication import LeaderReplication
-from postroom.raft.state_machine import NodeId
 from postroom.raft.syncobj_core import LEADER, Core
 
 

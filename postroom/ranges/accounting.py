@@ -21,8 +21,8 @@ from postroom.ranges.checks import check_accounting, check_metrics, prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Accounting
 
-_INTEGER_MIN: Final = -(1 << 63)
-_LARGEST_INTEGER: Final = (1 << 63) - 1
+INTEGER_MIN: Final = -(1 << 63)
+INTEGER_MAX: Final = (1 << 63) - 1
 _encode = msgspec.msgpack.encode
 _sums = msgspec.msgpack.Decoder(dict[str, int])
 
@@ -54,7 +54,7 @@ def add_metrics(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
     ctx.steps += 1 + len(deltas) // 4 + len(sums) // 16
     for metric, delta in deltas.items():
         total = sums.get(metric, 0) + delta
-        if not _INTEGER_MIN <= total <= _LARGEST_INTEGER:
+        if not INTEGER_MIN <= total <= INTEGER_MAX:
             raise Overflow(
                 f"the metric {metric!r} of {shorten(prefix)} would leave the range of a 64-bit "
                 "signed integer; nothing was changed"
@@ -74,8 +74,8 @@ def add_posted(ctx: Evaluation, prefix: bytes, deltas: dict[str, int]) -> None:
     posted = read_metrics(ctx.get(key))
     ctx.steps += 1 + len(deltas) // 4 + len(posted) // 16
     for metric, delta in deltas.items():
-        total = posted.get(metric, 0) + delta - _INTEGER_MIN
-        posted[metric] = total % (1 << 64) + _INTEGER_MIN
+        total = posted.get(metric, 0) + delta - INTEGER_MIN
+        posted[metric] = total % (1 << 64) + INTEGER_MIN
     ctx.writes[key] = stored = _encode(posted)
     ctx.grow(len(key) + len(stored))
 

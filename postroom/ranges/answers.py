@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 from postroom.errors import CommitUnknown
 from postroom.kv.engine import BlockDamaged, WriteSet
+from postroom.raft.interface import NodeId
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.state_machine import NodeId
 from postroom.ranges.calls import Call, NotLeaseholder, Proposal, Result
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.evaluation import MustWait

@@ -38,7 +38,7 @@ from postroom.ranges.calls import Call, Result
 from postroom.ranges.commit_waits import withdrawn
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.long_checks import LongChecks, too_many_steps
-from postroom.ranges.registry import CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
+from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
 from postroom.ranges.requests import CommitTransaction
 
 PATIENCE_TURNS: Final = 2

@@ -33,8 +33,7 @@ from postroom.ranges.calls import Call
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
-from postroom.ranges.ports import Host
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Host, Registry
 from postroom.ranges.requests import CommitTransaction
 from postroom.ranges.waiting import Deadlines
 

@@ -215,6 +215,16 @@ class ConcernsKey:
         return self.key
 
 
+class WritesKey(ConcernsKey):
+    """A request that writes its field ``key``, for whose lock it waits."""
+
+    __slots__ = ()
+
+    def touches(self) -> Touched:
+        """Return the key."""
+        return self.key
+
+
 class ConcernsSpan:
     """A request that concerns the keys between its fields ``start`` and ``end``."""
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 import heapq
 import struct
 from collections.abc import Callable, Generator, Iterator
-from operator import attrgetter
+from functools import partial
 from typing import Any, Final
-
-import msgspec
 
 from postroom import limits
 from postroom.errors import (
@@ -26,14 +24,14 @@ from postroom.errors import (
 )
 from postroom.kv import keys, versions
 from postroom.limits import READ_BYTES_MAX
-from postroom.ranges.accounting import accounting, read_metrics
+from postroom.ranges.accounting import INTEGER_MAX, INTEGER_MIN, accounting, read_metrics
 from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size
 from postroom.ranges.locks import LockTable, Token
 from postroom.ranges.memory import Holders
+from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.requests import (
     Accounting,
     ConditionalPut,
@@ -59,14 +57,7 @@ from postroom.ranges.requests import (
 _STEP_BYTES: Final = 4 * 1024 * 1024
 """A step of a deferred ``DeleteRange`` writes about so much at most."""
 
-_KEY: Final = attrgetter("key")
-
 INTEGER: Final = struct.Struct(">q")
-_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
-"""The first byte of the 8 bytes of a number between -2^56 and 2^56."""
-
-_encode = msgspec.msgpack.encode
-_sums = msgspec.msgpack.Decoder(dict[str, int])
 
 
 # --- writes ---------------------------------------------------------------------------------
@@ -155,7 +146,7 @@ def added(stored: bytes | None, by: int, key: bytes, *, integer: bool, packed: b
     number = by
     if stored is not None:
         number += number_in(stored, key, integer=integer, packed=packed)
-    if not _INTEGER_MIN <= number <= _INTEGER_MAX:
+    if not INTEGER_MIN <= number <= INTEGER_MAX:
         raise Overflow(
             f"incrementing {shorten(key)} by {by} leaves the range of a 64-bit signed integer; "
             "nothing was changed"
@@ -271,8 +262,8 @@ class RangeReads:
             GetForUpdate: self.get_for_update,
             Lock: self.lock,
             GetMany: self.get_many,
-            Scan: self.scan,
-            ReverseScan: self.reverse_scan,
+            Scan: partial(self.scan, reverse=False),
+            ReverseScan: partial(self.scan, reverse=True),
             ReadAccounting: self.read_accounting,
             Now: self.now,
             Protect: self.protect,
@@ -377,15 +368,8 @@ class RangeReads:
             values.append(value)
         return Values(values, at, tuple(integers))
 
-    def scan(self, view: View, request: Scan) -> Pairs:
-        """Evaluate ``Scan``."""
-        return self._page(view, request, reverse=False)
-
-    def reverse_scan(self, view: View, request: ReverseScan) -> Pairs:
-        """Evaluate ``ReverseScan``."""
-        return self._page(view, request, reverse=True)
-
-    def _page(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
+    def scan(self, view: View, request: Scan | ReverseScan, *, reverse: bool) -> Pairs:
+        """Evaluate ``Scan``, or ``ReverseScan``."""
         at = self._read_timestamp(view, request.timestamp)
         page = versions.scan(
             view,

@@ -15,7 +15,7 @@ all that it lacks goes into one answer.
 An answer ends with the commit that makes it large, and says how far it is complete. A watch that
 asks on from there misses nothing.
 
-A watch that waits stands in line for its span (:mod:`.spans`). A proposal that is applied wakes the
+A watch that waits stands in line for its span (:class:`.Spans`). An applied proposal wakes the
 spans that hold one of its changes, and no others. A watch in line has therefore seen all that is
 applied. Its client does not know that yet: it is told once in a while, or a new leader would have
 to look through versions that may be collected.
@@ -37,11 +37,10 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import WriteSet
 from postroom.limits import CHANGES_BYTES_MAX, CHANGES_MAX, FEED_BYTES_MAX
 from postroom.ranges.evaluation import MustWait, View
+from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.requests import CommittedChange, CommittedChanges, ScanChanges
-from postroom.ranges.spans import UserSpan
-from postroom.ranges.waiting import ChangeToken, Waiting
+from postroom.ranges.waiting import ChangeToken, UserSpan, Waiting
 
 IDLE_SECONDS: Final = 10.0
 """A watcher that reads on comes back at once; one that has gone for so long scans when it does."""

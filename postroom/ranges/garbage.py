@@ -25,9 +25,8 @@ from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.positions import PositionRecords
-from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
+from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.ranges.transactions import RECORD_SECONDS
 

@@ -517,6 +517,3 @@ class LeaseAcquisition:
             done = self._waiting()
             if done is not None:
                 done()
-
-
-__all__ = ["HANDOVER_TRANSITIONS", "HandoverEvent", "HandoverState", "LeaseAcquisition"]

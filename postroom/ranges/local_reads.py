@@ -32,8 +32,7 @@ from postroom.ranges.admission import FairCalls
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.lease import LeaseHolder
-from postroom.ranges.ports import Host
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Host, Registry
 from postroom.ranges.requests import CommitTransaction, Value
 from postroom.ranges.waiting import Waiting
 
@@ -270,6 +269,3 @@ class LocalReads:
             generation, head, version = offers.popleft()
             if generation >= self._generation - 1:
                 self._cache.offer(head, version)
-
-
-__all__ = ["LocalReads"]

@@ -40,8 +40,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
 )
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction
-from postroom.ranges.spans import Spans, UserSpan
-from postroom.ranges.waiting import Waiting
+from postroom.ranges.waiting import Spans, UserSpan, Waiting
 
 Bounds: TypeAlias = tuple[bytes, bytes | None]
 Token: TypeAlias = bytes | Bounds

@@ -28,7 +28,7 @@ from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import ChecksFirst
+from postroom.ranges.ports import ChecksFirst
 
 
 class CheckedReads:

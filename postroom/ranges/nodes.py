@@ -39,7 +39,7 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import ADDRESS_CHARACTERS_MAX, DESCRIPTION_STEPS
 from postroom.ranges.contract import Command, ConcernsNode, ConcernsRoot, Maintenance, Read, Role
 from postroom.ranges.evaluation import Evaluation, View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 NODES_RECORD: Final = "nodes"
 SECRET_RECORD: Final = "nodes secret"
@@ -490,27 +490,3 @@ def _named(nodes: Nodes, node_id: int) -> NodeDescriptor:
         known = ", ".join(str(each.node_id) for each in nodes.nodes)
         raise Invalid(f"there is no node {node_id}; nothing was changed: the nodes are {known}")
     return node
-
-
-__all__ = [
-    "AdmitNode",
-    "Admitted",
-    "BindKey",
-    "DescribeNode",
-    "ForgetNode",
-    "NodeDescriptor",
-    "NodeStatus",
-    "Nodes",
-    "PeerStatus",
-    "ReadNodes",
-    "RebindNode",
-    "RetireNode",
-    "ServiceStatus",
-    "StorageStatus",
-    "decode",
-    "founding_writes",
-    "nodes_key",
-    "secret_key",
-    "short",
-    "wrong_key",
-]

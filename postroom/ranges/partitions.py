@@ -7,7 +7,7 @@ not enough. The cut then moves to the next user key that is there: the records o
 together.
 
 Sizes are estimates. Those of tables are the engine's own. Those of writes that are in no table yet
-follow from a sample of the last writes (:mod:`postroom.kv.memtable_sample`). A cut that is off
+follow from a sample of the last writes (:mod:`postroom.kv.span_size`). A cut that is off
 makes parts uneven; nothing else depends on it.
 """
 
@@ -23,8 +23,8 @@ from postroom.kv.engine import Engine
 from postroom.limits import PARTITION_BYTES_MIN, PARTITIONS_MAX
 from postroom.ranges.contract import ConcernsSpan, Read
 from postroom.ranges.evaluation import View
+from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
 from postroom.ranges.requests import Bound, Count
 
 # --- answers --------------------------------------------------------------------------------------

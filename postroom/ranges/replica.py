@@ -67,21 +67,18 @@ from postroom.ranges import lease as leases
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
 from postroom.ranges.answers import Answering
 from postroom.ranges.batch import Batch, BatchEvaluator, TimeShare, commits
-from postroom.ranges.calls import Call, LeasedWrites, Proposal
+from postroom.ranges.calls import Call, Freeing, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedWakeUp
-from postroom.ranges.freeing import Freeing
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseAcquisition, LeaseHolder
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
-from postroom.ranges.ports import Companion, Host, MemoryKeeper
-from postroom.ranges.positions import PositionRecords
+from postroom.ranges.ports import Companion, Host, MemoryKeeper, Registry
 from postroom.ranges.proposer import Proposer
-from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
+from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer

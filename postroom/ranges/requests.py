@@ -3,7 +3,7 @@
 The names are those of the first paper design that the project comes from: ``Get``, ``Put``,
 ``ConditionalPut``, ``Increment``, ``Delete``, ``DeleteRange``, ``Scan``, ``ReverseScan``,
 ``Accounting``. Those that carry messages live in :mod:`postroom.messaging.requests`; a range
-learns of them when a node is put together (:mod:`postroom.ranges.registry`).
+learns of them when a node is put together (:mod:`postroom.ranges.ports`).
 
 Each class tells everything about its request (:mod:`postroom.ranges.contract`). Timestamps are
 64-bit integers (:mod:`postroom.kv.clock`).
@@ -40,6 +40,7 @@ from postroom.ranges.contract import (
     Role,
     Touched,
     Write,
+    WritesKey,
 )
 
 TRANSACTION_ID_BYTES: Final = 16
@@ -332,7 +333,7 @@ class ReleaseLocks(ConcernsStore, Read, frozen=True, tag="release_locks"):
 # --- writes ---------------------------------------------------------------------------------------
 
 
-class Put(ConcernsKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
+class Put(WritesKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
     """An update that sets ``key`` to ``value``.
 
     Attributes:
@@ -348,12 +349,8 @@ class Put(ConcernsKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
     value: Payload
     integer: bool = False
 
-    def touches(self) -> Touched:
-        """Return the key."""
-        return self.key
 
-
-class ConditionalPut(ConcernsKey, Write, frozen=True, tag="conditional_put"):
+class ConditionalPut(WritesKey, Write, frozen=True, tag="conditional_put"):
     """A request to set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
 
     With ``packed``, ``expected`` is a value that a codec packed, no integer; and the integer
@@ -369,12 +366,8 @@ class ConditionalPut(ConcernsKey, Write, frozen=True, tag="conditional_put"):
     packed: bool = False
     or_integer: int | None = None
 
-    def touches(self) -> Touched:
-        """Return the key."""
-        return self.key
 
-
-class Increment(ConcernsKey, Write, frozen=True, tag="increment", repr_omit_defaults=True):
+class Increment(WritesKey, Write, frozen=True, tag="increment", repr_omit_defaults=True):
     """An update that adds ``by`` to the 64-bit integer at ``key``; an absent key counts as 0.
 
     Attributes:
@@ -391,12 +384,8 @@ class Increment(ConcernsKey, Write, frozen=True, tag="increment", repr_omit_defa
     by: int = 1
     packed: bool = False
 
-    def touches(self) -> Touched:
-        """Return the key."""
-        return self.key
 
-
-class Delete(ConcernsKey, Write, frozen=True, tag="delete"):
+class Delete(WritesKey, Write, frozen=True, tag="delete"):
     """An update that removes ``key``, if it is there.
 
     Attributes:
@@ -408,10 +397,6 @@ class Delete(ConcernsKey, Write, frozen=True, tag="delete"):
     frees_room: ClassVar = True
 
     key: Key
-
-    def touches(self) -> Touched:
-        """Return the key."""
-        return self.key
 
 
 class DeleteRange(ConcernsSpan, Write, frozen=True, tag="delete_range", repr_omit_defaults=True):

@@ -13,14 +13,14 @@ on either side::
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
 
 In between the range is neither of both: it must not be read, and after a crash it is done again
-from the start (:mod:`postroom.raft.snapshot_receiver`). Only its records are there all the time,
+from the start (:mod:`postroom.raft.snapshots`). Only its records are there all the time,
 the old one or the new one: they tell a node that is started meanwhile with whom it shares the
 range.
 
-*The applied record* (:mod:`.applied`) holds index and term of the last entry, the last commit, and
-the sums of the companion. It is made here, because index and term are known only when an entry is
-applied. The other two come with the command. A command that is void under its lease changes
-neither.
+*The applied record* (:class:`AppliedRecord`) holds index and term of the last entry, the last
+commit, and the sums of the companion. It is made here, because index and term are known only when
+an entry is applied. The other two come with the command. A command that is void under its lease
+changes neither.
 
 Invariant: the applied record is written with the state that it describes.
 """
@@ -36,16 +36,52 @@ from postroom import limits
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
-from postroom.raft.state_machine import StateSnapshot
-from postroom.ranges.applied import (
-    APPLIED_RECORD,
-    AppliedRecord,
-    encode_applied,
-    read_applied,
-)
+from postroom.raft.interface import StateSnapshot
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
 from postroom.ranges.lease import LeaseHolder
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
+
+APPLIED_RECORD: Final = "applied"
+
+
+class AppliedRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The progress of a range.
+
+    ::
+
+        03 <range> 05 "applied"  →  [index, term, last commit, sums]
+
+    The state machine writes it with each entry, with the index and the term of
+    that. The command of the entry brings the other two. The companion of a range keeps its sums in
+    it, packed: the counters of messages. A record of their own would be written with nearly every
+    proposal.
+
+    Attributes:
+        index, term: the last entry that is applied.
+        last_commit: a timestamp that no commit in the state is above.
+        sums: the sums of the companion, packed; empty: there are none.
+    """
+
+    index: int = 0
+    term: int = 0
+    last_commit: int = 0
+    sums: bytes = b""
+
+
+encode_applied: Final = msgspec.msgpack.Encoder().encode
+decode_applied: Final = msgspec.msgpack.Decoder(AppliedRecord).decode
+
+
+def read_applied(stored: Reader, range_id: int) -> AppliedRecord:
+    """Return the applied record of a range, as ``stored`` has it; a new range has none.
+
+    It is read past the cache of values, which does not hear of it.
+    """
+    key = keys.record_key(range_id, APPLIED_RECORD)
+    for _, packed in stored.iterate(key, key + b"\x00"):
+        return decode_applied(packed)
+    return AppliedRecord()
+
 
 CHUNK_BYTES: Final = 256 * 1024
 PIECE_BYTES: Final = 1024 * 1024
@@ -70,7 +106,7 @@ class StateOwner(Protocol):
 
 
 class RangeState:
-    """The state machine of a range, a :class:`postroom.raft.state_machine.StateMachine`.
+    """The state machine of a range, a :class:`postroom.raft.interface.StateMachine`.
 
     Args:
         range_id: the id of the range.

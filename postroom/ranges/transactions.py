@@ -37,7 +37,7 @@ from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.contract import Write, may_be_long
 from postroom.ranges.evaluation import Evaluation, MustWait, check_size
 from postroom.ranges.long_checks import CheckedReads
-from postroom.ranges.registry import CHECKS_LONG, ChecksFirst, Registry
+from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry
 from postroom.ranges.requests import Committed, CommitTransaction
 
 CLIENTS_REMEMBERED: Final = 10_000

@@ -16,7 +16,7 @@ from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseHolder
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 from postroom.ranges.transactions import Committer
 
 

@@ -1,16 +1,21 @@
 """The assembly of a node: the abilities of its range, and the services that run for it.
 
 Only this module knows all of them. The node itself (:mod:`.node`) drives the parts made here.
+:class:`NodeOptions` are what a node is started with.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
+from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.agenda import Advancer
@@ -18,15 +23,50 @@ from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.services import dispatcher, executor
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
+from postroom.raft.interface import RaftOptions
 from postroom.ranges.garbage import Collector
+from postroom.ranges.lease import LEASE_SECONDS
 from postroom.ranges.nodes import NodeRecords, nodes_key
 from postroom.ranges.ports import Host
 from postroom.ranges.replica import Replica
 from postroom.server.disk_guard import Damage
 from postroom.server.membership import MembershipHost, MembershipService
-from postroom.server.node_options import NodeOptions
-from postroom.server.services import Rest, Services
-from postroom.server.tasks import NodeTasks, Pending, WakeUp
+from postroom.server.services import NodeTasks, Pending, Rest, Services, WakeUp
+
+GENERAL_ONLY: Final = "POSTROOM_GENERAL_ONLY"
+"""The environment variable that turns off the usual way of proposals, to look for a fault."""
+
+
+class NodeOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a node when it starts.
+
+    Attributes:
+        members: the members of a new group; none if this node is to be added to one.
+        sync: whether writes are synced before they count.
+        lease_seconds: how long the others wait for a leaseholder that has gone.
+        memory_bytes: the budget of memory that its storage has too (:class:`.Budget`).
+        rests_alone: whether a node that is alone writes nothing, its lease included, before the
+            first write of a client or a service.
+        is_general_only: whether all proposals are made in the general way
+            (:mod:`postroom.messaging.usual`).
+    """
+
+    node_id: int = 1
+    members: tuple[int, ...] = (1,)
+    sync: bool = True
+    lease_seconds: float = LEASE_SECONDS
+    raft: RaftOptions | None = None
+    sync_interval_seconds: float | None = None
+    gc_ttl_seconds: float = GC_TTL_SECONDS
+    gc_interval_seconds: float = 5.0
+    poll_seconds: float = 5.0
+    disk_reserve_bytes: int = DISK_RESERVE_BYTES
+    memory_bytes: int = MEMORY_BYTES
+    rests_alone: bool = False
+    is_general_only: bool = msgspec.field(
+        default_factory=lambda: os.environ.get(GENERAL_ONLY, "") not in ("", "0")
+    )
+
 
 RANGE_ID: Final = 1
 

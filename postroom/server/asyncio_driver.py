@@ -3,17 +3,26 @@
 A request wants a turn. The turn runs after everything that is ready on the loop: all requests sent
 meanwhile share one sync. A large write is made by a thread: until it is done the loop goes
 on, reads are served, and requests queue up.
+
+*The timer* is finer than the loop's own, where the system has such ones. An event loop that waits
+with ``epoll`` counts in milliseconds, and rounds up: half a millisecond more for each message that
+falls due. Linux has timers that are files (``timerfd``). A loop that watches such a file goes on
+when it rings, to within microseconds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import random  # noqa: TID251 - passed in, as an instance
+import sys
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from postroom.client.sender import TransactionIds, raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
@@ -22,7 +31,6 @@ from postroom.kv.engine import WriteSet
 from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get, Value
-from postroom.server.alarms import create_alarm
 from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
 from postroom.server.node import UPKEEP_SECONDS, Node
 
@@ -255,7 +263,9 @@ class AsyncioDriver:
             except BaseException:
                 self._break_off()
                 raise
-            self._arm_next()
+            deadline = self.node.next_deadline()
+            if deadline is not None:
+                self._arm(deadline)
 
     def _write_beside(self, staged: WriteSet) -> bool:
         """Have a thread write a turn; return false if the system has none to give."""
@@ -278,16 +288,13 @@ class AsyncioDriver:
     def _finish(self, writing: _Writing) -> None:
         self._writing = None
         with self._signals:
-            self._end_of(writing)
-
-    def _end_of(self, writing: _Writing) -> None:
-        try:
-            if writing.raised is not None:
-                raise writing.raised
-            self.node.finish(writing.error)
-        except BaseException:
-            self._break_off()
-            raise
+            try:
+                if writing.raised is not None:
+                    raise writing.raised
+                self.node.finish(writing.error)
+            except BaseException:
+                self._break_off()
+                raise
 
     def _break_off(self) -> None:
         """Deal with an exception from a turn, which must not happen.
@@ -299,11 +306,6 @@ class AsyncioDriver:
             self.node.break_off()
         elif not self._closed:
             self._arm(self.monotonic() + UPKEEP_SECONDS)
-
-    def _arm_next(self) -> None:
-        deadline = self.node.next_deadline()
-        if deadline is not None:
-            self._arm(deadline)
 
     def _arm(self, deadline: float) -> None:
         """Set the timer to ``deadline``, by the node's clock, which need not be the loop's."""
@@ -322,3 +324,108 @@ class AsyncioDriver:
         self._is_armed = False
         if not self._turn_wanted:
             self._turn()
+
+
+_NANOSECONDS: Final = 1_000_000_000
+_CLOCK_MONOTONIC: Final = 1
+
+
+class Alarm(Protocol):
+    """A timer that calls a function once each time that it is set."""
+
+    def set(self, seconds: float) -> None:
+        """Let it ring after a time, in place of any other."""
+
+    def cancel(self) -> None:
+        """Let it not ring, now or ever."""
+
+
+class LoopAlarm:
+    """An alarm that is a timer of the event loop.
+
+    Args:
+        loop: the event loop.
+        ring: the function that is called.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        self._loop = loop
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        """Let it ring after a time, in place of any other."""
+        self.cancel()
+        self._timer = self._loop.call_later(seconds, self._ring)
+
+    def cancel(self) -> None:
+        """Let it not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class _Setting(ctypes.Structure):
+    """The ``itimerspec`` of the system: an interval, and the time until the first ringing."""
+
+    _fields_ = (
+        ("interval_seconds", ctypes.c_long),
+        ("interval_nanoseconds", ctypes.c_long),
+        ("seconds", ctypes.c_long),
+        ("nanoseconds", ctypes.c_long),
+    )
+
+
+class FileAlarm:
+    """An alarm that is a file which the event loop watches.
+
+    Args:
+        loop: the event loop.
+        ring: the function that is called.
+
+    Raises:
+        OSError: the system gives no such file.
+        AttributeError: the C library has no such call.
+        NotImplementedError: the loop watches no files.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        self._set_time = library.timerfd_settime
+        self._file = library.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._file < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._end = weakref.finalize(self, os.close, self._file)
+        self._setting = _Setting()
+        self._pointer = ctypes.byref(self._setting)
+        self._loop = loop
+        self._ring = ring
+        loop.add_reader(self._file, self._has_rung)
+
+    def set(self, seconds: float) -> None:
+        """Let it ring after a time, in place of any other."""
+        nanoseconds = max(int(seconds * _NANOSECONDS), 1)  # none at all would switch it off
+        setting = self._setting
+        setting.seconds, setting.nanoseconds = divmod(nanoseconds, _NANOSECONDS)
+        if self._set_time(self._file, 0, self._pointer, None) != 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")  # it would never ring
+
+    def cancel(self) -> None:
+        """Let it not ring any more, and close the file."""
+        if self._end.alive:
+            self._loop.remove_reader(self._file)
+            self._end()
+
+    def _has_rung(self) -> None:
+        try:
+            os.read(self._file, 8)
+        except BlockingIOError:  # it was set again meanwhile
+            return
+        self._ring()
+
+
+def create_alarm(loop: asyncio.AbstractEventLoop, ring: Callable[[], None]) -> Alarm:
+    """Create the finest alarm that there is."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError, NotImplementedError):
+            return FileAlarm(loop, ring)
+    return LoopAlarm(loop, ring)

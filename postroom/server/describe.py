@@ -13,10 +13,10 @@ from typing import Final, NamedTuple, Protocol
 
 from postroom.kv.engine import Engine
 from postroom.raft.group import RaftGroup
-from postroom.raft.state_machine import NodeId
+from postroom.raft.interface import NodeId
 from postroom.ranges.nodes import Nodes, NodeStatus, PeerStatus, StorageStatus
+from postroom.server.assembly import NodeOptions
 from postroom.server.disk_guard import Damage
-from postroom.server.node_options import NodeOptions
 from postroom.server.services import Services
 from postroom.version import VERSION
 

@@ -143,6 +143,3 @@ def _is_of_asyncio(handler: Any) -> bool:
         function = getattr(handler.func, "__func__", None)
         return function is not None and function is getattr(asyncio.Runner, "_on_sigint", None)
     return handler is not None and handler is _OF_LOOPS
-
-
-__all__ = ["CLOSED", "FORKED", "Answer", "DeferredSignals"]

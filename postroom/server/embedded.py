@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - here instances are made, to be passed in
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -19,7 +19,7 @@ from postroom.client.codec import Codec, resolve
 from postroom.client.values import Status, position_infos, service_infos, storage_info
 from postroom.kv.clock import SystemClock, TimeSource, Timestamp
 from postroom.kv.engine import Engine
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from postroom.kv.memory import MemoryEngine
 from postroom.kv.opening import check_engine_name
 from postroom.limits import (
@@ -31,14 +31,14 @@ from postroom.limits import (
     SYNC_INTERVAL_SECONDS,
 )
 from postroom.messaging.requests import ReadCounters
-from postroom.raft.transport import NoPeers
-from postroom.ranges.positions import ReadPositions
+from postroom.raft.interface import NoPeers
+from postroom.ranges.protections import ReadPositions
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import node_alone
 from postroom.server.describe import storage_status
 from postroom.server.local_cluster import check_no_local_cluster
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from postroom.server.thread_driver import ThreadDriver
 
@@ -291,12 +291,3 @@ def _node_in_memory(clock: TimeSource, randomness: random.Random) -> Node:
 def _randomness() -> random.Random:
     """Return a generator seeded by the operating system: ids must differ between processes."""
     return random.Random(random.SystemRandom().randbytes(32))
-
-
-__all__: list[Any] = [
-    "Durability",
-    "open",
-    "open_async",
-    "open_in_memory",
-    "open_in_memory_async",
-]

@@ -20,7 +20,8 @@ from typing import Any, Final, TypeVar
 from postroom.errors import Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.formation import SelfDescription, node_alone
 from postroom.server.cluster.native_server import NativeServer
@@ -29,7 +30,6 @@ from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.local_cluster import HOST, check_no_local_cluster
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 
 T = TypeVar("T")

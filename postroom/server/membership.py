@@ -16,6 +16,8 @@ more, perhaps not even on that change (etcd's strict reconfiguration check). A l
 leave hands over first, to a node that is to stay, and its successor does the rest.
 
 The service runs on the leaseholder only, and sleeps while there is nothing to change.
+
+:class:`HandingOver` gives the lease and the lead of a node to another one.
 """
 
 from __future__ import annotations
@@ -27,23 +29,19 @@ from typing import Any, Final, Protocol
 from postroom.errors import CommitUnknown, Retryable
 from postroom.limits import MEMBERS_MAX, VOTERS_MAX
 from postroom.raft.group import RaftGroup
+from postroom.raft.interface import NodeId
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.state_machine import NodeId
 from postroom.ranges.nodes import ForgetNode, Nodes
+from postroom.ranges.replica import Replica
+from postroom.server.disk_guard import Damage
+from postroom.server.services import NodeTasks, Pending, WakeUp
 
 CAUGHT_UP_ENTRIES: Final = 64
 LOOK_SECONDS: Final = 0.25
 SILENT_SECONDS: Final = 1.0
 
 _log = logging.getLogger(__name__)
-
-
-class MembershipWakeUp(Protocol):
-    """A wake-up, set when the record has changed."""
-
-    async def wait(self, timeout_seconds: float) -> None:
-        """Wait until it is set, or for a time."""
 
 
 class MembershipHost(Protocol):
@@ -74,7 +72,7 @@ class MembershipService:
         changed: set whenever the record of the nodes has changed.
     """
 
-    def __init__(self, node: MembershipHost, group: RaftGroup, changed: MembershipWakeUp) -> None:
+    def __init__(self, node: MembershipHost, group: RaftGroup, changed: WakeUp) -> None:
         self._node = node
         self._group = group
         self._changed = changed
@@ -237,3 +235,76 @@ def has_joined(node_id: NodeId, group: RaftGroup, nodes: Nodes) -> bool:
 
 def _wanted(nodes: Nodes) -> list[NodeId]:
     return [node.node_id for node in nodes.nodes if not node.retired]
+
+
+HAND_OVER_SECONDS: Final = 2.0
+"""The time for which a node that is to stop waits for a successor."""
+
+
+class HandingOver:
+    """The handing over of one node's lease and lead.
+
+    ::
+
+        begin ─▶ lease given back ─▶ lead transferred ─▶ another one leads ─▶ done
+           └──────────── no successor in time ─────────────────────────────▶ done: goes on serving,
+                                                            or steps down if it is damaged
+
+    Args:
+        replica: the replica with the lease and the lead.
+        tasks: the node's, for the time-out.
+        damage: the damage of the node's disk.
+    """
+
+    def __init__(self, replica: Replica, tasks: NodeTasks, damage: Damage) -> None:
+        self._replica = replica
+        self._tasks = tasks
+        self._damage = damage
+        self._pending: Pending | None = None
+        self._time_out = Pending()
+
+    @property
+    def _group(self) -> RaftGroup:
+        return self._replica.group
+
+    def begin(self, to: NodeId | None = None) -> Pending:
+        """Give lease and lead away, if they are here; the result completes when that has ended.
+
+        A node that is alone keeps them.
+
+        Args:
+            to: the node that is to lead; ``None``: the one that has most of the log.
+        """
+        if self._pending is None or self._pending.done:
+            self._pending = Pending()
+            if len(self._group.members) == 1:  # no other node could take the lease
+                self._pending.complete(None)
+                return self._pending
+            self._tasks.cancel_timer(self._time_out)
+            self._time_out = Pending()
+            self._time_out.callback = self._give_up
+            self._tasks.at(HAND_OVER_SECONDS, self._time_out)
+            self._replica.hand_over(lambda: self._transfer(to))
+        return self._pending
+
+    def lost_lead(self) -> None:
+        """Complete the handing over, since this node does not lead any more."""
+        if self._pending is not None:
+            self._pending.complete(None)
+
+    def _transfer(self, to: NodeId | None) -> None:
+        """Transfer the lead, since the lease is given back, or was not here."""
+        if self._group.is_leader and len(self._group.members) > 1:
+            self._group.transfer_leadership(to)
+        else:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Go on, or let the others elect a leader, since no node has taken over in time."""
+        if self._pending is None or self._pending.done:
+            return
+        self._pending.complete(None)
+        if self._damage.found and len(self._group.members) > 1:
+            self._group.step_down()
+        else:
+            self._replica.resume()

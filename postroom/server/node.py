@@ -13,7 +13,7 @@ a simulation. Through ``on_wake`` the node says that it wants a turn, and throug
 when it needs one at the latest.
 
 :mod:`.assembly` puts its parts together, :mod:`.turn_writer` makes a turn durable,
-:mod:`.disk_guard` guards its disk, :mod:`.handing_over` has another node serve in its place.
+:mod:`.disk_guard` guards its disk, :mod:`.membership` has another node serve in its place.
 
 In a cluster the services run where the lease is (:mod:`.services`). An entry counts once a majority
 has it in a synced log. Its effects on the state need no sync of their own, because it can be
@@ -28,34 +28,25 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
-from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock, TimeSource
-from postroom.kv.engine import BlockDamaged, Engine, EngineFailed, WriteSet
+from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, WriteSet
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
+from postroom.raft.interface import NodeId, Transport
 from postroom.raft.membership import Change
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.state_machine import NodeId
-from postroom.raft.transport import Transport
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import NodeStatus, nodes_key
 from postroom.ranges.nodes import decode as decode_nodes
 from postroom.ranges.replica import Replica
-from postroom.server.assembly import RANGE_ID, assemble
+from postroom.server.assembly import RANGE_ID, NodeOptions, assemble
 from postroom.server.describe import describe
 from postroom.server.disk_guard import Damage, DiskGuard
-from postroom.server.handing_over import HandingOver
-from postroom.server.node_options import NodeOptions
-from postroom.server.opening import (
-    StoreRecord,
-    bring_up_to_date,
-    interrupted,
-    open_store,
-    stopped_by,
-)
+from postroom.server.membership import HandingOver
+from postroom.server.opening import bring_up_to_date, interrupted, open_store, stopped_by
 from postroom.server.peer_clocks import PeerClocks
 from postroom.server.replicas import Replicas
-from postroom.server.tasks import NodeTasks, Pending
+from postroom.server.services import NodeTasks, Pending
 from postroom.server.turn_writer import TurnWriter
 
 T = TypeVar("T")
@@ -180,14 +171,6 @@ class Node:
         if self.failed is not None:
             self.close()
             raise self.failed
-
-    def submit(self, call: Call) -> None:
-        """Take a request; ``call.complete`` is called once, perhaps before this returns."""
-        self.replicas.submit(call)
-
-    def cancel(self, call: Call) -> bool:
-        """Forget a request that still waits; false if it is too late for that."""
-        return self.replicas.cancel(call)
 
     def upkeep(self, request: Any) -> Pending:
         """Submit a service's request, evaluated with the next turn, which is not hurried for it."""
@@ -432,6 +415,3 @@ class Node:
     def _store_ceiling(self, ceiling: int) -> bool:
         """Store the clock's ceiling. The clock calls this, wherever it is read."""
         return self.failed is None and self._writer.store_ceiling(ceiling)
-
-
-__all__ = ["RANGE_ID", "Node", "NodeOptions", "StoreRecord"]

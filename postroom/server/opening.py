@@ -19,16 +19,15 @@ import msgspec
 
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
-from postroom.kv.budget import Budget
-from postroom.kv.engine import Engine, EngineFailed
-from postroom.kv.engine_file import EngineName
+from postroom.kv.background import StateWriterThread
+from postroom.kv.engine import Budget, Engine, EngineFailed
+from postroom.kv.engine_folder import EngineName
 from postroom.kv.folder import explain
-from postroom.kv.log.device import FolderDevice
-from postroom.kv.log.format import LOG_ID_BYTES
+from postroom.kv.full_device import ReopeningEngine
+from postroom.kv.log_device import FolderDevice
+from postroom.kv.log_reader import LOG_ID_BYTES
 from postroom.kv.marker import FORMAT_NAME, FORMAT_VERSION, check_format, unreadable
 from postroom.kv.opening import open_engine, open_to_read
-from postroom.kv.reopening import ReopeningEngine
-from postroom.kv.state_writer import StateWriterThread
 from postroom.kv.storage import Storage
 from postroom.limits import LOG_SEGMENT_BYTES, MEMORY_BYTES
 from postroom.raft.consensus import Consensus
@@ -147,7 +146,7 @@ def open_storage(
             new folder the first of them that is installed.
         segment_bytes: the length of the log's new segments; ``None``: the default, or less on a
             small device.
-        memory_bytes: the budget of memory (:mod:`postroom.kv.budget`).
+        memory_bytes: the budget of memory (:class:`.Budget`).
 
     Raises:
         StoreLocked, StoreCorrupted, VersionMismatch, AccessDenied, Unavailable: it cannot be

@@ -24,7 +24,7 @@ from typing import Final
 
 from postroom.kv.clock import TimeSource
 from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
-from postroom.raft.state_machine import NodeId
+from postroom.raft.interface import NodeId
 
 RECENT_SECONDS: Final = 5.0
 GONE_SECONDS: Final = 60.0

@@ -32,10 +32,10 @@ import postroom
 from postroom import limits
 from postroom.client.remote.native import offering_native
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
-from postroom.protocol import frames, identities, streams
+from postroom.protocol import frames, streams
 from postroom.raft.messages import Append, Vote, encode_frame
 from postroom.ranges.nodes import AdmitNode, RebindNode, RetireNode
-from postroom.ranges.positions import KeepPosition
+from postroom.ranges.protections import KeepPosition
 from postroom.ranges.requests import (
     Accounting,
     CommitTransaction,
@@ -43,8 +43,8 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
-from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
+from postroom.server.cluster.dialing import PROTOCOL_VERSION, Introduction
 from tests.remote.certificates import Authority
 from tests.remote.client_names import client_id, secret_of
 from tests.remote.servers import Server
@@ -52,7 +52,7 @@ from tests.remote.servers import Server
 NAME: Final = client_id(b"attacker")
 TERM: Final = 2**63 - 1
 NUMBER: Final = (1).to_bytes(8, "big")
-VICTIM: Final = identities.draw(Random("victim"))
+VICTIM: Final = frames.draw_identity(Random("victim"))
 NESTED: Any = "deepest"
 for _ in range(limits.HEADERS_DEPTH_MAX + 1):
     NESTED = {"n": NESTED}

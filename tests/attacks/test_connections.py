@@ -18,7 +18,7 @@ import postroom
 from postroom.client.remote.native import offering_native
 from postroom.protocol import frames, streams
 from postroom.protocol.streams import PREAMBLE, Opening, framed
-from postroom.server.cluster import connections, native_server
+from postroom.server.cluster import admission, native_server
 from postroom.server.cluster.intake import Unfinished
 from postroom.server.cluster.security import Security
 from tests.attacks.node_process import NodeProcess, bear_a_storm, node_process
@@ -92,7 +92,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HELLO_SECONDS", 0.3)
+    monkeypatch.setattr(admission, "HELLO_SECONDS", 0.3)
 
 
 @asynccontextmanager

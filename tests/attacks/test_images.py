@@ -17,7 +17,8 @@ from postroom.messaging.image_requests import (
     ReadRestore,
     RestoreEntries,
 )
-from postroom.server.cluster.access import Access, Role
+from postroom.ranges.contract import Role
+from postroom.server.cluster.access import Access
 from tests.attacks.hostile import Attacker, Target, memory_below
 
 MIB = 1024 * 1024

@@ -46,7 +46,7 @@ def test_the_bytes_of_a_command_bound_its_raw_writes(
         start(replica, proposal)
 
     monkeypatch.setattr(Replica, "_start", counted)
-    monkeypatch.setattr("postroom.ranges.freeing.Freeing.add", lambda *_: None)
+    monkeypatch.setattr("postroom.ranges.calls.Freeing.add", lambda *_: None)
     act(target.store.db)
     largest = max(commands, key=lambda proposal: len(proposal.command.writes)).command
     assert len(largest.writes) >= len(KEYS)

@@ -11,10 +11,11 @@ import pytest
 
 from postroom import limits
 from postroom.protocol import frames
-from postroom.protocol.permitted import array_header
+from postroom.protocol.frames import array_header
 from postroom.protocol.streams import LENGTH_BYTES
+from postroom.ranges.contract import Role
 from postroom.ranges.requests import CommitTransaction, Get, GetMany, Put
-from postroom.server.cluster.access import Access, Role
+from postroom.server.cluster.access import Access
 from tests.attacks.hostile import Attacker, Target, memory_below
 from tests.remote.client_names import client_id, secret_of
 

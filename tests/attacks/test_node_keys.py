@@ -22,10 +22,9 @@ from postroom.client.remote.tls_files import TLS
 from postroom.errors import AccessDenied, Invalid
 from postroom.kv.clock import SystemClock
 from postroom.ranges.nodes import Admitted, NodeDescriptor, RebindNode, short
-from postroom.server.cluster import formation, joining, key_binding
+from postroom.server.cluster import formation, joining
 from postroom.server.cluster.access import Tokens
-from postroom.server.cluster.nodes_service import JoinRequest
-from postroom.server.cluster.questions import Questions
+from postroom.server.cluster.nodes_service import JoinRequest, Questions
 from postroom.server.cluster.security import Certificates, Security
 from postroom.server.cluster.serving import NodeSettings, ServedNode
 from tests.cluster.places import Loopback
@@ -159,7 +158,7 @@ class Machine:
 
 @pytest.fixture
 def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machines:
-    monkeypatch.setattr(key_binding, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(joining, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(joining, "ASK_AGAIN_SECONDS", 0.1)
     return Machines(tmp_path)
 

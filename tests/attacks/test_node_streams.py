@@ -21,8 +21,7 @@ from postroom.kv.memory import MemoryEngine
 from postroom.protocol.streams import DENIED, UNAVAILABLE
 from postroom.ranges.nodes import Nodes, short
 from postroom.server.cluster import formation
-from postroom.server.cluster.dialing import Dialer, NoAnswer
-from postroom.server.cluster.introductions import Introduction, encode, proof_of
+from postroom.server.cluster.dialing import Dialer, Introduction, NoAnswer, encode, proof_of
 from postroom.server.cluster.joining import Joining
 from postroom.server.cluster.security import Security
 from postroom.server.opening import read_store

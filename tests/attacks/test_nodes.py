@@ -15,7 +15,6 @@ import pytest
 
 from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.raft.journal import COMMAND, NOOP, membership_payload
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
@@ -30,9 +29,9 @@ from postroom.raft.messages import (
     Voted,
     encode_frame,
 )
+from postroom.raft.stored_log import COMMAND, NOOP, membership_payload
 from postroom.ranges.calls import LeasedWrites
-from postroom.server.node import RANGE_ID
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import RANGE_ID, NodeOptions
 from tests.attacks.hostile import TURN_STEPS, has_descriptors, memory_below, open_descriptors
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import limits
-from postroom.raft.intake import FrameIntake, FrameShape
-from postroom.raft.journal import COMMAND, NOOP
+from postroom.raft.frames import FrameIntake, FrameShape
+from postroom.raft.interface import RaftOptions
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     FRAME_BYTES,
@@ -29,10 +29,9 @@ from postroom.raft.messages import (
     encode_frame,
     frames_of,
 )
-from postroom.raft.options import RaftOptions
+from postroom.raft.stored_log import COMMAND, NOOP
+from postroom.server.assembly import RANGE_ID, NodeOptions
 from postroom.server.cluster.peers import UnreadFrames
-from postroom.server.node import RANGE_ID
-from postroom.server.node_options import NodeOptions
 from tests.attacks.hostile import memory_below
 from tests.attacks.test_memory import long_array
 from tests.sim.cluster.cluster import Cluster

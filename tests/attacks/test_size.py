@@ -21,13 +21,13 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReplayDeadLetters,
 )
-from postroom.ranges.applied import APPLIED_RECORD, encode_applied, read_applied
 from postroom.ranges.requests import (
     Accounting,
     Increment,
 )
+from postroom.ranges.state import APPLIED_RECORD, encode_applied, read_applied
+from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.node import RANGE_ID
 from tests.attacks.hostile import Attacker, Target, memory_below
 from tests.client.stores import Store
 

@@ -17,11 +17,11 @@ from postroom.cli.application import app
 from postroom.cli.options import StoreOptions
 from postroom.cli.state import nodes_table
 from postroom.client.remote.nodes import NodeReport, Survey
-from postroom.kv.engine_file import ENGINES, EngineName
+from postroom.kv.engine_folder import ENGINES, EngineName
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.options import StoreAddress
 from postroom.ranges.nodes import NodeStatus, PeerStatus
-from postroom.server.cluster.node_keys import fingerprint_of_file
+from postroom.server.cluster.security import fingerprint_of_file
 from tests.cli.commands import (
     NOBODY,
     Facts,

@@ -104,7 +104,7 @@ class HandDriver:
             raise Invalid("the database was closed; nothing was changed: open it again")
         deadline = None if timeout_seconds is None else self.monotonic() + timeout_seconds
         waiting = _Waiting(request, deadline)
-        self.node.submit(waiting)
+        self.node.replicas.submit(waiting)
         if deadline is not None:
             self._timed.append(waiting)
         return waiting

@@ -10,9 +10,9 @@ from postroom.client.codec import resolve
 from postroom.client.database import CoreDatabase
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.storage import Storage
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock, HandDriver
 from tests.client.stores import Store
 

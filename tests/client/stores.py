@@ -18,9 +18,9 @@ from postroom.client.codec import Codec, resolve
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import Counters, ReadCounters
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock, HandDriver, RemoteDriver, Running, T
 from tests.client.watched_engine import WatchedEngine, dump
 

@@ -17,10 +17,10 @@ from postroom.client.codec import resolve
 from postroom.errors import Invalid, TransactionConflict, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.watched_engine import WatchedEngine
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]

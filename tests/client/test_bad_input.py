@@ -14,7 +14,7 @@ import pytest
 import postroom
 from postroom import errors
 from postroom.client.pages import PAIRS_PER_PAGE
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.limits import (
     KEY_BYTES_MAX,
     MESSAGE_BYTES_MAX,

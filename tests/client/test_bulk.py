@@ -15,7 +15,7 @@ from postroom import limits
 from postroom.client import bulk
 from postroom.client.bulk import Columns
 from postroom.errors import Invalid, SnapshotTooOld, Unavailable
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from postroom.ranges.requests import Accounting, Increment, Put
 from tests.client.stores import Store
 from tests.kv.on_disk import INSTALLED

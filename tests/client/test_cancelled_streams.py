@@ -15,11 +15,11 @@ from postroom.client.staging import StagingCalls
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.messaging.image_requests import RestoreEntries
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import Put
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.queues.fakes import FakeSender
 from tests.client.test_asyncio import on_a_loop
 

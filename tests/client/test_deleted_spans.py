@@ -6,7 +6,7 @@ import pytest
 
 from postroom.client import sync as blocking
 from postroom.kv import keys
-from postroom.kv.compaction import SETTLE_SECONDS
+from postroom.kv.background import SETTLE_SECONDS
 from postroom.kv.gathering import Gathering
 from postroom.ranges.transactions import RECORD_SECONDS
 from tests.client.storage_store import StorageStore

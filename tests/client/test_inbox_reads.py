@@ -13,7 +13,7 @@ import pytest
 import postroom
 from postroom.client.reaping import LAST_LOOK_SECONDS
 from postroom.errors import CommitUnknown, TransactionConflict, TransactionTooLarge
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.limits import PEEKED_MESSAGES_MAX
 from postroom.messaging.requests import CheckInbox
 from postroom.ranges.requests import CommitTransaction

@@ -14,14 +14,14 @@ from postroom.client.codec import resolve
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import (
     WRITTEN_AT_ONCE_BYTES,
     WRITTEN_AT_ONCE_KEYS,
     AsyncioDriver,
 )
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.test_asyncio import on_a_loop
 
 MANY = WRITTEN_AT_ONCE_KEYS + 1

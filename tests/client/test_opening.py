@@ -19,12 +19,11 @@ import postroom
 import postroom.aio
 from postroom import errors
 from postroom.kv import keys
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName, descriptors_for_tables
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.kv.opening import open_engine
-from postroom.kv.table_files import descriptors_for_tables
-from postroom.server.node import StoreRecord
+from postroom.server.opening import StoreRecord
 from tests.client.refusals import MIB, in_transaction, refused
 from tests.client.stores import Store
 from tests.client.watched_engine import dump

@@ -18,7 +18,7 @@ from postroom.errors import (
     TransactionConflict,
     TransactionExpired,
 )
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.ranges.requests import CommitTransaction, Put
 from tests.client.stores import Store
 

@@ -13,7 +13,7 @@ from postroom import aio, limits
 from postroom.client.commits import alone
 from postroom.errors import ConditionFailed, Invalid, SnapshotTooOld
 from postroom.kv import keys
-from postroom.ranges.positions import KeepPosition, Position, ReadPositions
+from postroom.ranges.protections import KeepPosition, Position, ReadPositions
 from postroom.ranges.requests import CommitTransaction, ConditionalPut
 from tests.client.stores import Store
 
@@ -176,7 +176,7 @@ def _fields(request: Any) -> list[Any]:
 
 
 def test_the_number_of_positions_is_limited(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postroom.ranges.positions.POSITIONS_MAX", 3)
+    monkeypatch.setattr("postroom.ranges.protections.POSITIONS_MAX", 3)
     at = store.db.now()
     for number in range(3):
         store.db.keep_position(f"reader {number}", at, seconds=HOUR * (1 + number))

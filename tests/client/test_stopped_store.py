@@ -16,10 +16,10 @@ from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 
 Stop = Callable[[], Awaitable[None]]
 

@@ -26,9 +26,9 @@ from postroom.kv import keys
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.thread_driver import ThreadDriver
 from tests.client.watched_engine import WatchedEngine
 

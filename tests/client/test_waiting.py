@@ -96,7 +96,7 @@ class Waits(Call):
 
 def ask(store: Store, request: Any) -> Waits:
     call = Waits(request)
-    store.node.submit(call)
+    store.node.replicas.submit(call)
     return call
 
 
@@ -162,7 +162,7 @@ def test_a_message_of_one_that_was_cancelled_while_it_was_woken_goes_to_the_next
         store.engine.before_write = lambda _: None
         ask(store, ReleaseLocks(id_of(0)))  # it wakes the first, which is blocked
         assert store.node.replica.waiting.is_looked_at_later(first)
-        assert store.node.cancel(first)
+        assert store.node.replicas.cancel(first)
 
     store.engine.before_write = meanwhile
     send(store, b"2")
@@ -209,7 +209,7 @@ class Chance:
             case 3:
                 self._send()
             case 4 if waiting:
-                store.node.cancel(choose(waiting))
+                store.node.replicas.cancel(choose(waiting))
             case 5 if number:
                 ask(store, ReleaseLocks(id_of(self.random.randrange(number))))
             case 6 if not self._busy:
@@ -240,7 +240,7 @@ def test_random_histories_leave_no_waiter_behind_a_free_key(seed: int) -> None:
         waiting_rules.check_step(store.node)
     store.engine.before_write = lambda _: None
     for call in chance.known:
-        store.node.cancel(call)
+        store.node.replicas.cancel(call)
     store.driver.settle()
     store.advance(61.0)
     nothing_is_left(store)
@@ -273,8 +273,8 @@ def test_cancelled_waits_leave_nothing() -> None:
     store = Store()
     calls = [ask(store, reap(number)) for number in range(500)]
     calls += [ask(store, ReapQueue(b"%d" % n, 1, 1, id_of(n), 60.0, wait=True)) for n in range(500)]
-    assert all(store.node.cancel(call) for call in calls)
-    assert not any(store.node.cancel(call) for call in calls)
+    assert all(store.node.replicas.cancel(call) for call in calls)
+    assert not any(store.node.replicas.cancel(call) for call in calls)
     assert store.node.replica.waiting_for == {}
     nothing_is_left(store)
     store.db.close()

@@ -7,7 +7,7 @@ from typing import Final
 
 from postroom.kv import keys
 from postroom.kv.engine import Engine, EngineFailed, EngineSnapshot, TableFiles, WriteSet
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 
 CEILING_KEY: Final = keys.store_key("clock ceiling")
 

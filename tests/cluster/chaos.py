@@ -30,9 +30,9 @@ from postroom.kv import keys
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import SortedMap
 from postroom.kv.storage import Storage
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage, read_store
 from tests.cluster.disks import small_disks_work
 from tests.cluster.fault_injector import FaultInjector

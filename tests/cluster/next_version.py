@@ -20,7 +20,7 @@ RAISED = {
         (r"(?m)^(ENTRIES_VERSION: Final = )1$", r"\g<1>2"),
         (r"(?m)^(KIND_VERSIONS.* MEMBERSHIP: )1", r"\g<1>2"),
     ],
-    "postroom/protocol/revisions.py": [
+    "postroom/protocol/requests.py": [
         (r"(?m)^(REVISION: Final = .+)$", r"\1 + 1"),
     ],
 }

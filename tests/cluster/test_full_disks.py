@@ -10,7 +10,7 @@ import pytest
 
 from postroom.client.remote.nodes import survey
 from postroom.errors import Unavailable
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from tests.cluster.disks import SmallDisk, small_disks_work
 from tests.cluster.harness import INSECURE, ClusterProcesses, cluster, eventually
 from tests.kv.on_disk import INSTALLED

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from random import Random  # noqa: TID251 - made from the seed
 
-from postroom.kv.engine_file import ENGINES
+from postroom.kv.engine_folder import ENGINES
 from tests.crash.lives import Lives
 
 LIVES_PER_STORE = 50

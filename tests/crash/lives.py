@@ -24,7 +24,7 @@ from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import IO, Final
 
 import postroom
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from tests.crash.writer import ACCOUNTS, OPENING_BALANCE, SEGMENT_BYTES, account
 
 START_SECONDS_MAX: Final = 60.0

@@ -12,7 +12,7 @@ from random import Random  # noqa: TID251 - seeded
 
 import pytest
 
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from tests.crash.lives import Lives
 from tests.kv.on_disk import INSTALLED
 

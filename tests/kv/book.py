@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from random import Random  # noqa: TID251 - made from a seed
 
 from postroom.kv import keys
+from postroom.kv.background import InlineStateWriter, StateWriter
 from postroom.kv.engine import WriteSet
-from postroom.kv.log.device import Device
-from postroom.kv.log_retention import RetainedLog
+from postroom.kv.log_device import Device
+from postroom.kv.log_writer import RetainedLog
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.state_writer import InlineStateWriter, StateWriter
 from postroom.kv.storage import Storage
 
 SEGMENT_BYTES = 64 * 1024

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.kv.engine import Engine
-from postroom.kv.engine_file import ENGINES, EngineName, is_installed
+from postroom.kv.engine_folder import ENGINES, EngineName, is_installed
 
 END: Final = b"\xff" * 8
 

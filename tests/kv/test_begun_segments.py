@@ -15,8 +15,8 @@ import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import EngineFailed
-from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT, decode_header
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.log_reader import BLOCK_BYTES, FIRST_RECORD_AT, decode_header
 from tests.kv.book import SEGMENT_BYTES, Book, entry
 
 pytestmark = pytest.mark.usefixtures("long_segments")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.kv.budget import Budget
+from postroom.kv.engine import Budget
 from postroom.limits import MEMORY_BYTES, MEMORY_BYTES_MIN, WRITE_BUFFER_BYTES_MAX
 
 GIB = 1 << 30

@@ -8,9 +8,8 @@ from typing import NoReturn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.kv.budget import Budget
 from postroom.kv.cache import ENTRY_BYTES, Cache
-from postroom.kv.engine import WriteSet
+from postroom.kv.engine import Budget, WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import KEY_BYTES_MAX
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroom.kv import keys
-from postroom.kv.compaction import (
+from postroom.kv.background import (
     BYTES_A_DELETION,
     PART_BYTES,
     SAMPLES_KEPT,
@@ -19,12 +19,13 @@ from postroom.kv.compaction import (
     SETTLE_SECONDS,
     STRIDE,
     Compaction,
+    InlineStateWriter,
+    StateWriterThread,
     Tombstones,
 )
 from postroom.kv.engine import WriteSet
 from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryEngine
-from postroom.kv.state_writer import InlineStateWriter, StateWriterThread
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 ENOUGH = 2 * SAMPLES_MIN * STRIDE

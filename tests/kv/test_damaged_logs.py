@@ -10,11 +10,10 @@ from random import Random  # noqa: TID251 - made from a seed
 import pytest
 
 from postroom.errors import StoreCorrupted, VersionMismatch
+from postroom.kv import log_reader as log_format
 from postroom.kv.engine import EngineFailed
-from postroom.kv.log import format as log_format
-from postroom.kv.log.device import FolderDevice
-from postroom.kv.log.format import BLOCK_BYTES, FIRST_RECORD_AT
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import FolderDevice, WriteFault
+from postroom.kv.log_reader import BLOCK_BYTES, FIRST_RECORD_AT
 from tests.kv.book import Book, entry, value
 
 # --- torn ends

@@ -12,8 +12,8 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import Error, StoreCorrupted, VersionMismatch
-from postroom.kv import engine_file, opening
-from postroom.kv.engine_file import ENGINE_FILE, ENGINES, EngineName, engine_of
+from postroom.kv import engine_folder, opening
+from postroom.kv.engine_folder import ENGINE_FILE, ENGINES, EngineName, engine_of
 from postroom.kv.opening import open_engine
 from tests.kv.on_disk import INSTALLED, OnDisk
 
@@ -162,7 +162,7 @@ def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[[EngineName], None]:
         def is_installed(asked: EngineName) -> bool:
             return asked != engine and asked in INSTALLED
 
-        for module in (engine_file, opening):
+        for module in (engine_folder, opening):
             monkeypatch.setattr(module, "is_installed", is_installed)
 
     return gone

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import table_files
-from postroom.kv.budget import Budget
-from postroom.kv.table_files import table_bytes
+from postroom.kv import engine_folder
+from postroom.kv.engine import Budget
+from postroom.kv.engine_folder import table_bytes
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 MIB = 1 << 20
@@ -23,7 +23,9 @@ def test_an_engine_has_its_share_of_memory_and_of_descriptors_and_large_tables(
     name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        table_files.resource, "getrlimit", lambda _: (5 * OTHER_TABLES_OPEN, 5 * OTHER_TABLES_OPEN)
+        engine_folder.resource,
+        "getrlimit",
+        lambda _: (5 * OTHER_TABLES_OPEN, 5 * OTHER_TABLES_OPEN),
     )
     given = _of_leveldb if name == "leveldb" else _of_rocksdb
     open_files, options = given(tmp_path, monkeypatch)

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.kv import keys, versions
-from postroom.kv.cache import Cache
+from postroom.kv.cache import GAP_KEYS_MIN, GAPS_KEPT, Cache, Gaps
 from postroom.kv.engine import WriteSet
-from postroom.kv.gaps import GAP_KEYS_MIN, GAPS_KEPT, Gaps
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.evaluation import Blocked, View
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import state_writer
+from postroom.kv import background
+from postroom.kv.background import InlineStateWriter, StateWriter, StateWriterThread, Work
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import SMALL_TURNS, Gathering
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
-from postroom.kv.state_writer import InlineStateWriter, StateWriter, StateWriterThread, Work
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.limits import GATHERED_BYTES_MAX
 
 KEYS_MAX = 8
@@ -363,7 +364,7 @@ def interrupted(act: Callable[[], object], lines: int) -> bool:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal left
         path = frame.f_code.co_filename
-        if not path.endswith(("kv/gathering.py", "kv/state_writer.py")):
+        if not path.endswith(("kv/gathering.py", "kv/background.py")):
             return None
         # Leaving a block counts as its first line, but no interrupt comes between that and the end.
         if event == "line" and "with " not in linecache.getline(path, frame.f_lineno):
@@ -388,7 +389,7 @@ def test_an_interrupt_at_any_line_leaves_nothing_out(
     hands_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of who reads, or of who has the turn: what comes next, and with it the engine, has it all."""
-    monkeypatch.setattr(state_writer, "LOOKS_AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(background, "LOOKS_AGAIN_SECONDS", 0.001)
     lines, goes_on = 0, True
     while goes_on:
         thread = StateWriterThread()

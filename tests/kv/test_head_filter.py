@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.kv import keys
+from postroom.kv.background import InlineStateWriter
 from postroom.kv.engine import WriteSet
 from postroom.kv.gathering import Gathering
 from postroom.kv.head_filter import HEADS_A_BYTE, HeadFilter
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.state_writer import InlineStateWriter
 
 FILTER_BYTES = 4096
 

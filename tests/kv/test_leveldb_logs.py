@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.kv import torn_log
+from postroom.kv import leveldb_files
 from postroom.kv.engine import EngineFailed
 from tests.kv.on_disk import newest_log
 
@@ -70,7 +70,7 @@ def encoded_log(batches: Iterable[bytes]) -> bytes:
                 continue
             part, rest = rest[: room - 7], rest[room - 7 :]
             kind = (3 if rest else 4) if begun else (2 if rest else 1)
-            checksum = torn_log._masked_crc32c(bytes([kind]) + part)
+            checksum = leveldb_files._masked_crc32c(bytes([kind]) + part)
             log += checksum.to_bytes(4, "little") + len(part).to_bytes(2, "little")
             log += bytes([kind]) + part
             begun = True
@@ -83,7 +83,7 @@ def encoded_log(batches: Iterable[bytes]) -> bytes:
 def two_logs(crashed: Path) -> Path:
     """Return a folder with two logs: its memtable was about to become a table."""
     log = newest_log(crashed)
-    batches = list(torn_log.records(log.read_bytes()))
+    batches = list(leveldb_files.records(log.read_bytes()))
     assert encoded_log(batches) == log.read_bytes()
     newer = log.with_name(f"{int(log.stem) + 50:06}.log")
     newer.write_bytes(encoded_log(batches[100:]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroom.kv.open_folder import ENTRY_OVERHEAD_BYTES
+from postroom.kv.engine_folder import ENTRY_OVERHEAD_BYTES
 from tests.kv.on_disk import END, INSTALLED, OnDisk, newest_log
 
 on_leveldb = pytest.mark.skipif("leveldb" not in INSTALLED, reason="LevelDB is not installed")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from postroom.errors import StoreLocked
 from postroom.kv import memory
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.memory import CHUNK_KEYS, MemoryDisk, MemoryEngine, SortedMap, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import CHUNK_KEYS, MemoryDisk, MemoryEngine, SortedMap
 
 
 def numbered(engine: MemoryEngine, syncs: list[bool]) -> None:

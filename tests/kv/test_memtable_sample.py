@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.kv.memtable_sample import SAMPLE_BYTES, SAMPLES_KEPT, MemtableSample
+from postroom.kv.span_size import SAMPLE_BYTES, SAMPLES_KEPT, MemtableSample
 
 
 def written(batches: int, keys: int, size: int, first: int = 0) -> MemtableSample:

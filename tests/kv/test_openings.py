@@ -8,9 +8,8 @@ import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.log.device import FolderDevice, FolderFile
-from postroom.kv.log.format import BLOCK_BYTES
-from postroom.kv.log.memory import SECTOR_BYTES
+from postroom.kv.log_device import SECTOR_BYTES, FolderDevice, FolderFile
+from postroom.kv.log_reader import BLOCK_BYTES
 from tests.kv.book import Book, entry
 
 

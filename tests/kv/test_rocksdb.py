@@ -13,7 +13,7 @@ import pytest
 
 from postroom.errors import Invalid
 from postroom.kv.engine import EngineFailed
-from postroom.kv.table_spans import covered
+from postroom.kv.span_size import covered
 from tests.kv.on_disk import END, INSTALLED, OnDisk
 
 pytestmark = pytest.mark.skipif("rocksdb" not in INSTALLED, reason="RocksDB is not installed")

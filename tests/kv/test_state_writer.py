@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from postroom.kv import state_writer
-from postroom.kv.state_writer import StateWriterThread
+from postroom.kv import background
+from postroom.kv.background import StateWriterThread
 
 
 def fail() -> None:
@@ -62,7 +62,7 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It came after the work was noted, and before the thread was woken."""
-    monkeypatch.setattr(state_writer, "LOOKS_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(background, "LOOKS_AGAIN_SECONDS", 0.01)
     thread, done = StateWriterThread(), list[int]()
     thread.start(lambda: done.append(1))
     thread.finish()
@@ -78,7 +78,7 @@ def test_work_started_after_a_long_wait_is_done() -> None:
     """Who has waited for long has woken the thread, which may not have noticed yet."""
     thread, done = StateWriterThread(), list[int]()
     thread._thread = threading.Thread(target=thread._run, daemon=True)
-    state_writer._wake(thread._wanted)
+    background._wake(thread._wanted)
     thread.start(lambda: done.append(1))
     thread._thread.start()
     thread.finish()

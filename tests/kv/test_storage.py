@@ -12,11 +12,10 @@ from typing import NoReturn
 import pytest
 
 from postroom.kv import keys
+from postroom.kv.background import StateWriterThread
 from postroom.kv.engine import EngineFailed
-from postroom.kv.log.device import FolderDevice
-from postroom.kv.log.format import BLOCK_BYTES
-from postroom.kv.memory import WriteFault
-from postroom.kv.state_writer import StateWriterThread
+from postroom.kv.log_device import FolderDevice, WriteFault
+from postroom.kv.log_reader import BLOCK_BYTES
 from tests.kv.book import SEGMENT_BYTES, STATE, Book, entry, value
 
 # --- what was written is there

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import table_files
+from postroom.kv import engine_folder
 from postroom.kv.engine import BlockDamaged, WriteSet
-from postroom.kv.table_files import (
+from postroom.kv.engine_folder import (
     LARGEST_TABLE_BYTES,
     SMALLEST_TABLE_BYTES,
     TABLE_BYTES,
@@ -46,7 +46,7 @@ def _large_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def _device_of(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     fields = list(os.statvfs("/"))
     fields[1], fields[2] = 4096, size // 4096
-    monkeypatch.setattr(table_files.os, "statvfs", lambda _: os.statvfs_result(fields))
+    monkeypatch.setattr(engine_folder.os, "statvfs", lambda _: os.statvfs_result(fields))
 
 
 @pytest.mark.usefixtures("_large_device")
@@ -80,7 +80,7 @@ def test_memtables_are_small_on_a_small_device() -> None:
 def test_a_share_of_the_descriptors_is_for_tables(
     limit: int, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_files.resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(engine_folder.resource, "getrlimit", lambda _: (limit, limit))
     assert descriptors_for_tables() == wanted
 
 

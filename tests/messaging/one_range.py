@@ -17,16 +17,15 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock
-from postroom.kv.engine import WriteSet
+from postroom.kv.engine import Budget, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
 from postroom.ranges.replica import Replica, take_turn
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 
 RANGE_ID: Final = 1
 EPOCH_MILLISECONDS: Final = 1_700_000_000_000

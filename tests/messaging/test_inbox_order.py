@@ -16,7 +16,7 @@ from postroom.messaging.inbox_order import InboxOrder
 from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
 from postroom.ranges.evaluation import View
 from postroom.ranges.memory import Holders
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 INBOXES: Final = 4
 

@@ -15,8 +15,7 @@ from postroom.messaging.bulk_requests import ScanRecords
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
 from postroom.messaging.staging_requests import AbortStaged
-from postroom.protocol.requests import REQUESTS, Requests, name_of
-from postroom.protocol.weights import weight_of
+from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
 from postroom.ranges.contract import (
     UNTIL_IT_HAPPENS,
     Command,
@@ -32,7 +31,7 @@ from postroom.ranges.contract import (
     may_be_long,
 )
 from postroom.ranges.nodes import DescribeNode, NodeRecords
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 from postroom.ranges.requests import (
     Accounting,
     Bound,

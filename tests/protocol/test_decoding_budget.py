@@ -11,7 +11,7 @@ from postroom.limits import (
     DECODED_TIMES_MAX,
     FRAME_BYTES_MAX,
 )
-from postroom.protocol.decoding_budget import BudgetExceeded, DecodingBudget
+from postroom.protocol.decoding import BudgetExceeded, DecodingBudget
 from postroom.protocol.failures import Failure
 
 MIB = 1024 * 1024

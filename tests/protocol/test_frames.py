@@ -40,7 +40,7 @@ from postroom.protocol.failures import (
 from postroom.protocol.requests import decode_result
 from postroom.ranges import nodes
 from postroom.ranges.nodes import DescribeNode
-from postroom.ranges.positions import KeepPosition, ReadPositions
+from postroom.ranges.protections import KeepPosition, ReadPositions
 from postroom.ranges.requests import (
     Accounting,
     CollectGarbage,

@@ -24,13 +24,13 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.staging_requests import LoadRows
 from postroom.protocol import frames, incremental_decoder
-from postroom.protocol.decoding_budget import DecodingBudget
+from postroom.protocol.decoding import DecodingBudget, PackedWalk
 from postroom.protocol.failures import WireError
+from postroom.protocol.frames import NotDecoded
 from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
-from postroom.protocol.packed_walk import PackedWalk
-from postroom.protocol.permitted import NotDecoded
+from postroom.ranges.contract import Role
 from postroom.ranges.requests import Accounting, Get, GetMany, Put
-from postroom.server.cluster.access import Role, permitted
+from postroom.server.cluster.access import permitted
 from tests.protocol.test_frames import REQUESTS
 
 STRETCH = 200

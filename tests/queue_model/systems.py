@@ -16,7 +16,7 @@ from postroom.messaging.queues.queries import ListQueueMessages
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.ranges.requests import CommitTransaction, Now
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.messaging.queues.cache_rules import check_cache
 from tests.messaging.queues.harness import Q, Queues, queues_of
 from tests.messaging.queues.lease_rules import check_holders, check_leases

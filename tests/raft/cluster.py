@@ -17,10 +17,8 @@ from postroom.kv.engine import Engine, EngineSnapshot, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
-from postroom.raft.memory_transport import MemoryNetwork, NetworkFaults
-from postroom.raft.options import RaftOptions
+from postroom.raft.interface import MemoryNetwork, NetworkFaults, RaftOptions, StateSnapshot
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.state_machine import StateSnapshot
 
 GROUP_ID = 7
 APPLIED = b"\x03applied"

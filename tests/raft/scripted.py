@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.consensus import Consensus
+from postroom.raft.interface import RaftOptions
 from postroom.raft.messages import (
     Append,
     Appended,
@@ -19,7 +20,6 @@ from postroom.raft.messages import (
     decode_frame,
     encode_frame,
 )
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
 from postroom.raft.replication import _PeerState
 from tests.raft.cluster import GROUP_ID, HistoryMachine

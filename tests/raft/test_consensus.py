@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.interface import RaftOptions
 from postroom.raft.messages import Append, Vote, decode_frame, encode_frame
-from postroom.raft.options import RaftOptions
 from tests.raft.cluster import GROUP_ID, HistoryMachine
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

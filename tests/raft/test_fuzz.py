@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroom.errors import StoreCorrupted
-from postroom.raft.journal import membership_payload
+from postroom.raft.interface import RaftOptions
 from postroom.raft.membership import AddLearner, Members
 from postroom.raft.messages import (
     Append,
@@ -30,7 +30,7 @@ from postroom.raft.messages import (
     Voted,
     encode_frame,
 )
-from postroom.raft.options import RaftOptions
+from postroom.raft.stored_log import membership_payload
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command
 

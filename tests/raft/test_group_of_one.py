@@ -10,8 +10,8 @@ import pytest
 from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
 from postroom.raft.group import RaftGroup
+from postroom.raft.interface import NoPeers
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.transport import NoPeers
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, HistoryMachine
 from tests.raft.scripted import ScriptedPeers
 

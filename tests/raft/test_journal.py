@@ -12,8 +12,9 @@ from postroom.errors import StoreCorrupted
 from postroom.kv.engine import WriteSet
 from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
-from postroom.raft.journal import Journal, membership_payload
+from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
+from postroom.raft.stored_log import membership_payload
 
 PREFIX = raft_log_prefix(7)
 

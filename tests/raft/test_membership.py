@@ -6,7 +6,7 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import MEMBERS_MAX
-from postroom.raft.journal import membership_payload
+from postroom.raft.interface import RaftOptions
 from postroom.raft.membership import (
     AddLearner,
     Change,
@@ -18,8 +18,8 @@ from postroom.raft.membership import (
     changed,
 )
 from postroom.raft.messages import Append, Appended, TimeoutNow, Vote, Voted
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
+from postroom.raft.stored_log import membership_payload
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 (seeded)
 
-from postroom.raft.memory_transport import MemoryNetwork, MemoryTransport, NetworkFaults
+from postroom.raft.interface import MemoryNetwork, MemoryTransport, NetworkFaults
 
 
 class Net:

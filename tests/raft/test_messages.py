@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.raft import messages
-from postroom.raft.journal import membership_payload
 from postroom.raft.membership import Members
 from postroom.raft.messages import (
     Append,
@@ -25,6 +24,7 @@ from postroom.raft.messages import (
     decode_frame,
     encode_frame,
 )
+from postroom.raft.stored_log import membership_payload
 
 EVERY_MESSAGE = [
     PreVote(1, 2, 3),

@@ -8,8 +8,8 @@ from typing import NoReturn
 import pysyncobj.pickle
 import pytest
 
+from postroom.raft.interface import RaftOptions
 from postroom.raft.membership import AddLearner
-from postroom.raft.options import RaftOptions
 from tests.raft.cluster import Cluster
 
 

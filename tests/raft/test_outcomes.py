@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.memory import MemoryEngine, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryEngine
 from postroom.raft.messages import Appended, PreVote, PreVoted, Voted
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, HistoryMachine

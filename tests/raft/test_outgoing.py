@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from postroom.raft import outgoing_messages
+from postroom.raft import frames
+from postroom.raft.frames import OutgoingMessages
+from postroom.raft.interface import NodeId
 from postroom.raft.messages import Append, Envelope, Vote
-from postroom.raft.outgoing_messages import OutgoingMessages
-from postroom.raft.state_machine import NodeId
 
 
 class Wire:
@@ -39,7 +39,7 @@ def large(size: int = 100) -> Append:
 
 @pytest.fixture(autouse=True)
 def _few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing_messages, "SENT_BYTES_A_TURN", 100)
+    monkeypatch.setattr(frames, "SENT_BYTES_A_TURN", 100)
     monkeypatch.setattr("postroom.raft.messages.FRAME_BYTES", 10)
 
 

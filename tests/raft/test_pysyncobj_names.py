@@ -17,9 +17,10 @@ from pysyncobj.version import VERSION
 
 import postroom.raft
 from postroom.raft import syncobj_core
-from postroom.raft.journal import NOOP, Journal
+from postroom.raft.interface import RaftOptions
+from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
-from postroom.raft.options import RaftOptions
+from postroom.raft.stored_log import NOOP
 from postroom.raft.syncobj_core import (
     ATTRIBUTES,
     METHODS,

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from postroom.raft.interface import NetworkFaults, RaftOptions
 from postroom.raft.membership import AddLearner
-from postroom.raft.memory_transport import NetworkFaults
 from postroom.raft.messages import Append, Appended, PreVote, PreVoted, Vote, encode_frame
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import GROUP_ID, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers

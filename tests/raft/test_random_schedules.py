@@ -12,9 +12,8 @@ import random  # noqa: TID251 (seeded)
 
 import pytest
 
+from postroom.raft.interface import NetworkFaults, RaftOptions
 from postroom.raft.membership import AddLearner, Change, Promote, Remove, Replace
-from postroom.raft.memory_transport import NetworkFaults
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 

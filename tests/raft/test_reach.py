@@ -19,10 +19,10 @@ from postroom.raft.messages import (
     TimeoutNow,
     Vote,
     Voted,
+    beyond_reach,
     encode_frame,
 )
 from postroom.raft.proposals import ProposalOutcome
-from postroom.raft.reach import beyond_reach
 from tests.raft.cluster import GROUP_ID
 from tests.raft.scripted import ScriptedPeers
 

@@ -7,7 +7,11 @@ import pytest
 
 from postroom.kv.memory import MemoryEngine
 from postroom.raft import messages
-from postroom.raft.journal import (
+from postroom.raft.interface import RaftOptions
+from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
+from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
+from postroom.raft.proposals import ProposalOutcome
+from postroom.raft.stored_log import (
     ENTRIES_VERSION,
     KIND_VERSIONS,
     MEMBERSHIP,
@@ -15,10 +19,6 @@ from postroom.raft.journal import (
     members_in,
     membership_payload,
 )
-from postroom.raft.membership import AddLearner, Members, Promote, Remove, Replace
-from postroom.raft.messages import Append, PreVote, PreVoted, Vote, Voted
-from postroom.raft.options import RaftOptions
-from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.interface import RaftOptions
 from postroom.raft.messages import Append, Appended
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import BYTES_A_TURN, Cluster
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from postroom.raft.interface import RaftOptions
 from postroom.raft.messages import (
     Append,
     Appended,
     Chunk,
     ChunkTaken,
 )
-from postroom.raft.options import RaftOptions
 from tests.raft.scripted import ScriptedPeers
 
 

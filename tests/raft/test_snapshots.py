@@ -10,8 +10,8 @@ import pytest
 from postroom.errors import StoreCorrupted
 from postroom.kv.keys import raft_log_prefix
 from postroom.kv.memory import MemoryEngine
+from postroom.raft.interface import NetworkFaults, RaftOptions
 from postroom.raft.membership import Members
-from postroom.raft.memory_transport import NetworkFaults
 from postroom.raft.messages import (
     Appended,
     Chunk,
@@ -21,7 +21,6 @@ from postroom.raft.messages import (
     Vote,
     Voted,
 )
-from postroom.raft.options import RaftOptions
 from postroom.raft.proposals import ProposalOutcome
 from tests.raft.cluster import APPLIED, GROUP_ID, HISTORY, Cluster, Member
 from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers, command

@@ -12,10 +12,15 @@ from postroom.kv.clock import from_milliseconds
 from postroom.kv.engine import WriteSet
 from postroom.messaging.counters import Counters, read_counters
 from postroom.messaging.requests import EnqueueMessage
-from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, decode_applied, read_applied
 from postroom.ranges.calls import LeasedWrites
 from postroom.ranges.requests import Committed, CommitTransaction, Put
-from postroom.ranges.state import RangeState
+from postroom.ranges.state import (
+    APPLIED_RECORD,
+    AppliedRecord,
+    RangeState,
+    decode_applied,
+    read_applied,
+)
 from tests.messaging.one_range import EPOCH_MILLISECONDS, RANGE_ID, OneRange
 
 BEGAN: Final = from_milliseconds(EPOCH_MILLISECONDS)

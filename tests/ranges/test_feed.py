@@ -41,7 +41,7 @@ class Watcher:
     def leave(self) -> None:
         for line in list(self.store.node.replica.waiting_for.values()):
             for waiting in list(line):
-                self.store.node.cancel(waiting)
+                self.store.node.replicas.cancel(waiting)
 
 
 def test_large_changes_are_bounded_in_bytes(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom import limits
-from postroom.ranges.freeing import Freeing
+from postroom.ranges.calls import Freeing
 
 
 @pytest.fixture(autouse=True)

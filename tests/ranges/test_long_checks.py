@@ -52,7 +52,7 @@ class Commit(Call):
         super().__init__(CommitTransaction(id_, began, 60.0, at, b"k", reads, spans, list(writes)))
         self.principal = principal
         self.answers: list[BaseException | None] = []
-        store.node.submit(self)
+        store.node.replicas.submit(self)
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         del result
@@ -154,7 +154,7 @@ def test_a_check_that_is_cancelled_is_given_up(store: Store) -> None:
     commit, other = begin_both(store)
     for _ in range(4):
         store.node.turn()
-    store.node.cancel(commit)
+    store.node.replicas.cancel(commit)
     store.driver.settle()
     assert (commit.answers, other.conflicts) == ([], False)
     assert not store.node.replica._evaluator.is_behind

@@ -25,7 +25,7 @@ from postroom.ranges.nodes import (
     nodes_key,
     secret_key,
 )
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 CLUSTER = b"cluster".ljust(16)
 

@@ -10,10 +10,10 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.kv import keys
+from postroom.kv.background import InlineStateWriter
 from postroom.kv.engine import Engine
 from postroom.kv.gathering import Gathering
 from postroom.kv.memory import MemoryEngine
-from postroom.kv.state_writer import InlineStateWriter
 from postroom.limits import PARTITIONS_MAX
 from postroom.ranges import partitions
 from postroom.ranges.partitions import cuts

@@ -71,7 +71,7 @@ class Flood:
                 b"f", [], [],
                 [Put(b"f%d/%d" % (number % 3, n), self._value) for n in range(self._puts)],
             )  # fmt: skip
-            self._store.node.submit(_Put(self, request))
+            self._store.node.replicas.submit(_Put(self, request))
 
     def run(self, wanted: Any) -> int:
         """Take turns until ``wanted``, or the end of the flood; return how many."""

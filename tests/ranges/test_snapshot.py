@@ -11,7 +11,7 @@ from postroom.kv import keys
 from postroom.kv.memory import MemoryEngine
 from postroom.limits import CHUNK_BYTES_MAX
 from postroom.ranges import state as range_state
-from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord, encode_applied
+from postroom.ranges.state import APPLIED_RECORD, AppliedRecord, encode_applied
 
 APPLIED_KEY = keys.record_key(1, APPLIED_RECORD)
 OUTSIDE = {keys.store_key("store"): b"me", keys.raft_log_prefix(1) + b"h": b"hard state"}

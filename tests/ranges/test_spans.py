@@ -7,7 +7,7 @@ from hashlib import blake2b
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroom.ranges.spans import Spans, UserSpan
+from postroom.ranges.waiting import Spans, UserSpan
 
 KEYS = st.binary(max_size=2)
 SPANS = st.one_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroom.protocol.identities import SECRET_BYTES, client_of
+from postroom.protocol.frames import SECRET_BYTES, client_of
 
 
 def secret_of(name: bytes) -> bytes:

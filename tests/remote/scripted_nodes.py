@@ -12,8 +12,7 @@ from postroom.errors import (
 )
 from postroom.protocol import frames
 from postroom.protocol.failures import NOT_LEASEHOLDER
-from postroom.protocol.requests import REQUESTS, Requests
-from postroom.protocol.revisions import REVISION
+from postroom.protocol.requests import REQUESTS, REVISION, Requests
 from postroom.ranges.requests import (
     Committed,
     CommitTransaction,

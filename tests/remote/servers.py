@@ -19,7 +19,8 @@ from postroom.errors import Error, Unavailable
 from postroom.kv.clock import SystemClock
 from postroom.kv.engine import Engine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
+from postroom.server.assembly import NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster.admission import NodeLimits
 from postroom.server.cluster.formation import SelfDescription
@@ -28,7 +29,6 @@ from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.cluster.places import SHARED_HOST, own_host
 
 T = TypeVar("T")

@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from postroom.protocol import frames, identities, streams
+from postroom.protocol import frames, streams
 from postroom.ranges.requests import GetForUpdate, Put, ReleaseLocks
-from postroom.server.cluster.client_timeouts import SILENT_SECONDS, ClientTimeouts
-from postroom.server.cluster.sessions import Sessions
+from postroom.server.cluster.sessions import SILENT_SECONDS, ClientTimeouts, Sessions
 from tests.client.stores import Store
 from tests.remote.session_client import Client, commit
 
-VICTIM = identities.draw(Random("victim"))
-THIEF = identities.draw(Random("thief"))
+VICTIM = frames.draw_identity(Random("victim"))
+THIEF = frames.draw_identity(Random("thief"))
 ID = VICTIM.client + (1).to_bytes(8, "big")
 
 
@@ -88,11 +87,11 @@ def test_a_hello_without_a_whole_secret_ends_the_stream(store: Store, secret: by
 
 
 def test_an_id_is_made_from_the_secret_alone() -> None:
-    drawn = [identities.draw(Random(number)) for number in range(20)]
+    drawn = [frames.draw_identity(Random(number)) for number in range(20)]
     assert len({each.client for each in drawn}) == len(drawn)
     for each in drawn:
-        assert len(each.secret) == identities.SECRET_BYTES
-        assert identities.client_of(each.secret) == each.client
+        assert len(each.secret) == frames.SECRET_BYTES
+        assert frames.client_of(each.secret) == each.client
 
 
 def test_a_secret_is_not_shown() -> None:

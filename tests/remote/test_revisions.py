@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from postroom.errors import CommitUnknown, VersionMismatch
-from postroom.protocol import revisions
-from postroom.protocol.requests import MODULES, Requests
-from postroom.protocol.revisions import REVISION
+from postroom.protocol import requests
+from postroom.protocol.requests import MODULES, REVISION, Requests
 from postroom.ranges.contract import ConcernsKey, ConcernsStore, MayWait, Read, Write
 from postroom.ranges.requests import Get, Key, Put
 from tests.remote.scripted_nodes import NODES, World, commit
@@ -40,7 +39,7 @@ NEXT_REQUESTS = Requests((*MODULES, sys.modules[__name__]))
 
 @pytest.fixture(autouse=True)
 def a_client_of_the_next_revision(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(revisions, "REVISION", NEXT)
+    monkeypatch.setattr(requests, "REVISION", NEXT)
 
 
 def at_a_leader(revision: int, address: str = "a:1", world: World | None = None) -> World:

@@ -31,9 +31,8 @@ from postroom.ranges.requests import (
     ScanChanges,
     Unprotect,
 )
-from postroom.server.cluster.admission import NodeLimits
-from postroom.server.cluster.connections import Connections
-from postroom.server.cluster.native_server import NativeServer
+from postroom.server.cluster.admission import Connections, NodeLimits
+from postroom.server.cluster.native_server import NativeServer, ServedStream
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store
@@ -168,7 +167,7 @@ class History:
         stream = here.protocol = create()
         taken_in = self.connections.accept("b", len(self.ends))
         assert taken_in is not None
-        there.protocol = self.server.create_stream(taken_in)
+        there.protocol = ServedStream(self.server, taken_in)
         there.protocol.connection_made(there)
         stream.connection_made(here)
         self.ends += [here, there]

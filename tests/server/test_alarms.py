@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from postroom.server.alarms import Alarm, FileAlarm, LoopAlarm, create_alarm
+from postroom.server.asyncio_driver import Alarm, FileAlarm, LoopAlarm, create_alarm
 
 LONG_SECONDS = 3600.0
 KINDS: list[Any] = [LoopAlarm]

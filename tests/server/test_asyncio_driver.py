@@ -20,12 +20,11 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
 )
 from postroom.messaging.requests import EnqueueMessage, ReapQueue
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import CommitTransaction, Put, ScanChanges
-from postroom.server.alarms import LoopAlarm
-from postroom.server.asyncio_driver import AsyncioDriver
+from postroom.server.assembly import NodeOptions
+from postroom.server.asyncio_driver import AsyncioDriver, LoopAlarm
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from tests.client.hand_driver import HandClock
 from tests.messaging.one_range import Asked
 from tests.messaging.queues.harness import Q
@@ -111,7 +110,7 @@ def test_a_timer_that_rings_early_is_set_again() -> None:
 def _asked(driver: AsyncioDriver, loop: _Loop, request: Any) -> Asked:
     """Return the answer to a request that needs no timer."""
     asked = Asked(request)
-    driver.node.submit(asked)
+    driver.node.replicas.submit(asked)
     loop.run_soon()
     return asked
 
@@ -190,7 +189,7 @@ def test_a_timer_that_rings_beside_requests_takes_no_turn_of_its_own() -> None:
     driver, loop, _ = _served()
     turns = _counted_turns(driver)
     for key in (b"first", b"second"):
-        driver.node.submit(Asked(_commit(driver, Put(key, b""))))
+        driver.node.replicas.submit(Asked(_commit(driver, Put(key, b""))))
         driver.ring()
     loop.run_soon()
     assert len([each for each in turns if each]) == 1
@@ -202,7 +201,7 @@ def test_a_message_that_is_due_takes_one_turn() -> None:
     due = times.after(20)
     claimed = Asked(ClaimQueue(Q, b"consumer" * 2, 1, ClaimSelection(), wait=True))
     assert _asked(driver, loop, _enqueued(driver, due)).answers[0][1] is None
-    driver.node.submit(claimed)
+    driver.node.replicas.submit(claimed)
     began = clock.seconds
     turns = _counted_turns(driver)
     while not claimed.answers:

@@ -12,7 +12,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom.errors import CommitUnknown, Unavailable
-from postroom.kv.open_folder import OpenFolder
+from postroom.kv.engine_folder import OpenFolder
 from postroom.kv.storage import Storage
 from postroom.ranges.proposer import Proposer
 from postroom.server import asyncio_driver, disk_guard

@@ -11,14 +11,14 @@ import pytest
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.messaging.queues.requests import Acknowledge
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import Call
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.ranges.requests import CollectGarbage, CommitTransaction, Delete, Put
+from postroom.server.assembly import NodeOptions
 from postroom.server.cluster import formation
 from postroom.server.disk_guard import STEADY_SECONDS, DiskReserve, Space
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import read_store
 
 

@@ -18,14 +18,13 @@ import pytest
 
 import postroom
 from postroom import errors
-from postroom.kv import open_folder
+from postroom.kv import engine_folder
 from postroom.kv.engine import EngineFailed, EngineFull
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName, OpenFolder
 from postroom.kv.folder import DeviceFull
+from postroom.kv.full_device import ReopeningEngine
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.kv.open_folder import OpenFolder
 from postroom.kv.opening import open_engine, open_to_read
-from postroom.kv.reopening import ReopeningEngine
 from postroom.kv.storage import Storage
 from postroom.server import disk_guard
 from tests.kv.on_disk import INSTALLED
@@ -338,6 +337,6 @@ def test_the_room_that_is_needed_follows_from_the_files(
     (folder.path / "000002.ldb").write_bytes(bytes(7000))
     # The log is flushed; what that comes to, and all tables, are compacted.
     assert folder.working_bytes(16 * MIB) == 1000 + 8000
-    monkeypatch.setattr(open_folder, "COMPACTED_TABLES", 0)
+    monkeypatch.setattr(engine_folder, "COMPACTED_TABLES", 0)
     assert folder.working_bytes(100) == 1600  # both engines limit a compaction
     folder.release()

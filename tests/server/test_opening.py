@@ -9,8 +9,8 @@ import pytest
 
 from postroom.errors import StoreCorrupted
 from postroom.kv import keys
-from postroom.kv.log.device import FolderDevice
-from postroom.kv.log.format import BLOCK_BYTES
+from postroom.kv.log_device import FolderDevice
+from postroom.kv.log_reader import BLOCK_BYTES
 from postroom.server.opening import LOG_FOLDER, open_storage
 
 

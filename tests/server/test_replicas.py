@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import postroom.server
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from tests.client.stores import Store
 
 SERVER = Path(postroom.server.__file__).parent

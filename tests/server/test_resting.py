@@ -20,11 +20,11 @@ import postroom
 import postroom.aio
 from postroom.cli.application import app
 from postroom.kv import keys
+from postroom.raft.interface import NoPeers
 from postroom.raft.stored_log import HardState
-from postroom.raft.transport import NoPeers
 from postroom.ranges import lease as leases
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import Node
-from postroom.server.node_options import NodeOptions
 from postroom.server.opening import open_storage
 from tests.client.stores import Store
 from tests.client.watched_engine import dump

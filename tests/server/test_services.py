@@ -12,8 +12,7 @@ from postroom.messaging.services import Mover, dispatcher, executor
 from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.server import services as supervised
-from postroom.server.services import Services
-from postroom.server.tasks import NodeTasks, WakeUp
+from postroom.server.services import NodeTasks, Services, WakeUp
 
 
 class World:

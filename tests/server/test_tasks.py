@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.server.tasks import NodeTasks, Pending, WakeUp
+from postroom.server.services import NodeTasks, Pending, WakeUp
 
 
 class Time:

@@ -14,13 +14,12 @@ from typing import Final
 
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
+from postroom.kv.background import Work
 from postroom.kv.engine import EngineFailed, WriteSet
-from postroom.kv.log.format import LOG_ID_BYTES
-from postroom.kv.log.memory import MemoryDevice, MemoryFile
-from postroom.kv.log.reader import NEW_SUFFIX, read_log
+from postroom.kv.log_device import MemoryDevice, MemoryFile
+from postroom.kv.log_reader import LOG_ID_BYTES, NEW_SUFFIX, read_log
 from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk, MemoryEngine, SortedMap
-from postroom.kv.state_writer import Work
 from postroom.kv.storage import Storage
 from postroom.server.node import Node
 from postroom.server.opening import stopped_by
@@ -34,7 +33,7 @@ GATHERED_KEYS_MAX: Final = 24
 
 
 class ChosenMoment:
-    """A :class:`postroom.kv.state_writer.StateWriter` in one thread."""
+    """A :class:`postroom.kv.background.StateWriter` in one thread."""
 
     def __init__(self, randomness: Random) -> None:
         self._random = randomness
@@ -122,7 +121,7 @@ class _FrozenFile:
 
 
 class _Frozen:
-    """A :class:`postroom.kv.log.device.Device` to be looked at."""
+    """A :class:`postroom.kv.log_device.Device` to be looked at."""
 
     def __init__(self, device: MemoryDevice) -> None:
         self._device = device

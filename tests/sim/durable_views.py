@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from weakref import WeakKeyDictionary
 
+from postroom.kv import log_reader
 from postroom.kv.engine import WriteSet
-from postroom.kv.log import reader
-from postroom.kv.log.format import BLOCK_BYTES, LogRecord, decode_header
-from postroom.kv.log.memory import MemoryFile
-from postroom.kv.log.reader import NEW_SUFFIX, Segment
+from postroom.kv.log_device import MemoryFile
+from postroom.kv.log_reader import BLOCK_BYTES, NEW_SUFFIX, LogRecord, Segment, decode_header
 from postroom.kv.marker import MARKER_KEY, decode_marker
 from postroom.kv.memory import MemoryDisk, SortedMap
 
@@ -68,7 +67,7 @@ class _DurableFile:
     def close(self) -> None: ...
 
 
-class _Reading(reader._LogReading):
+class _Reading(log_reader._LogReading):
     """A reading of a log that knows what the one before it has decoded."""
 
     def _records(self, segment: Segment) -> Iterator[LogRecord]:
@@ -83,7 +82,7 @@ class _Reading(reader._LogReading):
         return iter(file.records)
 
     def _added(self, segment: Segment, last: LogRecord) -> Iterator[LogRecord]:
-        after = reader.read_records(segment.file, last.end, self._seed, last.sequence + 1)
+        after = log_reader.read_records(segment.file, last.end, self._seed, last.sequence + 1)
         for record in after:
             if record.epoch < last.epoch:
                 return

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import postroom
 from postroom.client.database import CoreDatabase
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
 

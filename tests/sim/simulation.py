@@ -18,7 +18,7 @@ from collections.abc import Callable
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.cluster.faults import Faults
 from tests.sim.cluster.machine import Machine

@@ -16,9 +16,9 @@ import pytest
 from postroom.kv import keys, versions
 from postroom.kv.memory import SortedMap
 from postroom.messaging.requests import Delivered, InboxIndexEntry
-from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.requests import Increment
-from postroom.server.node import RANGE_ID
+from postroom.ranges.state import APPLIED_RECORD
+from postroom.server.assembly import RANGE_ID
 from tests.sim import checkers, disks
 from tests.sim.checkers import Broken
 from tests.sim.cluster.embedded import EmbeddedStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroom.kv.log.memory import MemoryFile
+from postroom.kv.log_device import MemoryFile
 from postroom.kv.memory import MemoryDisk
 from tests.sim import disks
 from tests.sim.cluster.simulation import ClusterSimulation

@@ -11,8 +11,8 @@ from __future__ import annotations
 import pytest
 
 from postroom.client.database import CoreDatabase
-from postroom.kv.memory import WriteFault
-from postroom.server.node_options import NodeOptions
+from postroom.kv.log_device import WriteFault
+from postroom.server.assembly import NodeOptions
 from tests.sim.scenario import Scenario, overwrite, poison, send, send_behind, write
 from tests.sim.turn import PowerFailure, ProcessDied
 

@@ -10,7 +10,8 @@ import pytest
 from postroom.errors import CommitUnknown, TransactionConflict, Unavailable
 from postroom.kv import keys
 from postroom.kv.clock import HybridLogicalClock, from_milliseconds
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import DeliverDue, EnqueueMessage, EnqueueUpdate, ExecuteDue
 from postroom.ranges.requests import (
     CommitTransaction,
@@ -20,7 +21,7 @@ from postroom.ranges.requests import (
     Put,
     ReleaseLocks,
 )
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim import disks
 from tests.sim.cluster.embedded import EmbeddedStore, transaction
 from tests.sim.sender import Answer

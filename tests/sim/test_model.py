@@ -19,9 +19,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 import postroom
 from postroom.errors import CommitUnknown, ConditionFailed, Unavailable, WrongType
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from postroom.ranges.requests import Accounting, Delete, DeleteRange, Increment, Put
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.embedded import EmbeddedStore
 from tests.sim.history import History
 from tests.sim.turn import PowerFailure, ProcessDied

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.kv import keys, versions
-from postroom.kv.budget import DEFAULT
 from postroom.kv.clock import from_seconds
+from postroom.kv.engine import DEFAULT_BUDGET
 from postroom.kv.opening import open_engine
 from postroom.ranges.transactions import RECORD_SECONDS
 from tests.sim import checkers
@@ -28,7 +28,7 @@ TABLE_SUFFIXES: Final = (".ldb", ".sst")
 COLLECTED_SECONDS: Final = RECORD_SECONDS + 30.0
 """By then what nobody can ask for any more is collected: every 5 s, and on a busy machine."""
 VALUES_MAX: Final = 500
-UNCOMPACTED_BYTES: Final = 6 * DEFAULT.write_buffer_bytes
+UNCOMPACTED_BYTES: Final = 6 * DEFAULT_BUDGET.write_buffer_bytes
 """Memtables that were flushed, and not merged with anything yet: LevelDB begins with four."""
 UNCOMPACTED_TABLES: Final = 12
 """With so many it stops writing (``kL0_StopWritesTrigger``)."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Final
 
-from postroom.protocol import frames, identities, streams
+from postroom.protocol import frames, streams
 from postroom.ranges.requests import Get
 from tests.soak.worker import Worker
 
@@ -135,7 +135,7 @@ class Stream:
         """As far as the node's welcome."""
         host, port = address.rsplit(":", 1)
         await self._loop.sock_connect(self._socket, (host, int(port)))
-        identity = identities.draw(worker.random)
+        identity = frames.draw_identity(worker.random)
         hello = frames.Hello(frames.PROTOCOL_VERSION, identity.secret, 1)
         opening = streams.opening_bytes(streams.Opening(streams.TALK))
         await self._loop.sock_sendall(self._socket, opening)

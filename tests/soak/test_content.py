@@ -11,7 +11,7 @@ import postroom
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.opening import open_engine
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from tests.soak import content
 
 

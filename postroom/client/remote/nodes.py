@@ -34,7 +34,7 @@ from postroom.kv.clock import Timestamp
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.protocol import frames
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
-from postroom.protocol.identities import SECRET_BYTES
+from postroom.protocol.frames import SECRET_BYTES
 from postroom.protocol.requests import decode_result
 from postroom.ranges.nodes import (
     DescribeNode,
@@ -45,7 +45,7 @@ from postroom.ranges.nodes import (
     RebindNode,
     RetireNode,
 )
-from postroom.ranges.positions import Position, ReadPositions
+from postroom.ranges.protections import Position, ReadPositions
 from postroom.ranges.requests import Now
 
 SURVEY_SECONDS: Final = 3.0

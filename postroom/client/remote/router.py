@@ -48,7 +48,7 @@ from postroom.client.remote.tries import (
 from postroom.errors import Unavailable
 from postroom.limits import CLIENT_QUEUE_MAX, CLIENT_WAITS_MAX, REQUEST_SECONDS
 from postroom.messaging.queues.requests import ClaimQueue
-from postroom.protocol import frames, identities, revisions
+from postroom.protocol import frames, requests
 from postroom.protocol.failures import DeadlineExceeded, WireError, error_from
 from postroom.protocol.requests import (
     MALFORMED,
@@ -105,7 +105,7 @@ class Router:
         self._port = port
         self._monotonic = monotonic
         self._request_seconds = request_seconds
-        identity = identities.draw(randomness)
+        identity = frames.draw_identity(randomness)
         self.client = identity.client
         self._search = Search(
             self.addresses, port, monotonic, identity.secret, self._arm, self._is_idle
@@ -159,7 +159,7 @@ class Router:
         if link is None or before or not link.has_room(call):
             self._enqueue(call)
         elif (
-            link.revision >= revisions.REVISION or not self._is_refused(link, call)
+            link.revision >= requests.REVISION or not self._is_refused(link, call)
         ) and link.queue(call):
             self._port.output(link.number)
         if link is not None and link.commits:
@@ -314,9 +314,9 @@ class Router:
 
         The node would end the stream for it.
         """
-        if link.revision >= revisions.REVISION:
+        if link.revision >= requests.REVISION:
             return False
-        failure = revisions.refusal(call.request, link.revision)
+        failure = requests.refusal(call.request, link.revision)
         if failure is not None:
             self._failed_tries.failed(link, call, failure, self.clock.reading())
         return failure is not None

@@ -76,7 +76,7 @@ from postroom.messaging.staging_requests import (
 )
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
-from postroom.ranges.registry import Registry, WriteEvaluator
+from postroom.ranges.ports import Registry, WriteEvaluator
 
 _TOUCHED_SECONDS: Final = 60.0
 """The age in seconds at which the time in a job's record is written again."""

@@ -29,7 +29,7 @@ from postroom.messaging.ingest.machine import (
 from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
 from postroom.messaging.staging_requests import BeginLoad, EndLoad, LoadRows
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 
 class BulkLoads:

@@ -65,11 +65,11 @@ from postroom.messaging.ingest.machine import (
     refused,
 )
 from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
-from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
+from postroom.ranges.ports import Registry
 from postroom.ranges.protections import Protections
-from postroom.ranges.registry import Registry
+from postroom.ranges.state import read_applied
 
 RECORD: Final = "restored"
 OPENING: Final = "opening"

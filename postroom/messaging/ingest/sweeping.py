@@ -24,7 +24,7 @@ from postroom.messaging.ingest.machine import (
 from postroom.messaging.ingest.records import StagedRecords, StepRoom, batch_of, first, queries
 from postroom.messaging.staging_requests import AbortStaged, SweepStaged
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 _PARTS: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
 

@@ -26,7 +26,7 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.ranges.evaluation import MustWait, View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 from postroom.ranges.requests import CLIENT_ID_BYTES
 
 

@@ -33,7 +33,7 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 MANAGERS_KEPT: Final = 4096
 """The number of managers above which those at rest are forgotten."""

@@ -31,7 +31,7 @@ from postroom.messaging.queues import periodic
 from postroom.messaging.queues.definitions import Definitions, retention
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.queues.trouble import UNDECODABLE, QueueDamaged
-from postroom.ranges.applied import APPLIED_RECORD
+from postroom.ranges.state import APPLIED_RECORD
 
 PASSED_AT_ONCE: Final = 8
 """The number of keys that are read in a row before the others are skipped."""

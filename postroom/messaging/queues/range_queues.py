@@ -40,7 +40,7 @@ from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles
 from postroom.messaging.queues.writes import QueueWriteEvaluators
 from postroom.messaging.requests import Moved
 from postroom.ranges.evaluation import Evaluation
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 SET_BACK: Final = from_seconds(periodic.SET_BACK_SECONDS)
 POLL_SECONDS_MIN: Final = 0.05

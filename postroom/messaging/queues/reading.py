@@ -40,7 +40,7 @@ from postroom.messaging.queues.requests import (
 )
 from postroom.messaging.queues.trouble import UNDECODABLE, damaged, decoded
 from postroom.ranges.evaluation import View
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 _STATUS: Final = {
     records.DONE: "done",

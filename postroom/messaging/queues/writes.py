@@ -55,7 +55,7 @@ from postroom.messaging.queues.requests import (
 from postroom.messaging.queues.settling import SettledQueues, Settling
 from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation, check_size
-from postroom.ranges.registry import Registry
+from postroom.ranges.ports import Registry
 
 TRIMMED_AT_ONCE: Final = 1000
 """The number of messages that are deleted in one step."""

@@ -41,7 +41,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from postroom.errors import AccessDenied, Error, Invalid, Unavailable
 from postroom.protocol.failures import failure_from
-from postroom.protocol.permitted import Permitted
+from postroom.protocol.frames import Permitted
 from postroom.protocol.requests import REQUESTS
 from postroom.ranges.contract import Request, Role
 
@@ -266,19 +266,3 @@ def roles_of_certificates(path: Path) -> WatchedFile[Roles]:
         AccessDenied: the file cannot be read, or a line is no role and name.
     """
     return WatchedFile(path, lambda content: Roles(content.decode(errors="replace").splitlines()))
-
-
-__all__ = [
-    "ALLOWED",
-    "WRITER",
-    "Access",
-    "Role",
-    "Roles",
-    "Tokens",
-    "WatchedFile",
-    "denied",
-    "permitted",
-    "roles_of_certificates",
-    "token_of",
-    "warn_if_others_may_read",
-]

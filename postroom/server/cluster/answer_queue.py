@@ -29,7 +29,7 @@ from postroom.protocol import frames
 from postroom.protocol.failures import failure_from
 from postroom.ranges.requests import Committed, CommittedChanges, Pairs, Value, Values
 from postroom.server.cluster.admission import Admission
-from postroom.server.cluster.session_node import SessionNode
+from postroom.server.cluster.session_parts import SessionNode
 
 _LEAST_BYTES: Final = 32
 

@@ -1,4 +1,4 @@
-"""The calls to other nodes, by native streams.
+"""The calls to other nodes, by native streams, and the introduction of the node that calls.
 
 ::
 
@@ -9,9 +9,13 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
 
 from postroom.client.remote.native import (
     CertificateCheck,
@@ -24,9 +28,68 @@ from postroom.client.remote.native import (
 from postroom.errors import Error, Invalid
 from postroom.limits import NODE_ANSWER_BYTES_MAX, OPENING_BYTES_MAX
 from postroom.protocol.failures import WireError
-from postroom.protocol.streams import DENIED, FRAMES, PROVE, UNAVAILABLE, Opening
-from postroom.server.cluster.node_keys import fingerprint_of
-from postroom.server.cluster.security import Security
+from postroom.protocol.streams import DENIED, FRAMES, PROVE, REFUSED, UNAVAILABLE, Opening
+from postroom.server.cluster.security import Security, fingerprint_of
+
+# --- introductions --------------------------------------------------------------------------------
+
+
+PROTOCOL_VERSION = 1
+NodeNumber = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+
+class Introduction(msgspec.Struct, frozen=True, array_like=True):
+    """The first message of a stream: its sender, the sender's address, and its receiver.
+
+    Attributes:
+        proof: proves that it has the state of the cluster (:func:`proof_of`); empty: there is no
+            TLS.
+    """
+
+    version: int
+    cluster_id: bytes
+    sender: NodeNumber
+    store_id: bytes
+    address: str
+    receiver: NodeNumber = 0
+    proof: bytes = b""
+
+
+class CallerRefused(Exception):
+    """The refusal of a stream or a question; the message says why.
+
+    Args:
+        reason: for people.
+        code: a code of :mod:`postroom.protocol.streams`.
+    """
+
+    def __init__(self, reason: str, code: str = REFUSED) -> None:
+        super().__init__(reason)
+        self.code = code
+
+
+def proof_of(secret: bytes, said: Introduction, fingerprint: bytes) -> bytes:
+    """Return the proof that only a node with the cluster's secret in its state can give.
+
+    It is bound to the sender, the receiver, and the key of the stream on which it is sent. No other
+    node that hears it can use it.
+    """
+    parts = (
+        said.cluster_id, said.store_id, fingerprint,
+        said.sender.to_bytes(8, "big"), said.receiver.to_bytes(8, "big"),
+    )  # fmt: skip
+    digest = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in parts:
+        digest.update(len(part).to_bytes(4, "big") + part)
+    return digest.digest()
+
+
+encode = msgspec.msgpack.Encoder().encode
+introductions = msgspec.msgpack.Decoder(Introduction)
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
 
 ACCEPT_SECONDS: Final = 5.0
 

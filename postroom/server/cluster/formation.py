@@ -38,7 +38,6 @@ from postroom.kv import keys
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.marker import FORMAT_VERSION
 from postroom.limits import JOIN_ADDRESSES_MAX, VOTERS_MAX
-from postroom.ranges.applied import APPLIED_RECORD, AppliedRecord
 from postroom.ranges.nodes import (
     NodeDescriptor,
     Nodes,
@@ -48,7 +47,8 @@ from postroom.ranges.nodes import (
     nodes_key,
     secret_key,
 )
-from postroom.server.node import RANGE_ID
+from postroom.ranges.state import APPLIED_RECORD, AppliedRecord
+from postroom.server.assembly import RANGE_ID
 from postroom.server.opening import STORE_KEY, StoreRecord, read_store
 
 IDENTITY_KEY: Final = keys.store_key("identity")

@@ -27,11 +27,10 @@ from typing import Any, Final, Protocol
 from postroom import limits
 from postroom.errors import Unavailable
 from postroom.limits import FRAMES_DECODED_BYTES_MAX, UNFINISHED_BYTES_MAX
-from postroom.protocol.decoding_budget import DecodingBudget
+from postroom.protocol.decoding import DecodingBudget
 from postroom.protocol.failures import Failure
-from postroom.protocol.frames import Ask
+from postroom.protocol.frames import Ask, Numbered, Permitted
 from postroom.protocol.incremental_decoder import ask_in_stretches, is_large
-from postroom.protocol.permitted import Numbered, Permitted
 
 
 class Receiving(Protocol):
@@ -82,16 +81,12 @@ class Unfinished:
 class LargeFrames:
     """The large frames of one node; see the module.
 
-    Args:
-        bytes_max: the limit of all frames together.
-
     Attributes:
         bytes: the bytes of all frames.
     """
 
-    def __init__(self, bytes_max: int = FRAMES_DECODED_BYTES_MAX) -> None:
+    def __init__(self) -> None:
         self.bytes = 0
-        self._bytes_max = bytes_max
 
     def __bool__(self) -> bool:
         return self.bytes > 0
@@ -103,7 +98,7 @@ class LargeFrames:
             Unavailable: there are too many of them.
         """
         size = len(frame)
-        if self.bytes and self.bytes + size > self._bytes_max:
+        if self.bytes and self.bytes + size > FRAMES_DECODED_BYTES_MAX:
             raise Unavailable(
                 f"this node is decoding {self.bytes} bytes of large requests and takes no more; "
                 "nothing was changed: try again after a moment",

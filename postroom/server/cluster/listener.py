@@ -2,7 +2,7 @@
 
 ::
 
-    accept ─▶ slot?  (.connections) ─▶ first byte ─▶ TLS (.tls_protocol) ─▶ ServedStream
+    accept ─▶ slot?  (.admission) ─▶ first byte ─▶ TLS (.tls_protocol) ─▶ ServedStream
 
 Connections are accepted a few in a turn of the event loop, lest thousands of new ones keep the node
 from those that it serves. A connection costs nothing but its descriptor until its first byte is
@@ -30,7 +30,7 @@ from postroom.errors import Invalid
 from postroom.limits import HELLO_SECONDS
 from postroom.log_once import LogOnce
 from postroom.protocol.streams import DENIED, StreamRefusal, reply_bytes
-from postroom.server.cluster.connections import Connection, Connections
+from postroom.server.cluster.admission import Connection, Connections
 
 READ_BYTES: Final = 256 * 1024
 _HANDSHAKE_RECORD: Final = 22

@@ -20,7 +20,8 @@ import asyncio
 import logging
 import ssl
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from functools import partial
+from typing import Any, Final
 
 from postroom.client.remote.native import WRITE_BUFFER_BYTES
 from postroom.errors import AccessDenied
@@ -44,19 +45,18 @@ from postroom.protocol.streams import (
     reply_bytes,
 )
 from postroom.server.cluster.access import Access
-from postroom.server.cluster.connections import (
+from postroom.server.cluster.admission import (
     Connection,
     Connections,
     connections_max,
     raise_descriptor_limit,
 )
+from postroom.server.cluster.dialing import CallerRefused
 from postroom.server.cluster.intake import Unfinished
-from postroom.server.cluster.introductions import CallerRefused
 from postroom.server.cluster.listener import Listener
-from postroom.server.cluster.node_keys import key_of
 from postroom.server.cluster.nodes_service import NodesService, StreamCaller
 from postroom.server.cluster.peers import PeerArrival
-from postroom.server.cluster.security import Security
+from postroom.server.cluster.security import Security, key_of
 from postroom.server.cluster.session import LAST_WORDS_SECONDS, Session
 from postroom.server.cluster.sessions import Sessions
 
@@ -92,7 +92,7 @@ class NativeServer:
         limit = connections_max(raise_descriptor_limit())
         self.connections = Connections(self._loop.time, limit)
         self._listener = Listener(
-            address, security.server_context, self.connections, self.create_stream
+            address, security.server_context, self.connections, partial(ServedStream, self)
         )
 
     @property
@@ -108,10 +108,6 @@ class NativeServer:
         """
         await self._listener.open()
 
-    def create_stream(self, connection: Connection) -> ServedStream:
-        """Create the stream of a connection that has come in."""
-        return ServedStream(self, connection)
-
     async def close(self) -> None:
         """Let no connection in any more, and end the streams after their pending writes."""
         self._listener.stop()
@@ -125,23 +121,6 @@ class NativeServer:
             stream.abort()
         await asyncio.sleep(0)
         await self._listener.close()
-
-
-class _Conversation(Protocol):
-    """The handler of a stream that was let in."""
-
-    @property
-    def reading(self) -> bool:
-        """Return whether it takes another frame now; if not, it calls ``go_on`` later."""
-
-    def received(self, frame: bytes) -> None:
-        """Take a frame that has come in."""
-
-    def room(self) -> None:
-        """Go on writing, since earlier bytes have been taken."""
-
-    def lost(self) -> None:
-        """Note that the stream is over."""
 
 
 class ServedStream(asyncio.Protocol):
@@ -162,7 +141,7 @@ class ServedStream(asyncio.Protocol):
         self._server = server
         self._incoming = Incoming()
         self._cut = 0
-        self._conversation: _Conversation | None = None
+        self._conversation: _ClientConversation | _NodeConversation | None = None
         self._task: asyncio.Task[None] | None = None
         self.is_over = False
         self._transport: asyncio.Transport

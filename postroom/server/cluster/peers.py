@@ -40,12 +40,12 @@ import msgspec
 from postroom.limits import PEER_UNREAD_BYTES_MAX
 from postroom.log_once import LogOnce, shown
 from postroom.protocol.streams import DENIED, UNAVAILABLE
-from postroom.raft.state_machine import NodeId
+from postroom.raft.interface import NodeId
 from postroom.ranges.nodes import NodeDescriptor, Nodes, short, wrong_key
-from postroom.server.cluster.dialing import Dialer
-from postroom.server.cluster.introductions import (
+from postroom.server.cluster.dialing import (
     PROTOCOL_VERSION,
     CallerRefused,
+    Dialer,
     Introduction,
     encode,
     introductions,
@@ -143,7 +143,7 @@ class PeerArrival:
 
 
 class Peers:
-    """The streams to and from other nodes: a :class:`postroom.raft.transport.Transport`.
+    """The streams to and from other nodes: a :class:`postroom.raft.interface.Transport`.
 
     Args:
         introduction: the identity of this node.

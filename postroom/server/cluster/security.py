@@ -3,8 +3,8 @@
 * A *node* has a certificate of the authority for the host of its address, as a DNS name or IP
   address among the subject alternative names. It shows it when it calls another node, and when it
   is called.
-* The key of a node tells which one it is (:mod:`.node_keys`). The record of the nodes binds a key
-  to each id. No other program can act as that node, or be called as it (:mod:`.peers`),
+* The key of a node tells which one it is (:func:`fingerprint_of`). The record of the nodes binds a
+  key to each id. No other program can act as that node, or be called as it (:mod:`.peers`),
   whatever hosts its certificate names. If no key is bound yet, as in an older folder, only the
   names count.
 * A *client* has a certificate of the authority, and a token if the node was given a file of tokens.
@@ -19,10 +19,29 @@ a node there, which also takes an administrator's word (:meth:`Security.vouches`
 :mod:`.native_server` reads the proofs, and asks here whether they are enough.
 
 Certificates are read when the node starts, and the dates read then count.
+
+*Keys.* A node is known by the key of its certificate, whatever else the authority has issued.
+A certificate names its holder to an authority, and a new one is made every year. It finally proves
+only that its holder has a private key. A node is therefore bound to its *public key*, by the
+SHA-256 of its SubjectPublicKeyInfo (RFC 5280, 4.1), as HTTP's pins were (RFC 7469, 2.4). A
+certificate that is renewed for the same key changes nothing.
+
+::
+
+    Certificate ─ SEQUENCE
+        TBSCertificate ─ SEQUENCE
+            [0] version, serialNumber, signature, issuer, validity, subject
+            subjectPublicKeyInfo ─ SEQUENCE ◀── this, with its own tag and length
+
+TLS has checked the certificate before it comes here: its signature and its form are right. Six
+elements have to be stepped over, which takes no library. ``cryptography`` would be a dependency of
+every node for this alone. Anything but plain DER (a length that is not definite, or beyond the end)
+is refused, never guessed at.
 """
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import logging
 import ssl
@@ -38,12 +57,18 @@ from typing import Final
 
 from postroom.client.remote import tls_files
 from postroom.client.remote.native import offering_native
-from postroom.client.remote.tls_files import expires_at, first_of_pem
+from postroom.client.remote.tls_files import (
+    SEQUENCE,
+    after_version,
+    element,
+    expires_at,
+    first_of_pem,
+)
 from postroom.counted import counted
 from postroom.errors import AccessDenied, Invalid
 from postroom.log_once import LogOnce
-from postroom.server.cluster.access import Access, Role, Roles, Tokens, WatchedFile
-from postroom.server.cluster.node_keys import fingerprint_of_pem
+from postroom.ranges.contract import Role
+from postroom.server.cluster.access import Access, Roles, Tokens, WatchedFile
 
 WARNING_TIME: Final = timedelta(days=14)
 AGAIN_BEFORE: Final = timedelta(days=1)
@@ -285,3 +310,57 @@ def _matches(host: str, name: str) -> bool:
     except ValueError:
         host, name = host.lower(), name.lower()
     return host == name or (name.startswith("*.") and host.partition(".")[2] == name[2:])
+
+
+# --- the key of a certificate ---------------------------------------------------------------------
+
+
+BEFORE_THE_KEY: Final = 5
+"""The number of elements before the key: serialNumber, signature, issuer, validity, subject."""
+
+
+def fingerprint_of(certificate: bytes) -> bytes:
+    """Return the SHA-256 of the public key of a certificate.
+
+    Args:
+        certificate: in DER.
+
+    Raises:
+        Invalid: it is no certificate.
+    """
+    start = after_version(certificate)
+    for _ in range(BEFORE_THE_KEY):
+        _, start = element(certificate, start)
+    _, end = element(certificate, start, SEQUENCE)
+    return hashlib.sha256(certificate[start:end]).digest()
+
+
+def key_of(certificate: bytes | None) -> bytes:
+    """Return the fingerprint of a certificate; empty: there is none, or it cannot be read."""
+    try:
+        return fingerprint_of(certificate) if certificate else b""
+    except Invalid:
+        return b""
+
+
+def fingerprint_of_pem(text: str) -> bytes:
+    """Return the fingerprint of the first certificate in a PEM file, which is the holder's.
+
+    Raises:
+        Invalid: there is no certificate in it.
+    """
+    return fingerprint_of(first_of_pem(text))
+
+
+def fingerprint_of_file(path: Path) -> bytes:
+    """Return the fingerprint of the first certificate in the PEM file at ``path``.
+
+    Raises:
+        Invalid: the file cannot be read, or holds no certificate.
+    """
+    try:
+        return fingerprint_of_pem(path.read_text(encoding="latin-1"))
+    except OSError as error:
+        raise Invalid(f"cannot read {path}: {error.strerror}") from error
+    except Invalid as error:
+        raise Invalid(f"{path}: {error}") from error

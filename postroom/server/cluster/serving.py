@@ -23,19 +23,18 @@ from typing import Any, Final, Protocol
 from postroom.errors import AccessDenied, Error, Invalid, Retryable, Unavailable
 from postroom.kv.clock import TimeSource
 from postroom.kv.engine import Engine
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from postroom.limits import DISK_RESERVE_BYTES, MEMORY_BYTES
 from postroom.log_once import LogOnce, shown
 from postroom.ranges.calls import NotLeaseholder
 from postroom.ranges.nodes import AdmitNode, Nodes, secret_key
+from postroom.server.assembly import RANGE_ID, NodeOptions
 from postroom.server.asyncio_driver import AsyncioDriver
 from postroom.server.cluster import formation
-from postroom.server.cluster.connections import raise_descriptor_limit
-from postroom.server.cluster.dialing import Dialer
+from postroom.server.cluster.admission import raise_descriptor_limit
+from postroom.server.cluster.dialing import PROTOCOL_VERSION, Dialer, Introduction
 from postroom.server.cluster.formation import SelfDescription
-from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
-from postroom.server.cluster.joining import Joining, store_at
-from postroom.server.cluster.key_binding import KeyBinding
+from postroom.server.cluster.joining import Joining, KeyBinding, store_at
 from postroom.server.cluster.leaderless import Leaderless
 from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import JoinRequest, NodesService, StreamCaller, Verdict
@@ -43,10 +42,9 @@ from postroom.server.cluster.peers import Peers
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.sessions import Sessions
 from postroom.server.membership import has_joined
-from postroom.server.node import RANGE_ID, Node
-from postroom.server.node_options import NodeOptions
+from postroom.server.node import Node
 from postroom.server.opening import open_storage
-from postroom.server.tasks import Pending
+from postroom.server.services import Pending
 
 LEASE_SECONDS: Final = 1.0
 """The time for which the others wait for a leaseholder that has died."""

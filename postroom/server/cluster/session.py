@@ -2,7 +2,7 @@
 
 ::
 
-    frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ node.submit ··· complete ─▶ batch ─▶ frame
+    frame ─▶ Session ─▶ decoded, checked ─▶ Admission ─▶ submit ··· complete ─▶ batch ─▶ frame
                 │                    ▲        │ full                                  one a turn
                 └─ no room ─▶ Intake ┘        └──▶ Unavailable(retry_after), at once
 
@@ -25,7 +25,7 @@ holds something. A client that lives then says something every second, also whil
 busy (:mod:`postroom.client.remote.link`). Its waiting requests are withdrawn, and its protections
 released. The locks and claims of its transactions are released when it has been silent for five
 seconds, whether the stream has ended or not. A client that was only cut off, and comes back in
-time, keeps them (:mod:`.client_timeouts`). The id of a transaction tells its client.
+time, keeps them (:mod:`.sessions`). The id of a transaction tells its client.
 
 A client's new stream ends its old one on this node before it is welcomed. No frame of the old one
 is evaluated after one of the new one (:mod:`postroom.client.remote.router` relies on that).
@@ -58,28 +58,31 @@ from postroom.log_once import LogOnce
 from postroom.messaging.requests import ReapQueue
 from postroom.protocol import frames
 from postroom.protocol.failures import Failure, WireError, failure_from
-from postroom.protocol.identities import client_of
-from postroom.protocol.weights import weight_of
+from postroom.protocol.frames import client_of
+from postroom.protocol.requests import weight_of
 from postroom.ranges.contract import Request
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
 from postroom.server.cluster.access import ALLOWED, WRITER, Access, permitted
 from postroom.server.cluster.admission import Admission
 from postroom.server.cluster.answer_queue import AnswerQueue, answer_bytes, failure_bytes
-from postroom.server.cluster.client_call import ClientCall, Protecting, TakenBack
-from postroom.server.cluster.client_protections import ClientProtections
 from postroom.server.cluster.intake import LargeFrames, StreamIntake
-from postroom.server.cluster.session_failures import (
+from postroom.server.cluster.session_parts import (
     CLOCK_IS_AHEAD,
     IS_WITHDRAWN,
     NOT_YOURS,
+    ClientCall,
+    ClientProtections,
+    Protecting,
+    SessionNode,
+    TakenBack,
     check_version,
     clock_refusal,
     failure_of,
     overload,
     too_many_protections,
+    welcome_of,
 )
-from postroom.server.cluster.session_node import SessionNode, welcome_of
 
 _log = logging.getLogger(__name__)
 
@@ -147,7 +150,7 @@ class Session:
         self._peer = peer
         self._sessions = sessions
         self._node = sessions.node
-        self._submit = sessions.node.submit
+        self._submit = sessions.node.replicas.submit
         self._admission = sessions.admission
         self._asked: dict[int, ClientCall] = {}
         self._answers = AnswerQueue(
@@ -281,7 +284,7 @@ class Session:
         self._own_bytes = self._waiting = 0
         asked, self._asked = self._asked, {}
         for call in asked.values():
-            self._node.cancel(call)
+            self._node.replicas.cancel(call)
             self._admission.left(call.size)
         self._sessions.closed(self)  # last: a cancelled request may have let the next one be served
         for timestamp in self._protected.to_take_back():
@@ -291,10 +294,6 @@ class Session:
         """Return whether its client waits for something, or holds something."""
         held = self._node.replicas.holds_for(self.client)
         return bool(self._asked or self._intake or self._protected or held)
-
-    def _is_own(self, name: bytes) -> bool:
-        """Return whether a transaction, or a consumer, of that id is one of this client's."""
-        return name.startswith(self.client)
 
     # --- input
 
@@ -394,7 +393,7 @@ class Session:
         """Return whether the transactions and consumers that it names are this client's own."""
         for name in request.own_ids:
             own_id = getattr(request, name)
-            if own_id is not None and not self._is_own(own_id):
+            if own_id is not None and not own_id.startswith(self.client):
                 return False
         return True
 
@@ -464,7 +463,7 @@ class Session:
         for number in numbers:
             call = self._asked.pop(number, None)
             if call is not None:
-                self._node.cancel(call)
+                self._node.replicas.cancel(call)
                 self._left(call)
                 self._fail(number, IS_WITHDRAWN)
 

@@ -71,7 +71,7 @@ def test_a_claim_cancelled_while_its_answer_is_on_its_way_goes_back() -> None:
     driver.settle()
     driver.cut = True
     write = EnqueueInQueue("q", b"k", "", b"i", b"")
-    store.node.submit(_Posted(
+    store.node.replicas.submit(_Posted(
         CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
     ))  # fmt: skip
     store.advance(0.01)
@@ -111,7 +111,7 @@ def _lost(store: Store, asked: RemoteCall, *, cancelled: bool = False) -> Remote
     driver.settle()
     driver.cut = True
     write = EnqueueInQueue("q", b"k", "", b"i", b"")
-    store.node.submit(_Posted(
+    store.node.replicas.submit(_Posted(
         CommitTransaction(bytes(16), driver.reading(), 60.0, 0, b"k", [], [], [write])
     ))  # fmt: skip
     store.advance(0.01)

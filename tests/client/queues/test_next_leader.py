@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import postroom
-from postroom.server.cluster.client_timeouts import SILENT_SECONDS
+from postroom.server.cluster.sessions import SILENT_SECONDS
 from tests.client.hand_driver import RemoteDriver
 from tests.client.stores import Store
 

@@ -26,8 +26,8 @@ from postroom.pipeline.jobs import audit
 from postroom.pipeline.jobs.audit import findings, running
 from postroom.pipeline.jobs.audit.findings import CountDifference
 from postroom.pipeline.jobs.job import JobFailed
-from postroom.ranges.applied import APPLIED_RECORD, read_applied
 from postroom.ranges.requests import Accounting, Put
+from postroom.ranges.state import APPLIED_RECORD, read_applied
 from postroom.server.opening import open_storage
 from tests.client.test_recount import fill
 

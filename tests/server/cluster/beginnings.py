@@ -16,6 +16,7 @@ from postroom.errors import Invalid
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes, founding_writes
+from postroom.server.assembly import RANGE_ID
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (
     Become,
@@ -25,7 +26,6 @@ from postroom.server.cluster.formation import (
     WaitDecision,
     decide,
 )
-from postroom.server.node import RANGE_ID
 from postroom.server.opening import read_store
 
 FIRST = ("a:1", "b:1", "c:1")

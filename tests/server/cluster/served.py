@@ -12,7 +12,7 @@ from typing import Any
 import postroom
 import postroom.aio
 from postroom.kv.clock import SystemClock
-from postroom.kv.engine_file import EngineName
+from postroom.kv.engine_folder import EngineName
 from postroom.limits import MEMORY_BYTES
 from postroom.server.cluster.security import Security
 from postroom.server.cluster.serving import NodeSettings, ServedNode

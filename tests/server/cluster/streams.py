@@ -9,9 +9,8 @@ from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
 from postroom.ranges.nodes import NodeDescriptor, Nodes
-from postroom.server.cluster.dialing import Dialer
+from postroom.server.cluster.dialing import PROTOCOL_VERSION, Dialer, Introduction
 from postroom.server.cluster.formation import SelfDescription
-from postroom.server.cluster.introductions import PROTOCOL_VERSION, Introduction
 from postroom.server.cluster.native_server import NativeServer
 from postroom.server.cluster.nodes_service import NodesService
 from postroom.server.cluster.peers import Peers

@@ -11,10 +11,11 @@ import pytest
 from postroom.errors import AccessDenied, Invalid
 from postroom.protocol import frames
 from postroom.protocol.requests import REQUESTS
+from postroom.ranges.contract import Role
 from postroom.ranges.nodes import RetireNode
-from postroom.ranges.positions import KeepPosition, Position, ReadPositions
+from postroom.ranges.protections import KeepPosition, Position, ReadPositions
 from postroom.ranges.requests import CommitTransaction, Get, Put, ReleaseLocks
-from postroom.server.cluster.access import ALLOWED, Access, Role, Roles, token_of
+from postroom.server.cluster.access import ALLOWED, Access, Roles, token_of
 from postroom.server.cluster.session import Session
 from postroom.server.cluster.sessions import Sessions
 from tests.client.stores import Store

@@ -7,7 +7,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 from postroom.limits import HELLO_SECONDS
-from postroom.server.cluster.connections import Connection, Connections, connections_max
+from postroom.server.cluster.admission import Connection, Connections, connections_max
 
 
 class Entrance:

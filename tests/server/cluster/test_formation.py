@@ -10,8 +10,9 @@ import pytest
 from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import EngineFailed
+from postroom.kv.log_device import WriteFault
 from postroom.kv.marker import FORMAT_VERSION
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster import formation
 from postroom.server.cluster.formation import (

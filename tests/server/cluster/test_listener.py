@@ -11,7 +11,7 @@ import pytest
 
 from postroom.protocol import streams
 from postroom.protocol.streams import PREAMBLE, Incoming, Opening, StreamRefusal
-from postroom.server.cluster.connections import Connection
+from postroom.server.cluster.admission import Connection
 from postroom.server.cluster.listener import Listener
 from postroom.server.cluster.security import Security
 from tests.server.cluster.certificates import Authority

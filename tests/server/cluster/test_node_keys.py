@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from postroom.errors import Invalid
-from postroom.server.cluster.node_keys import (
+from postroom.server.cluster.security import (
     fingerprint_of,
     fingerprint_of_file,
     fingerprint_of_pem,

@@ -17,7 +17,7 @@ from postroom.protocol import streams
 from postroom.protocol.streams import UNAVAILABLE, Incoming, Opening, StreamRefusal, framed
 from postroom.server.cluster import native_server, peer_links
 from postroom.server.cluster import peers as module
-from postroom.server.cluster.introductions import Introduction
+from postroom.server.cluster.dialing import Introduction
 from tests.server.cluster.streams import (
     CLUSTER,
     WAIT_SECONDS,

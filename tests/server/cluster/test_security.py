@@ -15,10 +15,10 @@ import pytest
 from postroom.client.remote.native import offering_native
 from postroom.errors import AccessDenied
 from postroom.protocol.streams import ADMIT, DENIED, HELLO, UNAVAILABLE
-from postroom.server.cluster.access import Role, Tokens, roles_of_certificates
+from postroom.ranges.contract import Role
+from postroom.server.cluster.access import Tokens, roles_of_certificates
 from postroom.server.cluster.dialing import Dialer, NoAnswer
-from postroom.server.cluster.nodes_service import JoinRequest, encode
-from postroom.server.cluster.questions import Questions
+from postroom.server.cluster.nodes_service import JoinRequest, Questions, encode
 from postroom.server.cluster.security import Certificates, Security
 from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until

@@ -16,11 +16,10 @@ import postroom.aio
 from postroom.client.remote import link
 from postroom.client.remote.nodes import remove_node, survey
 from postroom.errors import Invalid
-from postroom.kv.budget import Budget
+from postroom.kv.engine import Budget
 from postroom.ranges.nodes import AdmitNode
 from postroom.server.cluster import leaderless
-from postroom.server.cluster.nodes_service import JoinRequest
-from postroom.server.cluster.questions import Questions
+from postroom.server.cluster.nodes_service import JoinRequest, Questions
 from postroom.server.cluster.security import Security
 from tests.cluster.places import Loopback
 from tests.server.cluster.served import Serving, connect, get, put, serving

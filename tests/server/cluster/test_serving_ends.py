@@ -14,7 +14,7 @@ import postroom
 import postroom.aio
 from postroom.errors import Invalid, StoreCorrupted, StoreLocked, Unavailable
 from postroom.kv.engine import EngineFailed
-from postroom.kv.engine_file import engine_of
+from postroom.kv.engine_folder import engine_of
 from postroom.kv.keys import head_key
 from postroom.kv.opening import open_engine
 from tests.kv.on_disk import INSTALLED

@@ -24,9 +24,9 @@ from postroom.client.database import CoreDatabase
 from postroom.errors import CommitUnknown, Unavailable
 from postroom.kv.engine import WriteSet
 from postroom.ranges.nodes import NodeDescriptor, Nodes
+from postroom.server.assembly import NodeOptions
 from postroom.server.cluster.formation import become_writes, first_members, found_writes
 from postroom.server.cluster.sessions import Sessions
-from postroom.server.node_options import NodeOptions
 from tests.sim.clock import MachineClock
 from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.network import End, Network

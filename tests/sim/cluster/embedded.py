@@ -21,9 +21,9 @@ from postroom.client.database import CoreDatabase
 from postroom.errors import CommitUnknown, Error, Unavailable
 from postroom.kv.engine import EngineFailed
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.raft.transport import NoPeers
+from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import CommitTransaction, Protect, Unprotect
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim import checkers, disks
 from tests.sim.clock import MachineClock
 from tests.sim.cluster.cluster import Cluster
@@ -233,7 +233,7 @@ class EmbeddedStore(Cluster):
         node = self.machine.node
         assert node is not None
         self._outstanding[answer] = None
-        self.machine.act(lambda: node.submit(answer))
+        self.machine.act(lambda: node.replicas.submit(answer))
 
     def _cancel(self, answer: Answer) -> bool:
         node, is_cancelled = self.machine.node, list[bool]()

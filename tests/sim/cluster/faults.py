@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from random import Random  # noqa: TID251 - passed in, as an instance
 from typing import Final
 
-from postroom.kv.memory import WriteFault
+from postroom.kv.log_device import WriteFault
 from tests.sim import disks
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.joining import STAYING_MIN_WITH_LOSSES, Joining

@@ -25,7 +25,7 @@ from unittest.mock import patch
 
 from postroom import limits
 from postroom.client.database import CoreDatabase
-from postroom.protocol import frames, identities
+from postroom.protocol import frames
 from postroom.ranges.nodes import DescribeNode
 from postroom.ranges.requests import CommitTransaction, Get, Put
 from tests.sim.checkers import require
@@ -99,7 +99,7 @@ class _Stream:
         self, cluster: Cluster, machine: Machine, flood: Flood, randomness: Random
     ) -> None:
         self.machine = machine
-        identity = identities.draw(randomness)
+        identity = frames.draw_identity(randomness)
         self.client = identity.client
         self.transactions = self.answered = 0
         self._flood = flood

@@ -229,5 +229,5 @@ class Joining:
         for machine in self._cluster.machines:
             node = machine.node
             if node is not None and node.failed is None and node.replica.serves:
-                machine.act(lambda node=node: node.submit(_Asked(request, told)))  # type: ignore[misc]
+                machine.act(lambda node=node: node.replicas.submit(_Asked(request, told)))  # type: ignore[misc]
                 return

@@ -15,7 +15,7 @@ from postroom.kv import keys
 from postroom.kv.engine import WriteSet
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import LEASE_RECORD
-from postroom.server.node import RANGE_ID
+from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import require
 
 if TYPE_CHECKING:

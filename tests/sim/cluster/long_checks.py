@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from postroom import limits
 from postroom.ranges.requests import Put
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.checkers import require
 from tests.sim.cluster.embedded import EmbeddedStore, transaction
 

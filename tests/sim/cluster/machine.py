@@ -22,9 +22,9 @@ from typing import Protocol
 
 from postroom.errors import Unavailable
 from postroom.kv.memory import MemoryDisk
-from postroom.raft.transport import Transport
+from postroom.raft.interface import Transport
+from postroom.server.assembly import NodeOptions
 from postroom.server.node import UPKEEP_SECONDS, Node
-from postroom.server.node_options import NodeOptions
 from tests.sim.agenda import Agenda
 from tests.sim.both_ways import check_usual_way
 from tests.sim.clock import MachineClock
@@ -389,7 +389,7 @@ class Machine:
 
 
 class _Transport:
-    """A :class:`postroom.raft.transport.Transport` over the simulated network."""
+    """A :class:`postroom.raft.interface.Transport` over the simulated network."""
 
     def __init__(self, machine: Machine, network: Network) -> None:
         self._machine = machine

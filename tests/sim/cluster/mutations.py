@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from postroom.server.node_options import GENERAL_ONLY
+from postroom.server.assembly import GENERAL_ONLY
 from tests.sim.cluster import long_checks, schedules
 from tests.sim.cluster.broken import (
     Patch,

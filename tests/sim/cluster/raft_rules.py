@@ -35,10 +35,10 @@ from postroom.raft.messages import (
     Voted,
     decode_frame,
 )
-from postroom.raft.snapshot_receiver import ArrivingSnapshot
+from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.raft.stored_log import HardState
-from postroom.ranges.applied import APPLIED_RECORD, decode_applied
-from postroom.server.node import RANGE_ID
+from postroom.ranges.state import APPLIED_RECORD, decode_applied
+from postroom.server.assembly import RANGE_ID
 from tests.sim.checkers import Broken, require
 from tests.sim.durable_views import DurableViews
 

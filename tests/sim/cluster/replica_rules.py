@@ -9,9 +9,9 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.memory import SortedMap
-from postroom.raft.snapshot_receiver import ArrivingSnapshot
-from postroom.ranges.applied import APPLIED_RECORD, decode_applied
-from postroom.server.node import RANGE_ID
+from postroom.raft.snapshots import ArrivingSnapshot
+from postroom.ranges.state import APPLIED_RECORD, decode_applied
+from postroom.server.assembly import RANGE_ID
 from tests.sim import checkers
 from tests.sim.checkers import require
 

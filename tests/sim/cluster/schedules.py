@@ -14,9 +14,9 @@ from random import Random  # noqa: TID251 - made from the seed
 from typing import Any, Final
 
 from postroom.errors import LeaseLost, Unavailable
-from postroom.raft.options import RaftOptions
+from postroom.raft.interface import RaftOptions
 from postroom.ranges.transactions import RECORD_SECONDS
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.checkers import require
 from tests.sim.cluster import absence, floods
 from tests.sim.cluster.cluster import Cluster

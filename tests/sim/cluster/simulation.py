@@ -20,9 +20,9 @@ from typing import Final
 from postroom.client.database import CoreDatabase
 from postroom.kv.engine import EngineFailed
 from postroom.limits import REQUEST_SECONDS
-from postroom.raft.options import RaftOptions
+from postroom.raft.interface import RaftOptions
 from postroom.ranges.requests import ScanChanges
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim import checkers, waiting_rules
 from tests.sim.cluster import absence, floods, full_disks, replica_rules, transfers
 from tests.sim.cluster.cluster import Cluster

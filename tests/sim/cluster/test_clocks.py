@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroom.client.database import CoreDatabase
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.clock import EPOCH_SECONDS
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

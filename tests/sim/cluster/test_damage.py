@@ -12,7 +12,7 @@ from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged
 from postroom.kv.memory import MemoryEngine
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 from tests.sim.disks import write_gathered

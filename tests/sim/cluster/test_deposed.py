@@ -13,7 +13,7 @@ import pytest
 
 from postroom.raft.election import Elections
 from postroom.ranges.lease import LeaseHolder
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 

@@ -19,13 +19,14 @@ from postroom.errors import CommitUnknown, TransactionTooLarge
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import EngineFailed
-from postroom.kv.memory import MemoryDisk, MemoryEngine, WriteFault
+from postroom.kv.log_device import WriteFault
+from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.requests import ReadCounters, ReapQueue
 from postroom.protocol import frames
 from postroom.ranges.locks import LockTable
 from postroom.ranges.requests import GetForUpdate, Put, ScanChanges
 from postroom.ranges.waiting import Waiting
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.embedded import transaction
 from tests.sim.cluster.joining import NOTICED_SECONDS, Joining

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from postroom.errors import SnapshotTooOld
-from postroom.raft.options import RaftOptions
+from postroom.raft.interface import RaftOptions
 from postroom.ranges.transactions import RECORD_SECONDS
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import NodeOptions
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine
 

@@ -13,8 +13,7 @@ from postroom.raft.messages import Appended, Voted, encode_frame
 from postroom.ranges import lease as leases
 from postroom.ranges.lease import LEASE_RECORD, RangeLease
 from postroom.ranges.replica import Replica
-from postroom.server.node import RANGE_ID
-from postroom.server.node_options import NodeOptions
+from postroom.server.assembly import RANGE_ID, NodeOptions
 from tests.sim.checkers import Broken
 from tests.sim.cluster.cluster import Cluster
 from tests.sim.cluster.machine import Machine

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from postroom.kv.engine import WriteSet
-from postroom.raft.snapshot_receiver import ArrivingSnapshot
+from postroom.raft.snapshots import ArrivingSnapshot
 from postroom.ranges import state as range_state
 
 if TYPE_CHECKING:

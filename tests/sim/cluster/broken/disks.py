@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from postroom.kv.device_space import DeviceSpace
 from postroom.kv.engine import EngineFailed
+from postroom.kv.full_device import DeviceSpace
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
 from tests.sim.cluster.broken import Patch

@@ -16,7 +16,7 @@ from postroom.ranges.long_checks import LongChecks
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.protections import Protections
 from postroom.ranges.requests import CommittedChanges
-from postroom.ranges.spans import Spans, UserSpan
+from postroom.ranges.waiting import Spans, UserSpan
 from postroom.server.cluster.answer_queue import AnswerQueue
 from tests.sim.cluster.broken import Patch
 

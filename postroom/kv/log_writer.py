@@ -1,4 +1,16 @@
-"""The writer of the log: records one after the other, from segment to segment.
+"""The log of a node: its promises, on the device before anybody hears of them.
+
+::
+
+    storage (kv/storage.py) ── one record a turn ──▶ writer ─▶ segment │ segment │ segment   device
+                             ◀── what was promised ── reader ◀──── at opening
+
+It knows neither consensus nor the engine: a record is a set of keys and values, as a write set is.
+*Entries* (of the logs of all groups together) lie in their records until nobody wants them. *Notes*
+(everything else: hard states, records of the store) are few and small, and are written again at the
+beginning of each segment. A segment can therefore go once its entries can.
+
+The writer puts records one after the other, from segment to segment.
 
 ::
 
@@ -19,6 +31,8 @@ Making a segment of full length takes its time, so nobody waits for it: it is ma
 background. If none is ready a short one is written meanwhile. A new log begins with a short one. A
 short one is not kept once a longer one can take its place. It is made before the room of the log is
 used up: when it is, the device may be full.
+
+:mod:`.log_reader` has the bytes, :mod:`.log_device` the files.
 """
 
 from __future__ import annotations
@@ -27,18 +41,24 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from postroom.kv import keys
 from postroom.kv.engine import WriteSet
-from postroom.kv.log.device import Device, SegmentFile
-from postroom.kv.log.format import (
+from postroom.kv.log_device import Device, SegmentFile
+from postroom.kv.log_reader import (
     CHANGES,
     CLOSED,
     FIRST_RECORD_AT,
+    NEW_SUFFIX,
+    OLDEST_NOTE,
     POINTER_AT,
     RECORD_HEADER_BYTES,
     WHOLE,
     Header,
+    LogContents,
+    Segment,
     blocks,
     encode_header,
     encode_payload,
@@ -46,7 +66,6 @@ from postroom.kv.log.format import (
     encode_record,
     seed_of,
 )
-from postroom.kv.log.reader import NEW_SUFFIX, OLDEST_NOTE, LogContents, Segment
 
 SPARES_KEPT: Final = 1
 SHORT_SHARE: Final = 64
@@ -338,3 +357,38 @@ def create_log(device: Device, log_id: bytes, segment_bytes: int) -> None:
 
 FIRST_NEW: Final = "segment-1" + NEW_SUFFIX
 FIRST: Final = "segment-1"
+
+
+class RetainedLog(NamedTuple):
+    """The part of its log that a group keeps.
+
+    Attributes:
+        entries: what the keys of its entries begin with.
+        base: the last entry that it does not keep, which is applied; and its term.
+        last: the newest one.
+        values: the entries of a span of indices, both included, as they are stored.
+    """
+
+    entries: bytes
+    base: int
+    base_term: int
+    last: int
+    values: Callable[[int, int], Iterable[tuple[int, bytes]]]
+
+
+@dataclass
+class Reclamation:
+    """The state is being synced so that older segments can go."""
+
+    bases: dict[bytes, tuple[int, int]]
+    marker: int
+    done: bool = False
+    error: Exception | None = None
+
+
+def base_notes(bases: dict[bytes, tuple[int, int]]) -> WriteSet:
+    """Return the notes that tell up to which entry the state of each group is durable."""
+    return {
+        entries[:-1] + b"b": keys.u64(index) + keys.u64(term)
+        for entries, (index, term) in bases.items()
+    }

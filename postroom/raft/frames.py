@@ -1,9 +1,11 @@
-"""The limit of the frames that one turn takes in from peers, and of the items of each.
+"""The frames between nodes: those that one turn takes in and sends, and the nodes that are heard.
+
+*Incoming frames* are limited, and the items of each.
 
 ::
 
     transport ──▶ next frame ──▶ decoded ──▶ groups
-                      └ long: its shape first (.frame_shape), in parts
+                      └ long: its shape first (FrameShape), in parts
 
 A turn takes in frames worth about ``RECEIVED_STEPS_MAX`` steps. The rest stays with the transport,
 which serves peers by turns, until the next turn; clients are served in between. Mostly one turn
@@ -21,13 +23,14 @@ large entry, has a few headers, and costs microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from postroom import limits
-from postroom.raft.messages import Append, Frame, decode_frame
-from postroom.raft.state_machine import NodeId
-from postroom.raft.transport import Transport
+from postroom.raft.interface import NodeId, RaftOptions, Transport
+from postroom.raft.messages import Append, Envelope, Frame, decode_frame, frames_of
+from postroom.raft.stored_log import ENTRIES_VERSION_MIN
 
 _BYTES, _ITEMS, _PAIRS, _INVALID = range(4)
 """The things that a length in a header counts."""
@@ -200,3 +203,143 @@ def _steps_of(received: bytes, frame: Frame | None) -> int:
         if type(message) is Append:
             steps += len(message.entries)
     return steps
+
+
+SENT_BYTES_A_TURN: Final = 8 * 1024 * 1024
+"""The bytes after which no other frame leaves in a turn."""
+
+
+class OutgoingMessages:
+    """The frames that wait to leave, by node.
+
+    A leader encodes a large entry for each follower, and hands it to the network, which takes as
+    long as copying it a few times. Frames beyond ``SENT_BYTES_A_TURN`` therefore wait for the next
+    turn, and later frames to the same node wait behind them.
+
+    Args:
+        send: encodes and sends a frame; answers its length.
+    """
+
+    def __init__(self, send: Callable[[NodeId, Sequence[Envelope]], int]) -> None:
+        self._send = send
+        self._sent_bytes = 0
+        self._waiting: dict[NodeId, deque[Sequence[Envelope]]] = {}
+
+    @property
+    def waits(self) -> bool:
+        """Return whether another turn is wanted."""
+        return bool(self._waiting)
+
+    def begin_turn(self) -> None:
+        """Begin a turn: send the frames that wait, as far as there is room."""
+        self._sent_bytes = 0
+        for to, frames in list(self._waiting.items()):
+            while frames and self._has_room():
+                self._sent_bytes += self._send(to, frames.popleft())
+            # The node that comes first in this turn comes last in the next one.
+            del self._waiting[to]
+            if frames:
+                self._waiting[to] = frames
+
+    def send(self, to: NodeId, envelopes: Sequence[Envelope]) -> None:
+        """Send ``envelopes`` to a node, in order."""
+        for frame in frames_of(envelopes):
+            if to not in self._waiting and self._has_room():
+                self._sent_bytes += self._send(to, frame)
+            else:
+                self._waiting.setdefault(to, deque()).append(frame)
+
+    def clear(self) -> None:
+        """Forget all frames that wait."""
+        self._waiting.clear()
+
+    def _has_room(self) -> bool:
+        return self._sent_bytes < SENT_BYTES_A_TURN
+
+
+class Liveness:
+    """The times at which one node has heard its peers, and sent to them.
+
+    A group that has nothing to do stops its own heartbeats (:mod:`.replication`); it must still
+    know whether its leader's node lives. Every node therefore sends each of its peers a frame at
+    least once a heartbeat, an empty one if there is nothing to say. It remembers when it heard each
+    peer::
+
+        heard ── nothing for election_seconds_min ──▶ silent      groups that were quiet are told
+          ▲                                              │
+          └───────────────── any frame ──────────────────┘        and again
+
+    A peer that was never heard counts as heard when it became a peer: it has an election time-out
+    to say something.
+    """
+
+    def __init__(self, monotonic: Callable[[], float], options: RaftOptions) -> None:
+        """Create a record without peers."""
+        self.monotonic = monotonic
+        self._options = options
+        self._peers: dict[NodeId, float] = {}
+        self._heard_at: dict[NodeId, float] = {}
+        self._sent_at: dict[NodeId, float] = {}
+        self._silent: set[NodeId] = set()
+        self._entries_versions: dict[NodeId, int] = {}
+        self._beat_at = 0.0
+
+    def set_peers(self, peers: Iterable[NodeId]) -> None:
+        """Set the nodes that share a group with this one."""
+        now, before = self.monotonic(), self._peers
+        self._peers = {peer: before.get(peer, now) for peer in peers}
+        self._silent &= set(self._peers)
+        self._sent_at = {peer: at for peer, at in self._sent_at.items() if peer in self._peers}
+
+    def heard_at(self, node: NodeId) -> float | None:
+        """Return when the last frame of ``node`` came, on the monotonic clock."""
+        return self._heard_at.get(node)
+
+    def seems_alive_at(self, node: NodeId) -> float:
+        """Return when ``node`` was last heard, or else when it became a peer."""
+        return self._heard_at.get(node, self._peers.get(node, float("-inf")))
+
+    def is_silent(self, node: NodeId) -> bool:
+        """Return whether the last ``beat`` found ``node`` silent for an election time-out."""
+        return node in self._silent
+
+    def entries_version(self, node: NodeId) -> int:
+        """Return the version of the entries that ``node`` can read, by its last frame."""
+        return self._entries_versions.get(node, ENTRIES_VERSION_MIN)
+
+    def hear(self, node: NodeId, now: float, entries_version: int) -> bool:
+        """Note a frame of ``node``, and return whether it ends a silence."""
+        self._heard_at[node] = now
+        self._entries_versions[node] = entries_version
+        if node in self._silent:
+            self._silent.remove(node)
+            return True
+        return False
+
+    def sent(self, node: NodeId, now: float) -> None:
+        """Note that a frame was sent to ``node``."""
+        self._sent_at[node] = now
+
+    def deadline(self) -> float | None:
+        """Return when ``beat`` has something to do, or ``None`` without peers."""
+        return self._beat_at if self._peers else None
+
+    def beat(self, now: float) -> list[NodeId]:
+        """Return the nodes that have fallen silent since the last heartbeat."""
+        if not self._peers or now < self._beat_at:
+            return []
+        self._beat_at = now + self._options.heartbeat_seconds
+        patience = self._options.election_seconds_min
+        fallen = [
+            peer
+            for peer in self._peers
+            if peer not in self._silent and now - self.seems_alive_at(peer) >= patience
+        ]
+        self._silent.update(fallen)
+        return fallen
+
+    def unspoken(self, now: float) -> list[NodeId]:
+        """Return the peers that were sent nothing for half a heartbeat: they want a frame."""
+        due = now - self._options.heartbeat_seconds / 2
+        never = float("-inf")
+        return [peer for peer in self._peers if self._sent_at.get(peer, never) <= due]

@@ -1,0 +1,288 @@
+"""The parts of a session: its node, the calls of its client, their failures, its protections."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Protocol
+
+from postroom.errors import Error, Invalid, Unavailable, VersionMismatch
+from postroom.kv.clock import ClockOffset, HybridLogicalClock
+from postroom.limits import CLOCK_OFFSET_SECONDS_MAX
+from postroom.protocol import frames
+from postroom.protocol.failures import (
+    CLOCK_AHEAD,
+    NOT_LEASEHOLDER,
+    WITHDRAWN,
+    Failure,
+    failure_from,
+)
+from postroom.protocol.frames import PROTOCOL_VERSION
+from postroom.protocol.requests import REVISION
+from postroom.raft.interface import NodeId
+from postroom.ranges.calls import Call, NotLeaseholder
+from postroom.ranges.contract import UNTIL_IT_HAPPENS
+from postroom.ranges.nodes import Nodes, NodeStatus
+from postroom.ranges.requests import Protect, Unprotect
+from postroom.server.cluster.admission import Admission
+from postroom.server.replicas import Replicas
+
+# --- the node -------------------------------------------------------------------------------------
+
+
+class SessionNode(Protocol):
+    """The parts of their node that sessions use."""
+
+    failed: Error | None
+    nodes: Nodes | None
+    clock: HybridLogicalClock
+    monotonic: Callable[[], float]
+    replicas: Replicas
+
+    @property
+    def node_id(self) -> int:
+        """Return the node's id."""
+
+    def wake(self, *, urgent: bool) -> None:
+        """Ask for a turn."""
+
+    def call_after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call ``act`` after a time."""
+
+    def leader(self) -> NodeId | None:
+        """Return the leader, as far as this node knows."""
+
+    def describe(self) -> NodeStatus:
+        """Return the node's description of itself."""
+
+
+def welcome_of(node: SessionNode, requests_max: int) -> bytes:
+    """Return the frame that names the leader and the nodes.
+
+    Args:
+        node: the node that sends it.
+        requests_max: how many requests a client may have unanswered.
+    """
+    nodes = () if node.nodes is None else node.nodes.nodes
+    addresses = [(each.node_id, each.address) for each in nodes if not each.retired]
+    leader = node.leader()
+    return frames.encode(
+        frames.Welcome(
+            frames.PROTOCOL_VERSION, node.clock.reading(), node.node_id,
+            leader if isinstance(leader, int) else 0, addresses, requests_max,
+            REVISION,
+        )
+    )  # fmt: skip
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+class CallOwner(Protocol):
+    """The session."""
+
+    principal: str
+
+    def completed(self, call: ClientCall, result: Any, error: BaseException | None) -> None:
+        """Take the node's answer to ``call``."""
+
+    def protected(self, request: Protect | Unprotect, timestamp: int) -> None:
+        """Note that the node has protected, or released, a timestamp for this client."""
+
+
+class ClientCall(Call):
+    """A client's request at this node.
+
+    Attributes:
+        owner: the session.
+        principal: the session's principal.
+        number: the number that the client has given it.
+        size: its share of its frame's bytes.
+        waits: whether it waits for an event.
+    """
+
+    __slots__ = ("number", "owner", "principal", "size", "waits")
+
+    def __init__(self, owner: CallOwner, number: int, request: Any, size: int) -> None:
+        self.request = request
+        self.urgent = True
+        self.token = None
+        self.cancelled = False
+        self.owner: CallOwner = owner
+        self.principal = owner.principal
+        self.number = number
+        self.size = size
+        self.waits = request.wait_seconds_max == UNTIL_IT_HAPPENS and request.waits()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Tell the session."""
+        self.owner.completed(self, result, error)
+
+
+class Protecting(ClientCall):
+    """A ``Protect`` or ``Unprotect`` of a client."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Tell the session, which takes note of it first."""
+        if error is None:
+            self.owner.protected(self.request, result)
+        self.owner.completed(self, result, error)
+
+
+class TakenBack(Call):
+    """A request that undoes an earlier one of a client that is gone."""
+
+    __slots__ = ()
+
+    def complete(self, result: Any, error: BaseException | None) -> None:
+        """Ignore the answer, for which no client waits."""
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+IS_WITHDRAWN: Final[Failure] = (WITHDRAWN, "withdrawn", None)
+NOT_YOURS: Final = failure_from(Invalid(
+    "the id of the transaction does not begin with the client's; nothing was done: a client can "
+    "only lock, reap, commit and release for its own transactions"
+))  # fmt: skip
+CLOCK_IS_AHEAD: Final[Failure] = (
+    CLOCK_AHEAD, "the client's clock is too far ahead; nothing was changed", None
+)  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+def check_version(version: int) -> None:
+    """Check that a client speaks this protocol.
+
+    Raises:
+        VersionMismatch: it speaks another version.
+    """
+    if version != PROTOCOL_VERSION:
+        raise VersionMismatch(
+            f"this node speaks version {PROTOCOL_VERSION} of the protocol, the client version "
+            f"{version}; nothing was done: use the same version of Postroom"
+        )
+
+
+def clock_refusal(clock: HybridLogicalClock, clients: int) -> Failure | None:
+    """Raise the clock above the client's, for its commits, or return why that is refused."""
+    if clients > clock.last():
+        try:
+            clock.update(clients, CLOCK_OFFSET_SECONDS_MAX)
+        except ClockOffset:
+            return CLOCK_IS_AHEAD
+    return None
+
+
+def overload(
+    admission: Admission, principal: str, own_requests: int, own_bytes: int, size: int
+) -> Failure | None:
+    """Return why a client may not have one more request, of ``size`` bytes, or ``None``."""
+    limits = admission.limits
+    may_have_more = own_requests < limits.stream_requests_max + limits.stream_waits_max
+    if may_have_more and admission.admits(principal, own_requests, own_bytes, size):
+        return None
+    return failure_from(admission.refusal())
+
+
+def too_many_protections(count: int) -> Failure:
+    """Return the failure for a client that has so many protections, and gets no more."""
+    return failure_from(Unavailable(
+        f"this client has {count} snapshots and scans open, and gets no more; nothing was "
+        "changed: end some of them",
+    ))  # fmt: skip
+
+
+def failure_of(node: SessionNode, error: BaseException, peer: str) -> Failure:
+    """Return the failure of a request that the node has answered with an error.
+
+    Args:
+        node: the node.
+        error: the error.
+        peer: the client, for the log.
+    """
+    if isinstance(error, NotLeaseholder):
+        return NOT_LEASEHOLDER, str(error), _whereabouts(node, error.leader)
+    if error is node.replicas.failed:
+        return NOT_LEASEHOLDER, str(error), None  # the next leader may serve it
+    if not isinstance(error, Error | ValueError | TypeError):
+        _log.error("a request of client %s failed", peer, exc_info=error)
+    return failure_from(error)
+
+
+def _whereabouts(node: SessionNode, leader: NodeId | None) -> tuple[int, str] | None:
+    nodes = node.nodes
+    known = None if nodes is None or not isinstance(leader, int) else nodes.by_id(leader)
+    return None if known is None else (known.node_id, known.address)
+
+
+# --- protections ----------------------------------------------------------------------------------
+
+
+class ClientProtections:
+    """The protected timestamps of one client.
+
+    They are in the memory of the leaseholder, and gone with its lease.
+
+    Args:
+        replicas: the node's.
+
+    Attributes:
+        count: how many timestamps are protected.
+    """
+
+    def __init__(self, replicas: Replicas) -> None:
+        self.count = 0
+        self._replicas = replicas
+        self._timestamps: Counter[int] = Counter()
+        self._asked: Counter[int] = Counter()
+        self._under = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._timestamps)
+
+    def asks(self, request: Protect | Unprotect) -> None:
+        """Note that the client has asked for that, and is not answered yet."""
+        if type(request) is Protect:
+            self._asked[request.timestamp] += 1
+
+    def asks_no_more(self, request: Protect | Unprotect) -> None:
+        """Note that the client is answered, or has withdrawn the request."""
+        if type(request) is Protect:
+            self._asked[request.timestamp] -= 1
+            if not self._asked[request.timestamp]:
+                del self._asked[request.timestamp]
+
+    def may_protect(self, timestamp: int) -> bool:
+        """Return whether a timestamp is protected for the client, or will be."""
+        return self._are_protected if self._timestamps[timestamp] else timestamp in self._asked
+
+    @property
+    def _are_protected(self) -> bool:
+        """Return whether they are still there, under the lease under which they were asked for."""
+        return self._replicas.lease_sequence == self._under
+
+    def note(self, request: Protect | Unprotect, timestamp: int) -> None:
+        """Note that the node has protected, or released, a timestamp for this client."""
+        under = self._replicas.lease_sequence
+        if under != self._under:
+            self._timestamps.clear()
+            self.count = 0
+            self._under = under
+        if type(request) is Protect:
+            self._timestamps[timestamp] += 1
+            self.count += 1
+        elif self._timestamps[request.timestamp] > 0:
+            self._timestamps[request.timestamp] -= 1
+            self.count -= 1
+            if not self._timestamps[request.timestamp]:
+                del self._timestamps[request.timestamp]
+
+    def to_take_back(self) -> Iterator[int]:
+        """Return each timestamp as often as it is protected; none if they are gone."""
+        return self._timestamps.elements() if self._are_protected else iter(())
