@@ -19,20 +19,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
 
 import postroom.aio
 from postroom.counted import counted
-from postroom.demo.check import SubjectComparison, compare, expect, turned_round
+from postroom.demo.check import SubjectComparison, compare, expect, show_comparisons, turned_round
 from postroom.demo.flights import flights, legs
-from postroom.demo.report import show_comparisons, show_jobs, stages
 from postroom.demo.turn_rounds import QUEUE
 from postroom.errors import SnapshotTooOld
 
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from postroom.layers.report import ReportResult
     from postroom.pipeline.jobs.archive import ArchiveResult
     from postroom.pipeline.jobs.audit import AuditResult
+    from postroom.pipeline.jobs.job import JobProgress
 
 TOUR_KEY: Final = b"demo"
 """The key of a store that the tour made; other stores must not be touched."""
@@ -47,17 +54,6 @@ TOUR_FILE: Final = "made by postroom demo"
 WHOLE_FILE: Final = "the archive has all mail"
 KEPT_SECONDS: Final = 86_400.0
 _TOUR_SPAN: Final = (TOUR_KEY, TOUR_KEY + b"\x00")
-
-
-@dataclass(frozen=True)
-class ThirdAct:
-    """The session that the third act needs.
-
-    Attributes:
-        spark: a session.
-    """
-
-    spark: Any
 
 
 def files_folder(store: Path) -> Path:
@@ -85,13 +81,13 @@ async def keep_readable(db: postroom.aio.Database) -> AsyncGenerator[None, None]
 
 
 async def play(
-    console: Console, act: ThirdAct, store: Mapping[str, str], files: Path, total: int, turned: int
+    console: Console, spark: Any, store: Mapping[str, str], files: Path, total: int, turned: int
 ) -> bool:
     """Archive, report and audit; return whether all of it matches the departures.
 
     Args:
         console: what to tell it.
-        act: what is needed.
+        spark: a session.
         store: options of the source that say which store.
         files: a folder.
         total: how many departures there are.
@@ -99,17 +95,15 @@ async def play(
     """
     # The act runs in a thread: the client of a cluster shares this loop, and must send signs of
     # life.
-    return await asyncio.to_thread(Play(console, act, store, files).play, total, turned)
+    return await asyncio.to_thread(Play(console, spark, store, files).play, total, turned)
 
 
 class Play:
     """The jobs of the third act and their checks, in blocking code."""
 
-    def __init__(
-        self, console: Console, act: ThirdAct, store: Mapping[str, str], files: Path
-    ) -> None:
+    def __init__(self, console: Console, spark: Any, store: Mapping[str, str], files: Path) -> None:
         self._console = console
-        self._spark = act.spark
+        self._spark = spark
         self._store = store
         self._files = files
 
@@ -271,3 +265,33 @@ def _archive_summary(archived: ArchiveResult) -> str:
     files = counted(archived.files, "file")
     new = archived.queue_messages + archived.inbox_messages
     return f"{counted(new, 'message')}; the archive has {archived.rows:,} in {files}"
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[JobProgress]:
+    """Show the progress of a Spark job; yield the function that the job takes as ``progress``."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None  # a log gets the result of a job when it is done
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield progress
+
+
+def show_jobs(console: Console, rows: Sequence[tuple[str, str, float]]) -> None:
+    """Print the results of the Spark jobs, and the time of each."""
+    table = Table("job", "result", "seconds", title_justify="left")
+    table.columns[2].justify = "right"
+    for name, result, seconds in rows:
+        table.add_row(name, result, f"{seconds:,.1f}")
+    console.print(table)
