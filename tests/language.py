@@ -39,7 +39,7 @@ WORDS_IN_PLACE = {
     "lane": ((), ("messaging/queues/",)),
     "mark": (
         (),
-        ("kv/log/", "layers/search/words", "messaging/", "pipeline/jobs/load_files"),
+        ("kv/log/", "layers/search/definition", "messaging/", "pipeline/jobs/load_files"),
     ),
     "moment": (
         (),

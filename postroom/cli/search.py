@@ -10,7 +10,7 @@ import postroom
 from postroom.cli.options import Limit, StoreOptions, on_a_store_with_values
 from postroom.cli.output import Notation, print_json, print_line
 from postroom.errors import Error
-from postroom.layers.search.query import parse
+from postroom.layers.search.matching import parse
 
 
 @on_a_store_with_values

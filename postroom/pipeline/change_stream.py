@@ -12,9 +12,21 @@ keeps the position of a stream that has a name (``db.keep_position``), for a day
 
 A batch ends at a commit: all changes of a transaction are in one batch.
 
-The process that finds the end of a small batch has seen its changes. They are kept until the next
-offset is asked for, and sent with the plan (:mod:`.prefetching`). A process without them reads them
-from the store.
+**Small batches go to Spark with their plan.** The process that finds the end of a small batch has
+seen its changes. A task in Python would cost Spark about 50 ms, and ask the store once more for
+what is known here. They are kept until the next offset is asked for::
+
+    latestOffset ── changes ──▶ end of the batch
+         └─────────── kept ──▶ partitions ──▶ JVM, which keeps the rows as a block of its own
+                                                └── lost, or a restart ──▶ read() in a task
+
+Spark offers that for sources without partitions (``SimpleDataSourceStreamReader``), which however
+know no limits. Its wrapper around them asks for rows in ``getCache``. :func:`with_prefetch` makes
+such a wrapper, around a reader that plans and reads like any other. It sends the rows that a task
+would read, since changes between two offsets never change. A batch that is repeated after a
+restart, without the kept rows, has equal rows.
+
+The wrapper is no public class: if PySpark lacks it, all batches are read in tasks.
 """
 
 from __future__ import annotations
@@ -24,6 +36,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -41,11 +54,11 @@ from postroom.errors import AccessDenied, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
 from postroom.pipeline import connections, offsets, tables
-from postroom.pipeline.decoding import decode_for
 from postroom.pipeline.filters import Span, with_prefix
 from postroom.pipeline.offsets import RangeStep
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.reading import TableSlice, Work, of_changes, read, recent
+from postroom.pipeline.table_reader import TableSlice, Work, of_changes, read, recent
+from postroom.pipeline.typed_values import decode_for
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import CommittedChange, CommittedChanges
 
@@ -130,7 +143,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far a batch that ends at ``position`` is behind the newest change.
 
         The number is for people: Spark shows the end of a batch in ``lastProgress``. It asks a
-        source that hands it rows (:mod:`.prefetching`) for nothing else. Rows are counted within
+        source that hands it rows (:func:`with_prefetch`) for nothing else. Rows are counted within
         one answer of the store.
         """
         if position >= self._complete:  # seen complete a moment ago
@@ -355,4 +368,53 @@ def data_loss_error(error: SnapshotTooOld) -> SnapshotTooOld:
     )
 
 
-__all__ = ["ChangeReader", "StepPart", "data_loss_error"]
+# --- small batches without a task -----------------------------------------------------------------
+
+
+_Wrapper = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
+
+
+def with_prefetch(reader: ChangeReader) -> DataSourceStreamReader:
+    """Return ``reader``, whose small batches need no task in Python."""
+    return reader if _Wrapper is None else _WithPrefetch(reader)
+
+
+class _WithPrefetch(_Wrapper or DataSourceStreamReader):  # type: ignore[misc]
+    """The wrapper: see the module. Everything but ``getCache`` is the reader's own."""
+
+    def __init__(self, reader: ChangeReader) -> None:
+        self.simple_reader = reader  # PySpark looks here for the method that prepares availableNow
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
+        """Return the offset at which a new query begins."""
+        return self.simple_reader.initialOffset()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch reads at most."""
+        return self.simple_reader.getDefaultReadLimit()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch."""
+        return self.simple_reader.latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return the parts of the batch between two offsets."""
+        return self.simple_reader.partitions(start, end)
+
+    def getCache(  # noqa: N802
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of a batch, if they are known."""
+        return self.simple_reader.prefetched(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task."""
+        yield from self.simple_reader.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Note that a batch is done."""
+        self.simple_reader.commit(end)
+
+    def stop(self) -> None:
+        """Note that the query has ended."""
+        self.simple_reader.stop()

@@ -14,7 +14,7 @@ from dataclasses import replace
 from postroom.client.remote.connect import TLS, connect
 from postroom.client.sync import CoreDatabase
 from postroom.pipeline.options import StoreAddress
-from postroom.pipeline.worker_processes import freeze_imports
+from postroom.pipeline.workarounds import freeze_imports
 
 _lock = threading.Lock()
 _open: dict[tuple[int, StoreAddress], CoreDatabase] = {}

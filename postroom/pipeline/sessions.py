@@ -145,6 +145,3 @@ def java_home(folder: Path) -> str | None:
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return str(folder)
-
-
-__all__ = ["HERE", "java_home", "session"]

@@ -27,8 +27,7 @@ from pyspark.sql.types import (
 )
 
 from postroom.errors import Invalid
-from postroom.pipeline.decoding import CORRUPT, FAILFAST, PERMISSIVE
-from postroom.pipeline.typed_values import decoder, refused
+from postroom.pipeline.typed_values import CORRUPT, FAILFAST, PERMISSIVE, decoder, refused
 
 _QUEUE: Final = (
     "queue string, key binary, kind string, id binary, payload binary, headers string, "
@@ -184,6 +183,3 @@ def is_plain(schema: StructType, table: str) -> bool:
 
 def _is_text(kind: object) -> bool:
     return isinstance(kind, StringType)
-
-
-__all__ = ["KEYS", "SCHEMAS", "SINCE", "UNVERSIONED", "VALUES", "check", "is_plain", "schema_of"]

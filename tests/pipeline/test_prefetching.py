@@ -14,8 +14,7 @@ from pyspark.sql.streaming import python_streaming_source_runner as runner
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from postroom.pipeline import change_stream, connections
-from postroom.pipeline.change_stream import ChangeReader
-from postroom.pipeline.prefetching import with_prefetch
+from postroom.pipeline.change_stream import ChangeReader, with_prefetch
 from postroom.ranges.feed import size_of
 from postroom.ranges.partitions import ReadPartitions
 from postroom.ranges.requests import CommittedChange, Protect, ScanChanges
@@ -182,9 +181,7 @@ def test_columns_that_the_jvm_would_not_take_are_read_in_tasks(
 def test_without_the_wrapper_of_pyspark_all_is_read_in_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from postroom.pipeline import prefetching  # noqa: PLC0415 - to be changed
-
-    monkeypatch.setattr(prefetching, "_Wrapper", None)
+    monkeypatch.setattr(change_stream, "_Wrapper", None)
     of = reader()
-    assert prefetching.with_prefetch(of) is of
+    assert with_prefetch(of) is of
     assert isinstance(of, ChangeReader)

@@ -56,7 +56,7 @@ def _as_json(result: AuditResult) -> dict[str, Any]:
 
 def _show(console: Console, result: AuditResult) -> None:
     """Print a table, a line for each example, and the sum."""
-    from postroom.pipeline.jobs.audit.findings import COUNTERS  # noqa: PLC0415 - as above
+    from postroom.pipeline.jobs.audit import COUNTERS  # noqa: PLC0415 - as above
 
     table = Table("recounted", "compared", "differences", title_justify="left")
     for column in table.columns[1:]:

@@ -15,7 +15,7 @@ from postroom.counted import counted
 from postroom.errors import Error
 
 if TYPE_CHECKING:
-    from postroom.layers.search.checking import Difference
+    from postroom.layers.search.changes import Difference
     from postroom.pipeline.jobs.index import IndexResult
 
 _NOTATION = Notation()

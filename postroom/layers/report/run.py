@@ -28,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from postroom import Database, Timestamp
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.layers.report import measures as made
-from postroom.layers.report.content import (
+from postroom.layers.report.measures import ReportBounds, messages, report_bounds
+from postroom.layers.report.page import (
     PERIODS_MAX,
     QUEUES_DRAWN,
     ROWS_MAX,
@@ -37,9 +38,8 @@ from postroom.layers.report.content import (
     Letters,
     MessageTimes,
     living,
+    page,
 )
-from postroom.layers.report.page import page
-from postroom.layers.report.sources import ReportBounds, messages, report_bounds
 from postroom.pipeline.job_parts import (
     LOGICAL_BITS,
     SILENT,
@@ -403,6 +403,3 @@ def _seconds(timestamp: int) -> float:
 
 def _text(timestamp: int) -> str:
     return Timestamp(timestamp).datetime.strftime("%Y-%m-%d %H:%M:%S")
-
-
-__all__ = ["MEASURES", "PAGE", "ReportResult", "report"]

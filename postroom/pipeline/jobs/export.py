@@ -28,10 +28,15 @@ from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.messaging import image_entries as entries
 from postroom.pipeline import connections
-from postroom.pipeline.jobs.export_files import File, Folder, Manifest, manifest_of
-from postroom.pipeline.jobs.export_rows import Entry, TableWriter
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
-from postroom.pipeline.jobs.spreading import reached, spread
+from postroom.pipeline.jobs.export_files import (
+    Entry,
+    File,
+    Folder,
+    Manifest,
+    TableWriter,
+    manifest_of,
+)
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, reached, spread
 from postroom.pipeline.options import StoreAddress
 
 FILE_BYTES: Final = 64 * 1024 * 1024

@@ -19,7 +19,7 @@ from __future__ import annotations
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -42,7 +42,7 @@ from postroom.pipeline.jobs.job import (
     own_error,
 )
 from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
-from postroom.pipeline.sinks.staged import last_batch
+from postroom.pipeline.sink_staging import last_batch
 from postroom.pipeline.typed_values import encoder
 
 FORMATS: Final = ("csv", "json", "parquet")
@@ -161,7 +161,7 @@ def load(
         rows = rows.where(F.col("problem").isNull())
     counted = Observation()
     wanted = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
-    writer = sound_rows(spark, wanted, checked).write.format("postroom").options(**store)
+    writer = sound_rows(wanted, checked).write.format("postroom").options(**store)
     try:
         writer.options(**sink_options(checked)).mode("append").save()
     except Exception as error:  # Spark raises many types of errors
@@ -348,9 +348,8 @@ def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
     return said
 
 
-def sound_rows(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
+def sound_rows(rows: DataFrame, options: LoadOptions) -> DataFrame:
     """Return the rows for the sink: each row is sound, or fails the load."""
-    del spark
     names = [name for name in rows.columns if name not in {"problem", "file", "row"}]
     said = F.concat(
         F.lit(_BAD), F.col("problem"), F.lit(" (in "), F.col("file"), F.lit("): "),
@@ -413,6 +412,3 @@ def failure(error: Exception) -> Error:
         f"the load has failed: {in_a_line(said)}; nothing was loaded, but by mode=load: mend that, "
         "and run it again"
     )
-
-
-__all__: list[Any] = ["LoadOptions", "LoadResult", "load"]

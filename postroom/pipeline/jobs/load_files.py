@@ -277,6 +277,3 @@ def _columns(schema: StructType) -> Columns:
 
 def _texts(names: Sequence[str]) -> Columns:
     return {name: StructField(name, StringType()) for name in names}
-
-
-__all__ = ["CORRUPT", "FILE", "read"]

@@ -29,10 +29,8 @@ from postroom.kv.clock import Timestamp
 from postroom.limits import RESTORED_CHUNK_ROWS_MAX, RESTORED_PARTS_MAX
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export import check_counts
-from postroom.pipeline.jobs.export_files import File, Folder, Manifest
-from postroom.pipeline.jobs.export_rows import entries_of, schema_of
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
-from postroom.pipeline.jobs.spreading import reached, spread
+from postroom.pipeline.jobs.export_files import File, Folder, Manifest, entries_of, schema_of
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, reached, spread
 from postroom.pipeline.options import StoreAddress
 from postroom.server.loopback import LoopbackServer
 

@@ -14,7 +14,6 @@ from typing import Final
 
 from postroom.client.sync import CoreDatabase
 from postroom.counted import counted
-from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
@@ -37,7 +36,7 @@ def latest(folder: ArchiveFolder) -> ArchiveManifest:
             return ArchiveManifest()
         try:
             found = manifests.decode(folder.read(manifests.manifest_path(number)))
-            return lists.joined(found, lists.read(folder, found))
+            return manifests.joined(found, manifests.read_lists(folder, found))
         except FileNotFoundError:  # there are newer ones, and it was deleted
             continue
     raise JobFailed(
@@ -109,6 +108,3 @@ def _begun(manifest: ArchiveManifest) -> bytes:
 def _trimmed(manifest: ArchiveManifest) -> bytes:
     """Return the query whose last batch is the run by which the store was trimmed last."""
     return _begun(manifest) + b" trimmed"
-
-
-__all__ = ["latest", "latest_of_store", "newest_number", "note_begun", "note_trimmed"]
