@@ -109,26 +109,36 @@ class Play:
 
     def play(self, total: int, turned: int) -> bool:
         """Run the jobs and check them; return whether all is as expected."""
+        from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
+
         self._files.mkdir(exist_ok=True)
         (self._files / TOUR_FILE).touch()
         self._note_whether_whole()
         began = perf_counter()
-        archived = self._archive()
+        archive = str(self._files / "archive")
+        with stages(self._console) as progress:
+            archived = jobs.archive(self._spark, self._store, archive, progress=progress)
         reported_from = perf_counter()
-        reported = self._report()
+        with stages(self._console) as progress:
+            reported = jobs.report(
+                self._spark,
+                self._store,
+                str(self._files / "report"),
+                archive=archive,
+                title="departures from New York, 2013",
+                progress=progress,
+            )
         audited_from = perf_counter()
-        audited = self._audit()
-        ended = perf_counter()
+        with stages(self._console) as progress:
+            audited = jobs.audit(self._spark, self._store, progress=progress)
+        audited_seconds = perf_counter() - audited_from
+        again = f"{counted(audited.compared, 'value')} counted again"
         show_jobs(
             self._console,
             [
                 ("archive", _archive_summary(archived), reported_from - began),
                 ("report", counted(reported.rows, "measure"), audited_from - reported_from),
-                (
-                    "audit",
-                    f"{counted(audited.compared, 'value')} counted again",
-                    ended - audited_from,
-                ),
+                ("audit", again, audited_seconds),
             ],
         )
         self._console.out(f"The report is {reported.page}", highlight=False)
@@ -136,35 +146,6 @@ class Play:
         findings = self._compare(archived, reported, audited, total, turned)
         show_comparisons(self._console, findings)
         return all(finding.passed for finding in findings)
-
-    # --- the jobs
-
-    def _archive(self) -> ArchiveResult:
-        from postroom.pipeline.jobs import archive  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return archive(
-                self._spark, self._store, str(self._files / "archive"), progress=progress
-            )
-
-    def _report(self) -> ReportResult:
-        from postroom.pipeline.jobs import report  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return report(
-                self._spark,
-                self._store,
-                str(self._files / "report"),
-                archive=str(self._files / "archive"),
-                title="departures from New York, 2013",
-                progress=progress,
-            )
-
-    def _audit(self) -> AuditResult:
-        from postroom.pipeline.jobs import audit  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return audit(self._spark, self._store, progress=progress)
 
     def _note_whether_whole(self) -> None:
         """Note whether the first archive begins with the first departure."""

@@ -21,10 +21,10 @@ what is known here. They are kept until the next offset is asked for::
                                                 └── lost, or a restart ──▶ read() in a task
 
 Spark offers that for sources without partitions (``SimpleDataSourceStreamReader``), which however
-know no limits. Its wrapper around them asks for rows in ``getCache``. :func:`with_prefetch` makes
-such a wrapper, around a reader that plans and reads like any other. It sends the rows that a task
-would read, since changes between two offsets never change. A batch that is repeated after a
-restart, without the kept rows, has equal rows.
+know no limits. Its wrapper around them asks for rows in ``getCache``. :func:`change_reader` makes
+such a wrapper, which plans and reads like any other reader. It sends the rows that a task would
+read, since changes between two offsets never change. A batch that is repeated after a restart,
+without the kept rows, has equal rows.
 
 The wrapper is no public class: if PySpark lacks it, all batches are read in tasks.
 """
@@ -54,7 +54,7 @@ from postroom.errors import AccessDenied, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
 from postroom.pipeline import connections, offsets, tables
-from postroom.pipeline.filters import Span, with_prefix
+from postroom.pipeline.filters import holds, with_prefix
 from postroom.pipeline.offsets import RangeStep
 from postroom.pipeline.options import SourceOptions, StoreAddress
 from postroom.pipeline.table_reader import TableSlice, Work, of_changes, read, recent
@@ -143,7 +143,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far a batch that ends at ``position`` is behind the newest change.
 
         The number is for people: Spark shows the end of a batch in ``lastProgress``. It asks a
-        source that hands it rows (:func:`with_prefetch`) for nothing else. Rows are counted within
+        source that hands it rows (:func:`change_reader`) for nothing else. Rows are counted within
         one answer of the store.
         """
         if position >= self._complete:  # seen complete a moment ago
@@ -177,16 +177,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a batch of one task, if they were seen when the batch was made."""
         seen, steps = self._seen, offsets.steps(start, end)
-        if seen is None or len(steps) != 1:
+        can_be_sent = not self._options.format and tables.is_plain(self._schema, "changes")
+        if seen is None or len(steps) != 1 or not can_be_sent:
             return None
         (step,) = steps
-        if step.after != seen.after or step.until > seen.until or not self._can_be_sent():
+        if step.after != seen.after or step.until > seen.until:
             return None
-        inside = [each for each in seen.changes if _holds(step.span, each.key)]
+        inside = [each for each in seen.changes if holds(step.span, each.key)]
         return iter(of_changes(inside, *self._task(step, step.after)))
-
-    def _can_be_sent(self) -> bool:
-        return not self._options.format and tables.is_plain(self._schema, "changes")
 
     def stop(self) -> None:
         """Give the protections back. Spark may never call it."""
@@ -322,7 +320,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotTooOld: it may not.
         """
         if self._options.fail_on_data_loss:
-            raise data_loss_error(error)
+            raise SnapshotTooOld(
+                f"changes that this stream has not read are collected: {error}. Nothing was read: "
+                "start a new query that reads the table data first, or set fail_on_data_loss=false "
+                "to go on with the changes that are left"
+            )
         return max(each.readable_from for each in self._ranges())
 
     # --- a task
@@ -355,66 +357,30 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
-def _holds(span: Span, key: bytes) -> bool:
-    return span[0] <= key and (span[1] is None or key < span[1])
-
-
-def data_loss_error(error: SnapshotTooOld) -> SnapshotTooOld:
-    """Return the error for changes that are gone before a stream has seen them."""
-    return SnapshotTooOld(
-        f"changes that this stream has not read are collected: {error}. Nothing was read: start a "
-        "new query that reads the table data first, or set fail_on_data_loss=false to go on with "
-        "the changes that are left"
-    )
-
-
 # --- small batches without a task -----------------------------------------------------------------
 
 
 _Wrapper = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
 
 
-def with_prefetch(reader: ChangeReader) -> DataSourceStreamReader:
-    """Return ``reader``, whose small batches need no task in Python."""
-    return reader if _Wrapper is None else _WithPrefetch(reader)
+def change_reader(options: SourceOptions, store: StoreAddress, schema: StructType) -> ChangeReader:
+    """Return a reader; its small batches need no task in Python, if PySpark can do that."""
+    return (ChangeReader if _Wrapper is None else _PrefetchingReader)(options, store, schema)
 
 
-class _WithPrefetch(_Wrapper or DataSourceStreamReader):  # type: ignore[misc]
-    """The wrapper: see the module. Everything but ``getCache`` is the reader's own."""
+class _PrefetchingReader(ChangeReader, _Wrapper or object):  # type: ignore[misc]
+    """A reader that PySpark takes for its wrapper: see the module."""
 
-    def __init__(self, reader: ChangeReader) -> None:
-        self.simple_reader = reader  # PySpark looks here for the method that prepares availableNow
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as those below
-        """Return the offset at which a new query begins."""
-        return self.simple_reader.initialOffset()
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return how much a batch reads at most."""
-        return self.simple_reader.getDefaultReadLimit()
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next batch."""
-        return self.simple_reader.latestOffset(start, limit)
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the parts of the batch between two offsets."""
-        return self.simple_reader.partitions(start, end)
+    @property
+    def simple_reader(self) -> ChangeReader:
+        """The reader whose batches end by ``prepareForTriggerAvailableNow``: this one."""
+        return self
 
     def getCache(  # noqa: N802
         self, start: dict[str, Any], end: dict[str, Any]
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a batch, if they are known."""
-        return self.simple_reader.prefetched(start, end)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a task."""
-        yield from self.simple_reader.read(partition)
+        return self.prefetched(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Note that a batch is done."""
-        self.simple_reader.commit(end)
-
-    def stop(self) -> None:
-        """Note that the query has ended."""
-        self.simple_reader.stop()
+        """Do nothing: the next offset tells that a batch is done."""

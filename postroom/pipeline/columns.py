@@ -60,7 +60,7 @@ def packed_page(answer: RecordsPage, decode: Decode | None) -> Page:
         "value": lambda field: as_type(stored(), field),
         "deleted": lambda _: pa.array(kinds == TOMBSTONE),
         "timestamp": lambda _: pa.array(stamps),
-        "time": lambda field: _times(stamps, field),
+        "time": lambda field: pa.array((stamps >> LOGICAL_BITS) * 1000).cast(field.type),
         "range": lambda _: pa.array(np.full(rows, answer.range_id, np.int64)),
     }
     if decode is None:
@@ -87,10 +87,6 @@ def _binary(rows: int, column: PackedColumn, there: Any = None) -> pa.Array:
         validity = pa.py_buffer(np.packbits(there, bitorder="little").tobytes())
     buffers = [validity, pa.py_buffer(_FIRST + column.ends), pa.py_buffer(column.data)]
     return pa.Array.from_buffers(pa.binary(), rows, buffers)
-
-
-def _times(stamps: Any, field: pa.Field) -> pa.Array:
-    return pa.array((stamps >> LOGICAL_BITS) * 1000).cast(field.type)
 
 
 def as_type(array: pa.Array, field: pa.Field) -> pa.Array:

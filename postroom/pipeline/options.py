@@ -31,12 +31,9 @@ from postroom.limits import (
     POSITION_SECONDS_MAX,
     STAGED_QUERY_BYTES_MAX,
 )
+from postroom.pipeline.tables import SCHEMAS
 from postroom.pipeline.typed_values import FAILFAST, PERMISSIVE
 
-TABLES: Final = (
-    "data", "inbox", "reaped", "outbox", "queue", "archive", "dead_letters", "accounting",
-    "changes", "counters", "inbox_index", "places", "beside",
-)  # fmt: skip
 FORMATS: Final = ("json", "msgpack")
 _OF_TABLE: Final = "option."
 _OF_SPARK: Final = frozenset({
@@ -82,7 +79,7 @@ class SourceOptions:
 
     Attributes:
         store: which one.
-        table: which of ``TABLES``.
+        table: one of ``SCHEMAS``.
         at: the timestamp of the data frame; 0: when it is made.
         since: of ``changes`` and ``reaped``: those after this timestamp; ``None``: all that can
             be read.
@@ -165,7 +162,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     name, position_for, protect_for = _protection(options)
     return SourceOptions(
         store=_store(options),
-        table=_one_of("table", options.get("table", "data"), TABLES),
+        table=_one_of("table", options.get("table", "data"), tuple(SCHEMAS)),
         at=_timestamp_of("at", options.get("at")),
         since=None if since in {None, "earliest"} else _timestamp_of("since", since),
         start=_start(options.get("start", "now")),

@@ -22,7 +22,7 @@ from pyspark.sql.types import StructType
 
 from postroom.errors import Invalid
 from postroom.pipeline import connections, sink_rows, tables
-from postroom.pipeline.change_stream import ChangeReader, with_prefetch
+from postroom.pipeline.change_stream import change_reader
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.options import (
     LOAD,
@@ -144,7 +144,7 @@ class PostroomSource(DataSource):
                 "table=changes"
             )
         tables.check(schema, "changes", self.wanted.format, self.wanted.mode)
-        return with_prefetch(ChangeReader(self.wanted, self.store, schema))
+        return change_reader(self.wanted, self.store, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a data frame."""

@@ -20,7 +20,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from postroom.client.bulk import Partition
 from postroom.client.sync import CoreDatabase
 from postroom.kv.versions import INTEGER, TOMBSTONE, VALUE
 from postroom.messaging import bulk_requests
@@ -37,7 +36,7 @@ from postroom.pipeline.columns import (
     with_values,
 )
 from postroom.pipeline.driver_service import DriverLink
-from postroom.pipeline.filters import ReadSelection, Span, narrowed, with_prefix
+from postroom.pipeline.filters import ReadSelection, Span, holds, narrowed, with_prefix
 from postroom.pipeline.options import SourceOptions, StoreAddress
 from postroom.pipeline.tables import SINCE, VALUES
 from postroom.pipeline.typed_values import Decode, decode_for
@@ -151,15 +150,11 @@ def _key_parts(db: CoreDatabase, spans: list[Span], options: SourceOptions) -> l
     found = []
     ranges = db.partitions(spans[0][0], spans[-1][1], part_bytes=options.part_bytes)
     for each in ranges:
-        inside = [span for span in spans if _begins_in(span, each)]
+        inside = [span for span in spans if holds((each.start, each.end), span[0])]
         for first in range(0, len(inside), KEYS_PER_PART):
             few = tuple(inside[first : first + KEYS_PER_PART])
             found.append(TableSlice(few, each.range_id, each.generation))
     return found
-
-
-def _begins_in(span: Span, table_slice: Partition) -> bool:
-    return table_slice.start <= span[0] and (table_slice.end is None or span[0] < table_slice.end)
 
 
 def _queue_parts(

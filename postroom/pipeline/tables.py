@@ -40,9 +40,6 @@ _QUEUE: Final = (
 
 SCHEMAS: Final = {
     "data": "key binary, value binary, timestamp bigint, time timestamp",
-    "changes": (
-        "key binary, value binary, deleted boolean, timestamp bigint, time timestamp, range bigint"
-    ),
     "inbox": (
         "key binary, id string, value binary, headers string, sent_at bigint, "
         "sent_time timestamp, delivered_at bigint, delivered_time timestamp, sender_range bigint"
@@ -58,13 +55,16 @@ SCHEMAS: Final = {
         "key binary, request string, message binary, headers string, transaction_id binary, "
         "source_key binary"
     ),
+    "queue": _QUEUE,
+    "archive": _QUEUE,
     "dead_letters": (
         "id string, reason string, sent_at bigint, sent_time timestamp, key binary, "
         "request string, message binary, headers string, transaction_id binary, source_key binary"
     ),
     "accounting": "prefix binary, metric string, value bigint",
-    "queue": _QUEUE,
-    "archive": _QUEUE,
+    "changes": (
+        "key binary, value binary, deleted boolean, timestamp bigint, time timestamp, range bigint"
+    ),
     "counters": "range bigint, queue string, number bigint, counter string, value bigint",
     "inbox_index": "key binary, messages bigint, oldest binary, held binary",
     "places": (

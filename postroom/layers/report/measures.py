@@ -277,8 +277,14 @@ def measures(found: DataFrame, seconds: int, since: int = 0) -> DataFrame:
         since: the number of the first period of which all is known.
     """
     flows = _flows(found, seconds).where(F.col("period") >= since)
-    now = _now(found).unionByName(_reasons(found))
-    return _latencies(found, seconds).unionByName(flows).unionByName(now)
+    now = _states(found.where(F.col("state") != "done"), "state", NOW)
+    dead = found.where((F.col("source") == QUEUE) & (F.col("state") == "dead"))
+    return (
+        _latencies(found, seconds)
+        .unionByName(flows)
+        .unionByName(now)
+        .unionByName(_states(dead, "error", REASON))
+    )
 
 
 # --- measures of each message ---------------------------------------------------------------------
@@ -345,7 +351,10 @@ def _time_rows(found: DataFrame, seconds: int) -> DataFrame:
 def _flows(found: DataFrame, seconds: int) -> DataFrame:
     """Return the messages that came and ended in each period, and those at its end."""
     came = found.select(
-        "source", "queue", periods_of("sent", seconds).alias("period"), _one("enqueued")
+        "source",
+        "queue",
+        periods_of("sent", seconds).alias("period"),
+        F.lit("enqueued").alias("measure"),
     )
     ended = found.where(F.col("ended").isNotNull()).select(
         "source",
@@ -380,30 +389,13 @@ def _flows(found: DataFrame, seconds: int) -> DataFrame:
     ).select(*_measure_columns("period", "queue"))  # fmt: skip
 
 
-def _one(measure: str) -> Column:
-    return F.lit(measure).alias("measure")
-
-
-def _now(found: DataFrame) -> DataFrame:
-    """Return the messages that are there when the store is read, by state."""
+def _states(found: DataFrame, kind: str, measure: str) -> DataFrame:
+    """Return how many messages of each queue there are, by the content of a column."""
     return (
-        found.where(F.col("state") != "done")
-        .groupBy("source", "queue", F.col("state").alias("kind"))
+        found.groupBy("source", "queue", F.col(kind).alias("kind"))
         .agg(F.count(F.lit(1)).alias("messages"))
         .withColumn("level", F.lit("queue"))
-        .withColumn("measure", F.lit(NOW))
-        .select(*_measure_columns("queue", "kind"))
-    )
-
-
-def _reasons(found: DataFrame) -> DataFrame:
-    """Return the reasons for which messages of queues are dead."""
-    return (
-        found.where((F.col("source") == QUEUE) & (F.col("state") == "dead"))
-        .groupBy("source", "queue", F.col("error").alias("kind"))
-        .agg(F.count(F.lit(1)).alias("messages"))
-        .withColumn("level", F.lit("queue"))
-        .withColumn("measure", F.lit(REASON))
+        .withColumn("measure", F.lit(measure))
         .select(*_measure_columns("queue", "kind"))
     )
 

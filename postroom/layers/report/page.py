@@ -319,19 +319,12 @@ def _latencies(content: Content) -> str:
             if not found:
                 continue
             lines = [
-                ChartLine(name, [(each.period or 0, value(each)) for each in found])
-                for name, value in _SHARES.items()
+                ChartLine(share, [(each.period or 0, getattr(each, share)) for each in found])
+                for share in ("p50", "p90", "p99")
             ]
             title = f"{stage.capitalize()}, {_NAMES[source]}"
             parts.append(figure(title, lines, content.period, seconds_text, logarithmic=True))
     return "\n".join(parts) if len(parts) > 2 else ""
-
-
-_SHARES: Final[dict[str, Callable[[MessageTimes], float]]] = {
-    "p50": lambda each: each.p50,
-    "p90": lambda each: each.p90,
-    "p99": lambda each: each.p99,
-}
 
 
 def _tables(content: Content) -> str:

@@ -206,13 +206,8 @@ def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
 
 
 def export_partition(partition: ExportedPartition) -> bytes:
-    """Do the work of a task, and return its files."""
-    db = connections.database(partition.store)
-    return msgspec.json.encode(write_partition(db, Folder(partition.folder), partition))
-
-
-def write_partition(db: CoreDatabase, folder: Folder, partition: ExportedPartition) -> list[File]:
-    """Write the entries of a part."""
+    """Write the entries of a part, as the work of a task; return its files."""
+    db, folder = connections.database(partition.store), Folder(partition.folder)
     task_attempt = uuid.uuid4().hex[:16]
     writers = {
         table: TableWriter(folder, table, partition.number, task_attempt, partition.file_bytes)
@@ -225,7 +220,7 @@ def write_partition(db: CoreDatabase, folder: Folder, partition: ExportedPartiti
         writers[table].add(rows)
     for writer in writers.values():
         writer.close()
-    return [file for writer in writers.values() for file in writer.files]
+    return msgspec.json.encode([file for writer in writers.values() for file in writer.files])
 
 
 def _gathered(pages: Iterator[list[Entry]]) -> Iterator[tuple[str, list[Entry]]]:

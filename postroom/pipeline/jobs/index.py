@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom import Database, SearchIndex, Transaction
+from postroom import Database
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.layers.search.changes import Difference, Suspect
@@ -328,7 +328,7 @@ class Check:
         wrong = {each.key for each in differences if each.kind != "unindexable"}
         for suspect in some:
             if suspect.key in wrong:
-                self._db.run(_repair_one, index, suspect)
+                self._db.run(index.repair, suspect.key, suspect.strays)
         return len(wrong)
 
     def _repair_sums(self, wrong: list[Difference]) -> None:
@@ -336,7 +336,3 @@ class Check:
         counters = {"documents": layout.documents, "words": layout.words}
         for each in wrong:
             self._db.increment(counters[each.word], each.expected - each.found)
-
-
-def _repair_one(tx: Transaction, index: SearchIndex, suspect: Suspect) -> None:
-    index.repair(tx, suspect.key, suspect.strays)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
@@ -205,7 +205,7 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
             "it (--format)"
         )
     fields_of(options.key)
-    return LoadOptions(**{**options.__dict__, "format": format_})
+    return replace(options, format=format_)
 
 
 def fields_of(template: str) -> list[tuple[str, str | None]]:
@@ -239,10 +239,10 @@ def is_done(db: CoreDatabase, options: LoadOptions) -> bool:
         start = options.prefix.encode()
         run = b"asks".ljust(16, b"\x00")
         return db.staging.begin_load(name, run, start, after_prefix(start))
-    known = [query.query for query in db.staging.read(name).queries[:1]] == [name]
-    if known:
-        db.staging.finish(name)
-    return known
+    if last_batch(db.staging, name) is None:
+        return False
+    db.staging.finish(name)
+    return True
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -264,8 +264,9 @@ def with_problems(rows: DataFrame, options: LoadOptions) -> DataFrame:
         found["key"] = key if is_bytes else key.cast("string")
     if options.mode != "increment":
         found |= value_of(names, options)
-        if _FIELDS in found:
-            _check_types(rows, names, options)
+        if _FIELDS in found:  # make sure that all fields can be packed
+            for name in names:
+                encoder(name, tables.arrow_type(rows.schema[name]), _packed_as(names, options))
     elif "by" in names and "by" not in found:
         found["by"] = F.col("`by`").cast("bigint")
     corrupt = F.col(CORRUPT) if CORRUPT in rows.columns else F.lit(None).cast("string")
@@ -316,13 +317,6 @@ def value_of(names: list[str], options: LoadOptions) -> dict[str, Column]:
 
 def _packed_as(names: list[str], options: LoadOptions) -> str:
     return options.value or ("value" if "value" in names else "json")
-
-
-def _check_types(rows: DataFrame, names: list[str], options: LoadOptions) -> None:
-    """Make sure that all fields of a value can be packed."""
-    for name in names:
-        field = rows.schema[name]
-        encoder(name, tables.arrow_type(field), _packed_as(names, options))
 
 
 def _check_there(name: str, names: list[str]) -> None:

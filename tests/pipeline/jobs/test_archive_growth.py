@@ -100,7 +100,7 @@ class Archive:
             lambda each: int(each.part) < day - 1, f"{number}-ab",
         )  # fmt: skip
         for path, few in made.items():
-            assert self.folder.put_new(path, manifests.encode_list(few))
+            assert self.folder.put_new(path, manifests.encode(few))
             self.written += 1
         content = manifests.encode(stored)
         assert self.folder.put_new(manifests.manifest_path(number), content)

@@ -173,9 +173,9 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
 _decoder: Final = msgspec.json.Decoder(ArchiveManifest)
 
 
-def encode(manifest: ArchiveManifest) -> bytes:
-    """Return a manifest as it is stored: text that a person can read."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+def encode(content: ArchiveManifest | list[Kept]) -> bytes:
+    """Return a manifest, or a list, as it is stored: text that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 
 def decode(content: bytes) -> ArchiveManifest:
@@ -305,16 +305,6 @@ LIST_FILES_MAX: Final = 5_000
 _list_decoder: Final = msgspec.json.Decoder(list[Kept])
 
 
-def list_path(run: str, number: int) -> str:
-    """Return the path of a list of a run."""
-    return f"{LISTS}/{run}/{number}.json"
-
-
-def encode_list(files: list[Kept]) -> bytes:
-    """Return a list in the form that is stored."""
-    return msgspec.json.format(msgspec.json.encode(files), indent=1)
-
-
 def read_lists(folder: ArchiveFolder, manifest: ArchiveManifest) -> dict[str, list[Kept]]:
     """Return the lists of a manifest, by their paths.
 
@@ -372,7 +362,7 @@ def divided(
     new: dict[str, list[Kept]] = {}
     if len(settled) >= LIST_FILES_MIN:
         pieces = -(-len(settled) // LIST_FILES_MAX)
-        new = {list_path(run, n + 1): settled[n::pieces] for n in range(pieces)}
+        new = {f"{LISTS}/{run}/{n + 1}.json": settled[n::pieces] for n in range(pieces)}
         taken = {each.path for each in settled}
         rest = [each for each in rest if each.path not in taken]
     lists = [*stay, *(Listed(path, len(few)) for path, few in new.items())]

@@ -18,6 +18,7 @@ from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.job import JobFailed
+from postroom.pipeline.sink_staging import last_batch
 
 _TRIES: Final = 5
 _JOB_BYTES: Final = 24
@@ -96,8 +97,8 @@ def _note(db: CoreDatabase, query: bytes, number: int) -> None:
 
 def _noted(db: CoreDatabase, query: bytes) -> int:
     """Return the number of the run that the store knows; 0: none."""
-    found = db.staging.read(query).queries[:1]
-    return found[0].batch if found and found[0].query == query else 0
+    found = last_batch(db.staging, query)
+    return 0 if found is None else found.batch
 
 
 def _begun(manifest: ArchiveManifest) -> bytes:

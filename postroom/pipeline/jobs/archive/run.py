@@ -351,7 +351,7 @@ class ArchiveRun:
         )
         for path, few in new.items():
             self._failpoint("list")
-            self._folder.put_new(path, manifests.encode_list(few))
+            self._folder.put_new(path, manifests.encode(few))
         self._failpoint("manifest")
         manifest_file = manifests.manifest_path(manifest.number)
         if not self._folder.put_new(manifest_file, manifests.encode(stored)):
