@@ -76,11 +76,7 @@ class SeenChanges(NamedTuple):
 
 
 class StepPart(InputPartition):
-    """The part of a batch that one task reads."""
-
-    def __init__(self, step: RangeStep) -> None:
-        super().__init__(step)
-        self.step = step
+    """The part of a batch that one task reads; its ``value`` is a step."""
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -333,8 +329,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the changes of one step."""
         if not isinstance(partition, StepPart):
             return
-        step, db = partition.step, self._db
-        after = step.after
+        step: RangeStep = partition.value
+        db, after = self._db, step.after
         for _ in range(2):
             part, work = self._task(step, after)
             try:

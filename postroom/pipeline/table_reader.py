@@ -48,11 +48,7 @@ _LIVING: Final = frozenset({"scheduled", "ready", "leased"})
 
 
 class TablePartition(InputPartition):
-    """A part, as Spark hands it to a task."""
-
-    def __init__(self, table_slice: TableSlice) -> None:
-        super().__init__(table_slice)
-        self.table_slice = table_slice
+    """A part, as Spark hands it to a task; its ``value`` is a slice."""
 
 
 class TableReader(DataSourceReader):
@@ -114,7 +110,7 @@ class TableReader(DataSourceReader):
             schema,
             decode_for(options.format, schema, VALUES.get(options.table, ""), options.mode),
         )
-        yield from read(connections.database(self._store), partition.table_slice, work)
+        yield from read(connections.database(self._store), partition.value, work)
 
 
 def parts(

@@ -24,7 +24,7 @@ damage, and only these, however much the documents change meanwhile.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -179,35 +179,22 @@ class Building:
 
     # --- without Spark
 
-    async def build(self, definition: Definition, told: Told = lambda _: None) -> int:
+    async def build(self, definition: Definition) -> None:
         """Build the index in this process, by a transaction for each document.
+
+        Documents that cannot be indexed are left out.
 
         Args:
             definition: the result of :meth:`begin`.
-            told: called with how many documents are done.
-
-        Returns:
-            How many documents cannot be indexed.
         """
-        refused = done = 0
         if definition.state == "building":
             async with aclosing(self._raw.scan_pages(*definition.span)) as pages:
                 async for page in pages:
                     for key, _ in page.pairs:
-                        refused += await self._refresh(key)
-                    done += len(page.pairs)
-                    told(done)
+                        with suppress(Invalid):
+                            await self._database.run(self._index.refresh, key)
             await self.loaded(definition, 0, 0)
         await self.settle(definition)
-        return refused
-
-    async def _refresh(self, key: bytes) -> int:
-        """Index a document; return 1 if it cannot be indexed, else 0."""
-        try:
-            await self._database.run(self._index.refresh, key)
-        except Invalid:
-            return 1
-        return 0
 
 
 def _check_same(known: Definition, wanted: Definition) -> None:
@@ -248,9 +235,8 @@ class Checking:
             wanted: dict[bytes, bytes | None] = {}
             for suspect, (_, past) in zip(some, records, strict=True):
                 wanted |= dict.fromkeys(suspect.strays)
-                if past is None:
-                    continue
-                wanted |= dict.fromkeys(map(self._layout.posting, past.postings(suspect.key)))
+                if past is not None:
+                    wanted |= dict.fromkeys(map(self._layout.posting, past.postings(suspect.key)))
             keys = list(wanted)
             wanted = dict(zip(keys, await self._raw.get_many(keys, at=at), strict=True))
             async for request in self._waiting(at):

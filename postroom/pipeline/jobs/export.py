@@ -79,7 +79,6 @@ class ExportedPartition:
         number: the number of the part.
         start, end: the span of keys.
         of_range: whether the entries that belong to no key are exported instead.
-        file_bytes: about how much a file holds.
     """
 
     store: StoreAddress
@@ -89,7 +88,6 @@ class ExportedPartition:
     start: bytes
     end: bytes | None
     of_range: bool
-    file_bytes: int
 
 
 def export(
@@ -174,7 +172,7 @@ def planned(
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
     return [
-        ExportedPartition(store, folder, at, number, start, end, of_range, FILE_BYTES)
+        ExportedPartition(store, folder, at, number, start, end, of_range)
         for number, (start, end, of_range) in enumerate([
             (b"", None, True), *((start, end, False) for start, end in spans),
         ])
@@ -210,7 +208,7 @@ def export_partition(partition: ExportedPartition) -> bytes:
     db, folder = connections.database(partition.store), Folder(partition.folder)
     task_attempt = uuid.uuid4().hex[:16]
     writers = {
-        table: TableWriter(folder, table, partition.number, task_attempt, partition.file_bytes)
+        table: TableWriter(folder, table, partition.number, task_attempt, FILE_BYTES)
         for table in entries.TABLES
     }
     image = "range_image" if partition.of_range else "image"

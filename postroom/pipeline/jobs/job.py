@@ -20,7 +20,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, Protocol, TypeVar
 
 import pyarrow as pa
@@ -115,7 +114,7 @@ def reached(spark: SparkSession, store: Mapping[str, str]) -> StoreAddress:
     service = pipeline.service_of(spark)
     if service is None:
         raise Invalid("path= needs the driver on this machine: give connect= instead")
-    return replace(service.line.address(wanted), insecure=True)
+    return service.line.address(wanted)
 
 
 # --- work that is spread --------------------------------------------------------------------------
