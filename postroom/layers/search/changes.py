@@ -18,6 +18,8 @@ These invariants hold in whatever order deferred updates of several transactions
 Before the bulk build is loaded, a change does not look at the writes of the build. The build writes
 only records and postings of generation 0, which no change does. Neither overwrites the other.
 Later changes treat a document's built record as a part of its past, and correct both.
+
+A check compares documents with their records and postings by the same rules.
 """
 
 from __future__ import annotations
