@@ -39,7 +39,7 @@ WORDS_IN_PLACE = {
     "lane": ((), ("messaging/queues/",)),
     "mark": (
         (),
-        ("kv/log_", "layers/search/words", "messaging/", "pipeline/jobs/load_files"),
+        ("kv/log_", "layers/search/definition", "messaging/", "pipeline/jobs/load_files"),
     ),
     "moment": (
         (),

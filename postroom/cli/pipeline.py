@@ -22,7 +22,7 @@ from postroom.counted import counted
 from postroom.errors import Error
 
 if TYPE_CHECKING:
-    from postroom.layers.search.checking import Difference
+    from postroom.layers.search.changes import Difference
     from postroom.pipeline.jobs.audit import AuditResult
     from postroom.pipeline.jobs.index import IndexResult
 
@@ -138,7 +138,7 @@ def _audit_as_json(result: AuditResult) -> dict[str, Any]:
 
 def _print_audit(console: Console, result: AuditResult) -> None:
     """Print a table, a line for each example, and the sum."""
-    from postroom.pipeline.jobs.audit.findings import COUNTERS  # noqa: PLC0415 - as above
+    from postroom.pipeline.jobs.audit import COUNTERS  # noqa: PLC0415 - as above
 
     table = Table("recounted", "compared", "differences", title_justify="left")
     for column in table.columns[1:]:

@@ -7,15 +7,12 @@ import random  # noqa: TID251 - here an instance is made, to be passed in
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from postroom.cli.spark import Spark
 from postroom.limits import LOCAL_NODES_MAX
-
-if TYPE_CHECKING:
-    from postroom.demo.third_act import ThirdAct
 
 
 def demo(
@@ -66,41 +63,44 @@ def demo(
     Then the first aircraft are turned round where they have arrived, by the workers of a queue.
     Kill it at any moment and start it again: it goes on, and still ends exact.
     """
-    with _third_act(wanted=spark) as act:
+    with _session(wanted=spark) as session:
         if nodes is None and not chaos:
-            exact = _embedded(path or Path("postroom-demo"), flights, act, fresh=fresh)
+            exact = _embedded(path or Path("postroom-demo"), flights, session, fresh=fresh)
         else:
             exact = _on_cluster(
-                path or Path("postroom-demo-cluster"), nodes, flights, act, fresh=fresh, chaos=chaos
+                path or Path("postroom-demo-cluster"),
+                nodes,
+                flights,
+                session,
+                fresh=fresh,
+                chaos=chaos,
             )
     if not exact:
         raise typer.Exit(1)
 
 
 @contextmanager
-def _third_act(*, wanted: bool) -> Iterator[ThirdAct | None]:
-    """Yield the act that Spark plays; start Spark first, or say what it needs."""
+def _session(*, wanted: bool) -> Iterator[Any]:
+    """Yield the session of the third act; start Spark first, or say what it needs."""
     if not wanted:
         yield None
         return
-    from postroom.demo.third_act import ThirdAct  # noqa: PLC0415 - so that others start without
-
     with Spark("local[*]", {}).session("demo") as session:
-        yield ThirdAct(session)
+        yield session
 
 
-def _embedded(path: Path, flights: int | None, act: ThirdAct | None, *, fresh: bool) -> bool:
+def _embedded(path: Path, flights: int | None, session: Any, *, fresh: bool) -> bool:
     # imported only now, to let the other commands start without it
     from postroom.demo.tour import demonstrate  # noqa: PLC0415
 
-    return asyncio.run(demonstrate(path, flights, fresh, act))
+    return asyncio.run(demonstrate(path, flights, fresh, session))
 
 
 def _on_cluster(
     path: Path,
     nodes: int | None,
     flights: int | None,
-    act: ThirdAct | None,
+    session: Any,
     *,
     fresh: bool,
     chaos: bool,
@@ -112,6 +112,6 @@ def _on_cluster(
 
     randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
     running = demonstrate_on_cluster(
-        path, nodes, flights or FLIGHTS, randomness, fresh=fresh, third_act=act
+        path, nodes, flights or FLIGHTS, randomness, fresh=fresh, spark=session
     )
     return asyncio.run(running)

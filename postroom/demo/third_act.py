@@ -19,20 +19,26 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Table
 
 import postroom.aio
 from postroom.counted import counted
-from postroom.demo.check import SubjectComparison, compare, expect, turned_round
+from postroom.demo.check import SubjectComparison, compare, expect, show_comparisons, turned_round
 from postroom.demo.flights import flights, legs
-from postroom.demo.report import show_comparisons, show_jobs, stages
 from postroom.demo.turn_rounds import QUEUE
 from postroom.errors import SnapshotTooOld
 
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
     from postroom.layers.report import ReportResult
     from postroom.pipeline.jobs.archive import ArchiveResult
     from postroom.pipeline.jobs.audit import AuditResult
+    from postroom.pipeline.jobs.job import JobProgress
 
 TOUR_KEY: Final = b"demo"
 """The key of a store that the tour made; other stores must not be touched."""
@@ -47,17 +54,6 @@ TOUR_FILE: Final = "made by postroom demo"
 WHOLE_FILE: Final = "the archive has all mail"
 KEPT_SECONDS: Final = 86_400.0
 _TOUR_SPAN: Final = (TOUR_KEY, TOUR_KEY + b"\x00")
-
-
-@dataclass(frozen=True)
-class ThirdAct:
-    """The session that the third act needs.
-
-    Attributes:
-        spark: a session.
-    """
-
-    spark: Any
 
 
 def files_folder(store: Path) -> Path:
@@ -85,13 +81,13 @@ async def keep_readable(db: postroom.aio.Database) -> AsyncGenerator[None, None]
 
 
 async def play(
-    console: Console, act: ThirdAct, store: Mapping[str, str], files: Path, total: int, turned: int
+    console: Console, spark: Any, store: Mapping[str, str], files: Path, total: int, turned: int
 ) -> bool:
     """Archive, report and audit; return whether all of it matches the departures.
 
     Args:
         console: what to tell it.
-        act: what is needed.
+        spark: a session.
         store: options of the source that say which store.
         files: a folder.
         total: how many departures there are.
@@ -99,42 +95,50 @@ async def play(
     """
     # The act runs in a thread: the client of a cluster shares this loop, and must send signs of
     # life.
-    return await asyncio.to_thread(Play(console, act, store, files).play, total, turned)
+    return await asyncio.to_thread(Play(console, spark, store, files).play, total, turned)
 
 
 class Play:
     """The jobs of the third act and their checks, in blocking code."""
 
-    def __init__(
-        self, console: Console, act: ThirdAct, store: Mapping[str, str], files: Path
-    ) -> None:
+    def __init__(self, console: Console, spark: Any, store: Mapping[str, str], files: Path) -> None:
         self._console = console
-        self._spark = act.spark
+        self._spark = spark
         self._store = store
         self._files = files
 
     def play(self, total: int, turned: int) -> bool:
         """Run the jobs and check them; return whether all is as expected."""
+        from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
+
         self._files.mkdir(exist_ok=True)
         (self._files / TOUR_FILE).touch()
         self._note_whether_whole()
         began = perf_counter()
-        archived = self._archive()
+        archive = str(self._files / "archive")
+        with stages(self._console) as progress:
+            archived = jobs.archive(self._spark, self._store, archive, progress=progress)
         reported_from = perf_counter()
-        reported = self._report()
+        with stages(self._console) as progress:
+            reported = jobs.report(
+                self._spark,
+                self._store,
+                str(self._files / "report"),
+                archive=archive,
+                title="departures from New York, 2013",
+                progress=progress,
+            )
         audited_from = perf_counter()
-        audited = self._audit()
-        ended = perf_counter()
+        with stages(self._console) as progress:
+            audited = jobs.audit(self._spark, self._store, progress=progress)
+        audited_seconds = perf_counter() - audited_from
+        again = f"{counted(audited.compared, 'value')} counted again"
         show_jobs(
             self._console,
             [
                 ("archive", _archive_summary(archived), reported_from - began),
                 ("report", counted(reported.rows, "measure"), audited_from - reported_from),
-                (
-                    "audit",
-                    f"{counted(audited.compared, 'value')} counted again",
-                    ended - audited_from,
-                ),
+                ("audit", again, audited_seconds),
             ],
         )
         self._console.out(f"The report is {reported.page}", highlight=False)
@@ -142,35 +146,6 @@ class Play:
         findings = self._compare(archived, reported, audited, total, turned)
         show_comparisons(self._console, findings)
         return all(finding.passed for finding in findings)
-
-    # --- the jobs
-
-    def _archive(self) -> ArchiveResult:
-        from postroom.pipeline.jobs import archive  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return archive(
-                self._spark, self._store, str(self._files / "archive"), progress=progress
-            )
-
-    def _report(self) -> ReportResult:
-        from postroom.pipeline.jobs import report  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return report(
-                self._spark,
-                self._store,
-                str(self._files / "report"),
-                archive=str(self._files / "archive"),
-                title="departures from New York, 2013",
-                progress=progress,
-            )
-
-    def _audit(self) -> AuditResult:
-        from postroom.pipeline.jobs import audit  # noqa: PLC0415 - needs the extra
-
-        with stages(self._console) as progress:
-            return audit(self._spark, self._store, progress=progress)
 
     def _note_whether_whole(self) -> None:
         """Note whether the first archive begins with the first departure."""
@@ -271,3 +246,33 @@ def _archive_summary(archived: ArchiveResult) -> str:
     files = counted(archived.files, "file")
     new = archived.queue_messages + archived.inbox_messages
     return f"{counted(new, 'message')}; the archive has {archived.rows:,} in {files}"
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def stages(console: Console) -> Iterator[JobProgress]:
+    """Show the progress of a Spark job; yield the function that the job takes as ``progress``."""
+    if not console.is_terminal:
+        yield lambda stage, done, total: None  # a log gets the result of a job when it is done
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                tasks[stage] = bar.add_task(stage, total=total)
+            bar.update(tasks[stage], completed=done, total=total)
+
+        yield progress
+
+
+def show_jobs(console: Console, rows: Sequence[tuple[str, str, float]]) -> None:
+    """Print the results of the Spark jobs, and the time of each."""
+    table = Table("job", "result", "seconds", title_justify="left")
+    table.columns[2].justify = "right"
+    for name, result, seconds in rows:
+        table.add_row(name, result, f"{seconds:,.1f}")
+    console.print(table)

@@ -21,7 +21,7 @@ How to build one:
 4. **Work on stored values.** ``db.as_stored()`` and ``tx.as_stored()`` are the same objects without
    a codec; ``tx.packed(key, value)`` is what ``tx.put`` would store.
 5. **Write it once, for asyncio.** In the synchronous form, ``db.core`` and ``tx.core`` are the
-   asyncio forms, and ``db.wait(coroutine)`` runs a coroutine over them (``search/sync_forms.py``).
+   asyncio forms, and ``db.wait(coroutine)`` runs a coroutine over them (``search/sync_index.py``).
 6. **Change in steps that can be repeated.** A process may end at any moment. A long change goes
    from state to state. The transaction of each step checks the state (``search/definition.py``).
 

@@ -24,10 +24,10 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.pipeline.advice import Adviser, check_python
 from postroom.pipeline.driver_service import DriverService
 from postroom.pipeline.filters import after_prefix
 from postroom.pipeline.source import PostroomSource
+from postroom.pipeline.workarounds import Adviser, check_python
 
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 

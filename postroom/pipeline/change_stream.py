@@ -12,9 +12,21 @@ keeps the position of a stream that has a name (``db.keep_position``), for a day
 
 A batch ends at a commit: all changes of a transaction are in one batch.
 
-The process that finds the end of a small batch has seen its changes. They are kept until the next
-offset is asked for, and sent with the plan (:mod:`.prefetching`). A process without them reads them
-from the store.
+**Small batches go to Spark with their plan.** The process that finds the end of a small batch has
+seen its changes. A task in Python would cost Spark about 50 ms, and ask the store once more for
+what is known here. They are kept until the next offset is asked for::
+
+    latestOffset ── changes ──▶ end of the batch
+         └─────────── kept ──▶ partitions ──▶ JVM, which keeps the rows as a block of its own
+                                                └── lost, or a restart ──▶ read() in a task
+
+Spark offers that for sources without partitions (``SimpleDataSourceStreamReader``), which however
+know no limits. Its wrapper around them asks for rows in ``getCache``. :func:`change_reader` makes
+such a wrapper, which plans and reads like any other reader. It sends the rows that a task would
+read, since changes between two offsets never change. A batch that is repeated after a restart,
+without the kept rows, has equal rows.
+
+The wrapper is no public class: if PySpark lacks it, all batches are read in tasks.
 """
 
 from __future__ import annotations
@@ -24,6 +36,7 @@ from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import datasource_internal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -41,11 +54,11 @@ from postroom.errors import AccessDenied, SnapshotTooOld
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.limits import CHANGES_BYTES_MAX, PREFETCHED_BYTES_MAX
 from postroom.pipeline import connections, offsets, tables
-from postroom.pipeline.decoding import decode_for
-from postroom.pipeline.filters import Span, with_prefix
+from postroom.pipeline.filters import holds, with_prefix
 from postroom.pipeline.offsets import RangeStep
 from postroom.pipeline.options import SourceOptions, StoreAddress
-from postroom.pipeline.reading import TableSlice, Work, of_changes, read, recent
+from postroom.pipeline.table_reader import TableSlice, Work, of_changes, read, recent
+from postroom.pipeline.typed_values import decode_for
 from postroom.ranges.feed import size_of
 from postroom.ranges.requests import CommittedChange, CommittedChanges
 
@@ -63,11 +76,7 @@ class SeenChanges(NamedTuple):
 
 
 class StepPart(InputPartition):
-    """The part of a batch that one task reads."""
-
-    def __init__(self, step: RangeStep) -> None:
-        super().__init__(step)
-        self.step = step
+    """The part of a batch that one task reads; its ``value`` is a step."""
 
 
 class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -130,7 +139,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return how far a batch that ends at ``position`` is behind the newest change.
 
         The number is for people: Spark shows the end of a batch in ``lastProgress``. It asks a
-        source that hands it rows (:mod:`.prefetching`) for nothing else. Rows are counted within
+        source that hands it rows (:func:`change_reader`) for nothing else. Rows are counted within
         one answer of the store.
         """
         if position >= self._complete:  # seen complete a moment ago
@@ -164,16 +173,14 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Iterator[pa.RecordBatch] | None:
         """Return the rows of a batch of one task, if they were seen when the batch was made."""
         seen, steps = self._seen, offsets.steps(start, end)
-        if seen is None or len(steps) != 1:
+        can_be_sent = not self._options.format and tables.is_plain(self._schema, "changes")
+        if seen is None or len(steps) != 1 or not can_be_sent:
             return None
         (step,) = steps
-        if step.after != seen.after or step.until > seen.until or not self._can_be_sent():
+        if step.after != seen.after or step.until > seen.until:
             return None
-        inside = [each for each in seen.changes if _holds(step.span, each.key)]
+        inside = [each for each in seen.changes if holds(step.span, each.key)]
         return iter(of_changes(inside, *self._task(step, step.after)))
-
-    def _can_be_sent(self) -> bool:
-        return not self._options.format and tables.is_plain(self._schema, "changes")
 
     def stop(self) -> None:
         """Give the protections back. Spark may never call it."""
@@ -309,7 +316,11 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SnapshotTooOld: it may not.
         """
         if self._options.fail_on_data_loss:
-            raise data_loss_error(error)
+            raise SnapshotTooOld(
+                f"changes that this stream has not read are collected: {error}. Nothing was read: "
+                "start a new query that reads the table data first, or set fail_on_data_loss=false "
+                "to go on with the changes that are left"
+            )
         return max(each.readable_from for each in self._ranges())
 
     # --- a task
@@ -318,8 +329,8 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the changes of one step."""
         if not isinstance(partition, StepPart):
             return
-        step, db = partition.step, self._db
-        after = step.after
+        step: RangeStep = partition.value
+        db, after = self._db, step.after
         for _ in range(2):
             part, work = self._task(step, after)
             try:
@@ -342,17 +353,30 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
 
-def _holds(span: Span, key: bytes) -> bool:
-    return span[0] <= key and (span[1] is None or key < span[1])
+# --- small batches without a task -----------------------------------------------------------------
 
 
-def data_loss_error(error: SnapshotTooOld) -> SnapshotTooOld:
-    """Return the error for changes that are gone before a stream has seen them."""
-    return SnapshotTooOld(
-        f"changes that this stream has not read are collected: {error}. Nothing was read: start a "
-        "new query that reads the table data first, or set fail_on_data_loss=false to go on with "
-        "the changes that are left"
-    )
+_Wrapper = getattr(datasource_internal, "_SimpleStreamReaderWrapper", None)
 
 
-__all__ = ["ChangeReader", "StepPart", "data_loss_error"]
+def change_reader(options: SourceOptions, store: StoreAddress, schema: StructType) -> ChangeReader:
+    """Return a reader; its small batches need no task in Python, if PySpark can do that."""
+    return (ChangeReader if _Wrapper is None else _PrefetchingReader)(options, store, schema)
+
+
+class _PrefetchingReader(ChangeReader, _Wrapper or object):  # type: ignore[misc]
+    """A reader that PySpark takes for its wrapper: see the module."""
+
+    @property
+    def simple_reader(self) -> ChangeReader:
+        """The reader whose batches end by ``prepareForTriggerAvailableNow``: this one."""
+        return self
+
+    def getCache(  # noqa: N802
+        self, start: dict[str, Any], end: dict[str, Any]
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Return the rows of a batch, if they are known."""
+        return self.prefetched(start, end)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the next offset tells that a batch is done."""

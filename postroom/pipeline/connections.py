@@ -15,7 +15,7 @@ from postroom.client.remote.connect import connect
 from postroom.client.remote.tls_files import TLS
 from postroom.client.sync import CoreDatabase
 from postroom.pipeline.options import StoreAddress
-from postroom.pipeline.worker_processes import freeze_imports
+from postroom.pipeline.workarounds import freeze_imports
 
 _lock = threading.Lock()
 _open: dict[tuple[int, StoreAddress], CoreDatabase] = {}

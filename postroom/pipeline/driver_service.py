@@ -109,14 +109,14 @@ def _reaching() -> Iterator[None]:
         ) from error
 
 
+@dataclass
 class _Protection:
     """A protected timestamp."""
 
-    def __init__(self, stack: ExitStack, at: int, until: float, *, whole: bool) -> None:
-        self.whole = whole
-        self.stack = stack
-        self.at = at
-        self.until = until
+    stack: ExitStack
+    at: int
+    until: float
+    whole: bool
 
 
 class DriverService:
@@ -159,7 +159,9 @@ class DriverService:
                 return {"address": self._address(question["path"])}
             store = dict(question["store"])
             store["tls"] = None if store["tls"] is None else tuple(store["tls"])
-            reached = self._reached(StoreAddress(**store))
+            reached = StoreAddress(**store)
+            if not reached.connect:
+                reached = connections.at_address(reached, self._address(reached.path))
             at = self._protect(
                 reached, int(question["at"]), float(question["seconds"]),
                 whole=bool(question["whole"]),
@@ -179,10 +181,6 @@ class DriverService:
             if self._over.is_set():
                 raise Unavailable("the session has ended; nothing was read: register in a new one")
             yield
-
-    def _reached(self, store: StoreAddress) -> StoreAddress:
-        """Return a store as tasks reach it."""
-        return store if store.connect else connections.at_address(store, self._address(store.path))
 
     def _address(self, path: str) -> str:
         from postroom.server.loopback import LoopbackServer  # noqa: PLC0415 - tasks need no server
@@ -204,7 +202,7 @@ class DriverService:
                 self._make_room(store, WHOLE_AT_ONCE)
             stack = ExitStack()
             found = self._enter(stack, store, at, whole=whole)
-            self._protections[store, found] = _Protection(stack, found, until, whole=whole)
+            self._protections[store, found] = _Protection(stack, found, until, whole)
             return found
 
     def _enter(self, stack: ExitStack, store: StoreAddress, at: int, *, whole: bool) -> int:

@@ -74,6 +74,11 @@ class ReadSelection:
         ]
 
 
+def holds(span: Span, key: bytes) -> bool:
+    """Return whether a key is in a span."""
+    return span[0] <= key and (span[1] is None or key < span[1])
+
+
 def with_prefix(prefix: bytes) -> ReadSelection:
     """Return the selection of all keys that begin with ``prefix``."""
     return ReadSelection(start=prefix, end=after_prefix(prefix))

@@ -6,10 +6,10 @@ This module hands on names and nothing else. The modules that have them describe
 from __future__ import annotations
 
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.pipeline.jobs.archive.files import Archived, read_archive
 from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern, open_folder
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.archive.newest import latest_of_store, newest_number
-from postroom.pipeline.jobs.archive.reading import Archived, read_archive
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 __all__ = [

@@ -1,26 +1,39 @@
-"""The options of a source, checked, with a word for each mistake.
+"""The options of a source and of a sink, checked, with a message for each mistake.
 
 Spark hands on options as text, and names in lower case.
+
+The options of a table of Spark's catalog are kept in the metadata of its first column::
+
+    CREATE TABLE shop USING postroom OPTIONS (path 'data/shop');
+    SELECT * FROM shop;
+
+Spark hands them to a source when the table is made, and to none that reads it. It keeps the schema
+that the source names, with metadata, and hands that to each reader.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from pyspark.sql.types import StructField, StructType
+
 from postroom.client.bulk import PART_BYTES
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
-from postroom.limits import POSITION_NAME_CHARACTERS_MAX, POSITION_SECONDS, POSITION_SECONDS_MAX
-from postroom.pipeline.decoding import FAILFAST, PERMISSIVE
+from postroom.limits import (
+    POSITION_NAME_CHARACTERS_MAX,
+    POSITION_SECONDS,
+    POSITION_SECONDS_MAX,
+    STAGED_QUERY_BYTES_MAX,
+)
+from postroom.pipeline.tables import SCHEMAS
+from postroom.pipeline.typed_values import FAILFAST, PERMISSIVE
 
-TABLES: Final = (
-    "data", "inbox", "reaped", "outbox", "queue", "archive", "dead_letters", "accounting",
-    "changes", "counters", "inbox_index", "places", "beside",
-)  # fmt: skip
 FORMATS: Final = ("json", "msgpack")
 _OF_TABLE: Final = "option."
 _OF_SPARK: Final = frozenset({
@@ -32,10 +45,12 @@ _OF_OTHER_CLOCKS: Final = range(10**7, 10**16)
 PROTECT_SECONDS: Final = 600.0
 """The least time for which a data frame that is not used stays readable."""
 
+_OF_STORE: Final = (
+    "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token",
+)  # fmt: skip
 _KNOWN: Final = frozenset({
-    "connect", "path", "insecure", "tls_ca", "tls_certificate", "tls_key", "token", "table", "at",
-    "since", "start", "prefix", "queue", "format", "part_bytes", "protect_for", "max_rows",
-    "max_bytes", "fail_on_data_loss", "mode", "name",
+    *_OF_STORE, "table", "at", "since", "start", "prefix", "queue", "format", "part_bytes",
+    "protect_for", "max_rows", "max_bytes", "fail_on_data_loss", "mode", "name",
 })  # fmt: skip
 
 
@@ -64,7 +79,7 @@ class SourceOptions:
 
     Attributes:
         store: which one.
-        table: which of ``TABLES``.
+        table: one of ``SCHEMAS``.
         at: the timestamp of the data frame; 0: when it is made.
         since: of ``changes`` and ``reaped``: those after this timestamp; ``None``: all that can
             be read.
@@ -147,7 +162,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     name, position_for, protect_for = _protection(options)
     return SourceOptions(
         store=_store(options),
-        table=_one_of("table", options.get("table", "data"), TABLES),
+        table=_one_of("table", options.get("table", "data"), tuple(SCHEMAS)),
         at=_timestamp_of("at", options.get("at")),
         since=None if since in {None, "earliest"} else _timestamp_of("since", since),
         start=_start(options.get("start", "now")),
@@ -269,3 +284,138 @@ def _boolean(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     if given.lower() not in {"true", "false"}:
         raise Invalid(f"{name} is true or false, not {given!r}")
     return given.lower() == "true"
+
+
+# --- tables of Spark's catalog --------------------------------------------------------------------
+
+
+METADATA: Final = "postroom.options"
+_SECRET: Final = "token"
+"""The option that is not kept: everybody who sees the table's schema could read it."""
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return a schema that keeps the options of a table."""
+    kept = {name: value for name, value in plain(options).items() if name != _SECRET}
+    first, *others = schema.fields
+    known = StructField(first.name, first.dataType, first.nullable, {METADATA: kept})
+    return StructType([known, *others])
+
+
+def options_in(schema: StructType) -> dict[str, str]:
+    """Return the options that a schema keeps; empty: it is of no table, or has other columns."""
+    found: dict[str, str] = {}
+    for each in schema.fields:
+        found |= each.metadata.get(METADATA, {})
+    return found
+
+
+# --- sinks ----------------------------------------------------------------------------------------
+
+
+MODES: Final = ("put", "delete", "increment", "message", "queue")
+LOAD: Final = "load"
+_CHECKPOINT: Final = "checkpointlocation"
+_OF_SINK: Final = ("mode", "queue", "format", "load", "prefix", "query", "batch", _CHECKPOINT)
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """The options of a sink.
+
+    Attributes:
+        mode: one of ``MODES``, or ``LOAD``; empty: the column ``mode`` says it of each row.
+        queue: the queue of messages whose row names none; empty: there is none.
+        format: ``json`` or ``msgpack``: the value is packed from the columns without a meaning of
+            their own; empty: it is the column ``value``.
+        load: the name of a bulk load, by which it can be resumed; empty: it cannot be.
+        prefix: the prefix of all keys of a bulk load.
+        sink: the name of the sink of a stream, made of its checkpoint location; empty: not known.
+        query: the query that a data frame is a batch of. A batch is written once, however often it
+            is given. Empty: a data frame stands for itself.
+        batch: the number of that batch; higher than those before.
+    """
+
+    mode: str = ""
+    queue: str = ""
+    format: str = ""
+    load: str = ""
+    prefix: bytes = b""
+    sink: bytes = b""
+    query: bytes = b""
+    batch: int = 0
+
+
+def is_sink(given: Mapping[str, str]) -> bool:
+    """Return whether these are options of a sink for sure."""
+    options = {name.lower(): value for name, value in given.items()}
+    mode = options.get("mode", FAILFAST).lower()
+    return mode not in {FAILFAST, PERMISSIVE} or any(
+        name in options for name in ("batch", _CHECKPOINT)
+    )
+
+
+def store_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that say which store it is."""
+    return {name: value for name, value in plain(given).items() if name in _OF_STORE}
+
+
+def parse_sink(given: Mapping[str, str], columns: list[str]) -> SinkOptions:
+    """Parse the options of a sink.
+
+    Args:
+        given: all options.
+        columns: the columns of the rows.
+
+    Raises:
+        Invalid: one is unknown, missing or impossible.
+    """
+    options = plain(given)
+    known = {*_OF_STORE, *_OF_SINK}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise Invalid(
+            f"a sink has no option {unknown[0]!r}: options are {', '.join(sorted(known))}; nothing "
+            "was written"
+        )
+    format_ = _one_of("format", options.get("format", ""), ("", *FORMATS))
+    mode = _sink_mode(options, columns)
+    for name in ("load", "prefix"):
+        if options.get(name) and mode != LOAD:
+            raise Invalid(f"{name}= belongs to mode=load, not to mode={mode or 'a column'}")
+    query, batch = _batch(options, mode)
+    checkpoint = options.get(_CHECKPOINT, "")
+    return SinkOptions(
+        mode, options.get("queue", ""), format_, options.get("load", ""),
+        options.get("prefix", "").encode(),
+        hashlib.sha256(checkpoint.encode()).digest() if checkpoint else b"", query, batch,
+    )  # fmt: skip
+
+
+def _batch(options: Mapping[str, str], mode: str) -> tuple[bytes, int]:
+    """Return the name and the number of a batch."""
+    query, batch = options.get("query", "").encode(), options.get("batch")
+    if not query and batch is None:
+        return b"", 0
+    if mode == LOAD:
+        raise Invalid("query= and batch= are not for mode=load, which load= gives a name")
+    if not query or batch is None:
+        raise Invalid(
+            "query= and batch= belong together: the name of whoever writes batch after batch, and "
+            "the number of this one"
+        )
+    if len(query) > STAGED_QUERY_BYTES_MAX:
+        raise Invalid(f"query= has {STAGED_QUERY_BYTES_MAX} bytes at most, not {len(query)}")
+    if not batch.isdecimal() or int(batch) >= 1 << 63:
+        raise Invalid(f"batch is a whole number from 0 on, not {batch!r}")
+    return query, int(batch)
+
+
+def _sink_mode(options: Mapping[str, str], columns: list[str]) -> str:
+    mode = _one_of("mode", options.get("mode", ""), ("", *MODES, LOAD))
+    if mode and "mode" in columns:
+        raise Invalid(
+            f"there are an option mode={mode} and a column mode: leave out the option, or drop the "
+            "column"
+        )
+    return mode or ("" if "mode" in columns else "put")

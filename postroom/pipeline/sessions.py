@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -64,19 +64,15 @@ def session(
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     with without_traces():
-        yield from _registered(builder)
-
-
-def _registered(builder: Any) -> Iterator[SparkSession]:
-    spark = builder.getOrCreate()
-    try:
-        pipeline.register(spark)
-        yield spark
-    except (PySparkException, Py4JError) as error:
-        raise JobFailed(in_a_line(str(error))) from error
-    finally:
-        pipeline.close()
-        spark.stop()
+        spark = builder.getOrCreate()
+        try:
+            pipeline.register(spark)
+            yield spark
+        except (PySparkException, Py4JError) as error:
+            raise JobFailed(in_a_line(str(error))) from error
+        finally:
+            pipeline.close()
+            spark.stop()
 
 
 @contextmanager
@@ -145,6 +141,3 @@ def java_home(folder: Path) -> str | None:
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return str(folder)
-
-
-__all__ = ["HERE", "java_home", "session"]

@@ -21,24 +21,28 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from postroom.errors import Invalid
-from postroom.pipeline import catalog_tables, connect_updates, connections, tables
-from postroom.pipeline.batch_source import TableReader
-from postroom.pipeline.change_stream import ChangeReader
+from postroom.pipeline import connections, sink_rows, tables
+from postroom.pipeline.change_stream import change_reader
 from postroom.pipeline.driver_service import DriverLink
 from postroom.pipeline.options import (
+    LOAD,
+    SinkOptions,
     StoreAddress,
     is_of_catalog,
+    is_sink,
     names_store,
+    options_in,
     parse,
+    parse_sink,
     plain,
+    store_options,
+    with_options,
 )
-from postroom.pipeline.prefetching import with_prefetch
-from postroom.pipeline.sinks import options as of_sinks
-from postroom.pipeline.sinks import rows
-from postroom.pipeline.sinks.loads import LoadWriter
-from postroom.pipeline.sinks.staged import BatchWriter, StreamWriter
+from postroom.pipeline.sink_loads import LoadWriter
+from postroom.pipeline.sink_staging import BatchWriter, StreamWriter
+from postroom.pipeline.table_reader import TableReader
 from postroom.pipeline.typed_values import encoder
-from postroom.pipeline.worker_processes import freeze_imports
+from postroom.pipeline.workarounds import drop_empty_reports, freeze_imports
 
 
 class PostroomSource(DataSource):
@@ -61,29 +65,27 @@ class PostroomSource(DataSource):
         """Open the store that a table of Spark's catalog names, if no option names one."""
         if not self._is_open:
             self._is_open = True
-            self.options = {**catalog_tables.options_in(schema), **plain(self.options)}
+            self.options = {**options_in(schema), **plain(self.options)}
             self._open()
 
     def _open(self) -> None:
         """Check the options, and find out how tasks reach the store."""
-        self.is_sink = of_sinks.is_sink(self.options)
-        self.wanted = wanted = parse(
-            of_sinks.of_store(self.options) if self.is_sink else self.options
-        )
+        self.is_sink = is_sink(self.options)
+        given = store_options(self.options) if self.is_sink else self.options
+        self.wanted = wanted = parse(given)
         if wanted.store.path and self.line is None:
             raise Invalid("path= needs the driver on this machine: give connect= instead")
-        self.store, self.at = self._store_for_writing() if self.is_sink else self._pinned()
+        self.store, self.at = wanted.store, 0  # a writer has no timestamp
+        if not self.is_sink:
+            self.store, self.at = self._pinned()
+        elif self.line is not None:
+            self.store = self.line.address(wanted.store)
 
     def _prepare_planning(self) -> None:
         """Prepare this process for planning."""
         freeze_imports()
         if self.line is None:
-            connect_updates.drop_empty()
-
-    def _store_for_writing(self) -> tuple[StoreAddress, int]:
-        """Return the store as tasks reach it, and 0: a writer has no timestamp."""
-        store = self.wanted.store
-        return (store if self.line is None else self.line.address(store)), 0
+            drop_empty_reports()
 
     def _pinned(self) -> tuple[StoreAddress, int]:
         """Return the store as tasks reach it, and the timestamp of this data frame."""
@@ -117,7 +119,7 @@ class PostroomSource(DataSource):
         self._open_table(StructType())
         known = tables.schema_of(self.wanted.table)
         if is_of_catalog(self.options):
-            return catalog_tables.with_options(known, self.options)
+            return with_options(known, self.options)
         return known
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -142,19 +144,19 @@ class PostroomSource(DataSource):
                 "table=changes"
             )
         tables.check(schema, "changes", self.wanted.format, self.wanted.mode)
-        return with_prefetch(ChangeReader(self.wanted, self.store, schema))
+        return change_reader(self.wanted, self.store, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a data frame."""
         options = self._sink(schema, overwrite=overwrite)
-        if options.mode == of_sinks.LOAD:
+        if options.mode == LOAD:
             return LoadWriter(self.store, options)
         return BatchWriter(self.store, options)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's signature
         """Return the writer of the batches of a stream."""
         options = self._sink(schema, overwrite=overwrite)
-        if options.mode == of_sinks.LOAD:
+        if options.mode == LOAD:
             raise Invalid("mode=load is for a data frame that does not stream: give mode=put")
         if options.query:
             raise Invalid(
@@ -163,7 +165,7 @@ class PostroomSource(DataSource):
             )
         return StreamWriter(self.store, options)
 
-    def _sink(self, schema: StructType, *, overwrite: bool) -> of_sinks.SinkOptions:
+    def _sink(self, schema: StructType, *, overwrite: bool) -> SinkOptions:
         """Return the options of a sink, which fit the rows."""
         self._prepare_planning()
         self._open_table(schema)
@@ -173,9 +175,9 @@ class PostroomSource(DataSource):
                 'mode("append") (batch) or outputMode("append") (stream), and delete what should '
                 "go with rows of mode=delete"
             )
-        options = of_sinks.parse(self.options, schema.fieldNames())
-        rows.check({field.name: field.dataType.typeName() for field in schema}, options)
+        options = parse_sink(self.options, schema.fieldNames())
+        sink_rows.check({field.name: field.dataType.typeName() for field in schema}, options)
         for field in schema:
-            if rows.is_field(field.name, options):
+            if sink_rows.is_field(field.name, options):
                 encoder(field.name, tables.arrow_type(field), options.format)
         return options

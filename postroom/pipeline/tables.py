@@ -27,8 +27,7 @@ from pyspark.sql.types import (
 )
 
 from postroom.errors import Invalid
-from postroom.pipeline.decoding import CORRUPT, FAILFAST, PERMISSIVE
-from postroom.pipeline.typed_values import decoder, refused
+from postroom.pipeline.typed_values import CORRUPT, FAILFAST, PERMISSIVE, decoder, refused
 
 _QUEUE: Final = (
     "queue string, key binary, kind string, id binary, payload binary, headers string, "
@@ -41,9 +40,6 @@ _QUEUE: Final = (
 
 SCHEMAS: Final = {
     "data": "key binary, value binary, timestamp bigint, time timestamp",
-    "changes": (
-        "key binary, value binary, deleted boolean, timestamp bigint, time timestamp, range bigint"
-    ),
     "inbox": (
         "key binary, id string, value binary, headers string, sent_at bigint, "
         "sent_time timestamp, delivered_at bigint, delivered_time timestamp, sender_range bigint"
@@ -59,13 +55,16 @@ SCHEMAS: Final = {
         "key binary, request string, message binary, headers string, transaction_id binary, "
         "source_key binary"
     ),
+    "queue": _QUEUE,
+    "archive": _QUEUE,
     "dead_letters": (
         "id string, reason string, sent_at bigint, sent_time timestamp, key binary, "
         "request string, message binary, headers string, transaction_id binary, source_key binary"
     ),
     "accounting": "prefix binary, metric string, value bigint",
-    "queue": _QUEUE,
-    "archive": _QUEUE,
+    "changes": (
+        "key binary, value binary, deleted boolean, timestamp bigint, time timestamp, range bigint"
+    ),
     "counters": "range bigint, queue string, number bigint, counter string, value bigint",
     "inbox_index": "key binary, messages bigint, oldest binary, held binary",
     "places": (
@@ -184,6 +183,3 @@ def is_plain(schema: StructType, table: str) -> bool:
 
 def _is_text(kind: object) -> bool:
     return isinstance(kind, StringType)
-
-
-__all__ = ["KEYS", "SCHEMAS", "SINCE", "UNVERSIONED", "VALUES", "check", "is_plain", "schema_of"]

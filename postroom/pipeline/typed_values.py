@@ -24,6 +24,10 @@ null                  ``null``                         nil
 
 Any other type (intervals, variant, maps with other keys) is refused before a row is read, by the
 name of its column. Reading accepts exactly the forms that are written.
+
+Executors decode whole columns, batch by batch (:class:`Decode`). ``mode=failfast`` (the default)
+ends the task at the first value that cannot be decoded. ``mode=permissive`` makes it null, and
+keeps its bytes in the column :data:`CORRUPT`.
 """
 
 from __future__ import annotations
@@ -33,12 +37,14 @@ import binascii
 import datetime
 import decimal
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from postroom.errors import Invalid
+from postroom.client.codec import resolve
+from postroom.errors import Invalid, WrongType, shorten
 
 Convert: TypeAlias = Callable[[Any], Any]
 """Converts a value that is not null."""
@@ -152,11 +158,6 @@ def _to_base64(value: bytes) -> str:
     return base64.b64encode(value).decode()
 
 
-def _iso(value: datetime.date) -> str:
-    """Return a date, or a moment with the offset of its time zone if it has one."""
-    return value.isoformat()
-
-
 # --- decoding -------------------------------------------------------------------------------------
 
 
@@ -234,14 +235,6 @@ def _float_from(value: Any) -> float:
     raise NotThatType(f"it is {type(value).__name__}, not a number")
 
 
-def _date(text: str) -> datetime.date:
-    return datetime.date.fromisoformat(text)
-
-
-def _decimal(text: str) -> decimal.Decimal:
-    return decimal.Decimal(text)
-
-
 def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
@@ -281,6 +274,10 @@ def _is_list(type_: pa.DataType) -> bool:
 _Scalars: TypeAlias = tuple[tuple[Callable[[pa.DataType], bool], Convert, Convert], ...]
 """The test of a type, and the converters of its values for JSON and for MessagePack."""
 
+_iso: Final = methodcaller("isoformat")
+_from_iso: Final = _parsed(datetime.date.fromisoformat)
+_from_decimal: Final = _parsed(decimal.Decimal)
+
 _ENCODERS: Final[_Scalars] = (
     (pa.types.is_boolean, _same, _same),
     (pa.types.is_integer, _same, _same),
@@ -298,9 +295,9 @@ _DECODERS: Final[_Scalars] = (
     (_is_text, _exactly(str), _exactly(str)),
     (pa.types.is_null, _exactly(type(None)), _exactly(type(None))),
     (pa.types.is_floating, _float_from, _float_from),
-    (pa.types.is_decimal, _parsed(_decimal), _parsed(_decimal)),
+    (pa.types.is_decimal, _from_decimal, _from_decimal),
     (_is_binary, _parsed(_from_base64), _exactly(bytes)),
-    (pa.types.is_date, _parsed(_date), _parsed(_date)),
+    (pa.types.is_date, _from_iso, _from_iso),
 )
 
 
@@ -312,4 +309,87 @@ def _scalar(type_: pa.DataType, table: _Scalars, is_json: bool) -> Convert | Non
     return None
 
 
-__all__ = ["NotThatType", "decoder", "encoder", "refused"]
+# --- columns of values ----------------------------------------------------------------------------
+
+
+CORRUPT: Final = "_corrupt_record"
+"""The column of values that cannot be decoded, in their stored form."""
+FAILFAST: Final = "failfast"
+PERMISSIVE: Final = "permissive"
+_NAMES: Final = {"json": "JSON", "msgpack": "MessagePack"}
+
+
+class Decode:
+    """The decoder of the column of values of a table.
+
+    Args:
+        format_: ``json`` or ``msgpack``.
+        field: the column, with its type.
+        permissive: whether values that cannot be decoded are kept apart.
+
+    Raises:
+        Invalid: values of this type cannot be decoded.
+    """
+
+    def __init__(self, format_: str, field: pa.Field, *, permissive: bool) -> None:
+        self._format = format_
+        self._codec = resolve(format_)
+        self._convert = decoder(field.name, field.type, format_)
+        self._field = field
+        self._permissive = permissive
+
+    def columns(
+        self, values: pa.Array, keys: pa.Array, integers: Sequence[bool]
+    ) -> tuple[pa.Array, pa.Array]:
+        """Return the decoded values, and the bytes of those that cannot be decoded.
+
+        Args:
+            values: as they are stored; null where there is none.
+            keys: where they are stored.
+            integers: whether ``increment`` stored it.
+
+        Raises:
+            WrongType: a value cannot be decoded, or is not of the type of the column.
+        """
+        found: list[object] = []
+        corrupt: list[bytes | None] = []
+        for value, key, integer in zip(values.to_pylist(), keys.to_pylist(), integers, strict=True):
+            try:
+                found.append(self._decoded(value, key, integer=integer))
+                corrupt.append(None)
+            except WrongType:
+                if not self._permissive:
+                    raise
+                found.append(None)
+                corrupt.append(value)
+        return pa.array(found, self._field.type), pa.array(corrupt, pa.binary())
+
+    def _decoded(self, value: bytes | None, key: bytes, *, integer: bool) -> object:
+        if value is None:
+            return None
+        try:
+            unpacked = self._codec.decode(value, key, integer=integer)
+        except WrongType as error:
+            shown = "an integer of increment" if integer else shorten(value)
+            raise WrongType(
+                f"the value at {shorten(key)}, {shown}, is no {_NAMES[self._format]}; give "
+                "the format= that it was written with, read fewer keys (prefix=), or give "
+                f"mode=permissive, which keeps such values in the column {CORRUPT}"
+            ) from error
+        try:
+            converted: object = self._convert(unpacked)
+            pa.scalar(converted, self._field.type)  # it may be too large for the type
+        except (NotThatType, pa.ArrowException, OverflowError) as error:
+            raise WrongType(
+                f"the value at {shorten(key)} does not fit the type {self._field.type} of the "
+                f"column {self._field.name!r}: {error}; correct the type, or give mode=permissive, "
+                f"which keeps such values in the column {CORRUPT}"
+            ) from error
+        return converted
+
+
+def decode_for(format_: str, schema: pa.Schema, name: str, mode: str) -> Decode | None:
+    """Return the decoder of the column ``name`` of a schema; ``None``: its values stay bytes."""
+    if not format_ or name not in schema.names:
+        return None
+    return Decode(format_, schema.field(name), permissive=mode == PERMISSIVE)

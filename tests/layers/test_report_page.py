@@ -9,7 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from postroom.layers.report.charts import ChartLine, chart, legend, number_text, seconds_text
-from postroom.layers.report.content import (
+from postroom.layers.report.measures import fitting_period
+from postroom.layers.report.page import (
     PERIODS_MAX,
     Content,
     Flow,
@@ -17,10 +18,9 @@ from postroom.layers.report.content import (
     MessageTimes,
     backlog,
     living,
+    page,
     whole_periods,
 )
-from postroom.layers.report.measures import fitting_period
-from postroom.layers.report.page import page
 
 HOUR = 490_000
 AT = (HOUR + 0.5) * 3600

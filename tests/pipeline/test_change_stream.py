@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from postroom.errors import AccessDenied, Invalid, SnapshotTooOld
 from postroom.pipeline import change_stream, connections
-from postroom.pipeline.change_stream import ChangeReader
+from postroom.pipeline.change_stream import ChangeReader, change_reader
 from postroom.pipeline.offsets import position_of
 from postroom.pipeline.options import parse
 from postroom.pipeline.tables import schema_of
@@ -37,7 +37,7 @@ def reader(**options: object) -> ChangeReader:
     """As a process of Spark's makes it."""
     given = {"connect": "127.0.0.1:1", "insecure": "true", "table": "changes"}
     wanted = parse({**given, **{name: str(value) for name, value in options.items()}})
-    return ChangeReader(wanted, wanted.store, SCHEMA)
+    return change_reader(wanted, wanted.store, SCHEMA)
 
 
 def logged(offset: Offset) -> Offset:

@@ -90,7 +90,7 @@ def planned(of: ChangeReader, start: Offset, end: Offset) -> list[Any]:
     steps = []
     for part in of.partitions(logged(start), logged(end)):
         assert isinstance(part, StepPart)
-        steps.append(part.step)
+        steps.append(part.value)
     return steps
 
 
@@ -98,7 +98,7 @@ def read(of: ChangeReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
     found = []
     for part in of.partitions(logged(start), logged(end)):
         assert isinstance(part, StepPart)
-        step = part.step
+        step = part.value
         of_task = list(batches(of.read(part), SCHEMA))
         for row in of_task:
             assert within(row["key"], step.span)

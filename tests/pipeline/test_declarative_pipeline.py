@@ -92,7 +92,7 @@ def test_definitions_make_statistics_of_changes(
 def test_reports_of_profilers_that_counted_nothing_are_dropped() -> None:
     from pyspark import accumulators  # noqa: PLC0415 - needs the extra
 
-    from postroom.pipeline import connect_updates  # noqa: PLC0415 - needs the extra
+    from postroom.pipeline import workarounds  # noqa: PLC0415 - needs the extra
 
     ids = accumulators.SpecialAccumulatorIds  # if this fails, Spark has other names now
     registry = accumulators._accumulatorRegistry
@@ -100,7 +100,7 @@ def test_reports_of_profilers_that_counted_nothing_are_dropped() -> None:
     try:
         registry[ids.SQL_UDF_PROFIER] = SimpleNamespace(_value={})
         registry[ids.SQL_UDF_PROFIER_V2] = SimpleNamespace(_value={"counted": 1})
-        connect_updates.drop_empty()
+        workarounds.drop_empty_reports()
         assert ids.SQL_UDF_PROFIER not in registry
         assert registry.pop(ids.SQL_UDF_PROFIER_V2)._value == {"counted": 1}
     finally:

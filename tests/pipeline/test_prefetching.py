@@ -11,11 +11,11 @@ import pyarrow as pa
 import pytest
 from pyspark.serializers import SpecialLengths, read_int, write_with_length
 from pyspark.sql.streaming import python_streaming_source_runner as runner
+from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from postroom.pipeline import change_stream, connections
 from postroom.pipeline.change_stream import ChangeReader
-from postroom.pipeline.prefetching import with_prefetch
 from postroom.ranges.feed import size_of
 from postroom.ranges.partitions import ReadPartitions
 from postroom.ranges.requests import CommittedChange, Protect, ScanChanges
@@ -59,8 +59,7 @@ def told(of: Any, start: Offset, end: Offset, schema: StructType) -> tuple[int, 
 
 
 def test_pyspark_sends_the_rows_of_a_small_batch_with_its_plan(store: Store) -> None:
-    inner = reader()
-    of = with_prefetch(inner)
+    of = reader()
     start = of.initialOffset()
     for number in range(3):
         store.db.put(b"k%d" % number, b"%d" % number)
@@ -70,13 +69,13 @@ def test_pyspark_sends_the_rows_of_a_small_batch_with_its_plan(store: Store) -> 
     assert read_int(answer) == runner.NON_EMPTY_PYARROW_RECORD_BATCHES
     assert read_int(answer) == SpecialLengths.START_ARROW_STREAM
     sent = batches(pa.ipc.open_stream(answer), SCHEMA)
-    (part,) = inner.partitions(start, end)
+    (part,) = of.partitions(start, end)
     assert sent == batches(pickle.loads(pickle.dumps(of)).read(part), SCHEMA)
     assert [row["key"] for row in sent] == [b"k0", b"k1", b"k2"]
 
 
 def test_a_batch_asks_the_store_three_times_and_its_plan_never(store: Store) -> None:
-    of = with_prefetch(reader())
+    of = reader()
     start = of.initialOffset()
     store.db.put(b"a", b"1")
     end = of.latestOffset(start, ALL)
@@ -90,13 +89,13 @@ def test_a_batch_asks_the_store_three_times_and_its_plan_never(store: Store) -> 
 
 def test_pyspark_knows_what_the_reader_can(store: Store) -> None:
     answer = io.BytesIO()
-    runner.check_support_func(with_prefetch(reader()), answer)
+    runner.check_support_func(reader(), answer)
     answer.seek(0)
     both = runner.SUPPORTS_ADMISSION_CONTROL | runner.SUPPORTS_TRIGGER_AVAILABLE_NOW
     assert read_int(answer) == both
     store.db.put(b"a", b"1")
-    of = with_prefetch(reader(max_rows=5))
-    assert of.getDefaultReadLimit() == reader(max_rows=5).getDefaultReadLimit()
+    of = reader(max_rows=5)
+    assert of.getDefaultReadLimit() == ReadMaxRows(5)
     start = of.initialOffset()
     runner.prepare_for_trigger_available_now_func(of, io.BytesIO())
     store.db.put(b"a", b"later")
@@ -182,9 +181,5 @@ def test_columns_that_the_jvm_would_not_take_are_read_in_tasks(
 def test_without_the_wrapper_of_pyspark_all_is_read_in_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from postroom.pipeline import prefetching  # noqa: PLC0415 - to be changed
-
-    monkeypatch.setattr(prefetching, "_Wrapper", None)
-    of = reader()
-    assert prefetching.with_prefetch(of) is of
-    assert isinstance(of, ChangeReader)
+    monkeypatch.setattr(change_stream, "_Wrapper", None)
+    assert type(reader()) is ChangeReader

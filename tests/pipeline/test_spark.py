@@ -18,7 +18,7 @@ import postroom
 from postroom import pipeline
 from postroom.errors import Invalid
 from postroom.pipeline import starts_with
-from postroom.pipeline.advice import Adviser, check_python
+from postroom.pipeline.workarounds import Adviser, check_python
 from tests.cluster.harness import eventually
 
 BERLIN = ZoneInfo("Europe/Berlin")

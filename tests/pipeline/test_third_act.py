@@ -23,7 +23,6 @@ from postroom.demo.third_act import (
     TOUR_KEY,
     WHOLE_FILE,
     Play,
-    ThirdAct,
     files_folder,
     keep_readable,
 )
@@ -58,7 +57,7 @@ def test_the_archive_is_compared_with_the_departures(
 
     monkeypatch.setattr(tour, "compare", compare)
     store = tmp_path / "store"
-    assert not asyncio.run(demonstrate(store, 60, fresh=False, third_act=ThirdAct(spark)))
+    assert not asyncio.run(demonstrate(store, 60, fresh=False, spark=spark))
     shown = capsys.readouterr().out
     wrong, reported = (line for line in shown.splitlines() if "instead of" in line)
     assert wrong.startswith("archived mail per airport: IAH: ")
@@ -73,7 +72,7 @@ def test_the_archive_is_compared_with_the_departures(
 def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    play = Play(Console(), ThirdAct(None), {}, tmp_path)
+    play = Play(Console(), None, {}, tmp_path)
     monkeypatch.setattr(Play, "_turn_rounds", lambda _: turned_round(legs(5)))
     archived: Any = SimpleNamespace(gaps_so_far=())
     reported: Any = SimpleNamespace(measures="")

@@ -1,14 +1,14 @@
-"""Charts as SVG, made by hand: lines over periods of time, for a page that needs nothing else.
+"""Charts as SVG, made by hand, and tables: lines over periods, for a page that needs nothing else.
 
 Lines can be told apart without colours (dashes, dots) and read aloud: there is a title and a
-description, and the page has the numbers as a table. Colours and text follow the page's style, by
+description, and a figure has the numbers as a table. Colours and text follow the page's style, by
 classes ``s0`` to ``s5``: light and dark are the page's matter.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -29,6 +29,9 @@ _STEPS: Final = (
 """The seconds between two ticks."""
 _TICKS: Final = 8
 _DOTS_MAX: Final = 60
+_FEW: Final = 2
+"""A chart of this many periods, or fewer, is shown as numbers at once."""
+_CHARACTERS_MAX: Final = 300
 
 Point = tuple[int, float]
 """The number of a period since 1970, and a value."""
@@ -124,6 +127,71 @@ def legend(lines: Sequence[ChartLine]) -> str:
             f"{escape(line.name)}</li>"
         )
     return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def figure(
+    title: str,
+    lines: Sequence[ChartLine],
+    seconds: int,
+    label: Callable[[float], str],
+    *,
+    logarithmic: bool = False,
+) -> str:
+    """Return a chart with its legend and its numbers, as HTML; its arguments are a chart's."""
+    drawn = chart(title, lines, seconds=seconds, label=label, logarithmic=logarithmic)
+    if not drawn.startswith("<svg"):
+        return drawn
+    periods = sorted({each for line in lines for each, _ in line.points}, reverse=True)
+    known = [dict(line.points) for line in lines]
+    rows = [
+        [
+            period_text(each, seconds),
+            *(label(by[each]) if each in by else "" for by in known),
+        ]
+        for each in periods
+    ]
+    opened = " open" if len(periods) <= _FEW else ""
+    numbers = table(title, ["from", *(line.name for line in lines)], rows)
+    return (
+        f"<figure>\n<figcaption>{text(title)}</figcaption>\n{legend(lines)}\n"
+        f'<div class="plot" tabindex="0" role="group" aria-label="{text(title)}">{drawn}</div>\n'
+        f"<details{opened}><summary>The numbers</summary>{numbers}</details>\n</figure>"
+    )
+
+
+def table(
+    caption: str, heads: Iterable[str], rows: Iterable[Sequence[str]], *, texts: int = 1
+) -> str:
+    """Return a table, as HTML; the first ``texts`` columns are text, the others numbers."""
+
+    def cells(row: Iterable[str], kind: str) -> str:
+        made = []
+        for number, each in enumerate(row):
+            style = ' class="text"' if number < texts else ""
+            scope = ' scope="col"' if kind == "th" else ""
+            made.append(f"<{kind}{scope}{style}>{text(each)}</{kind}>")
+        return f"<tr>{''.join(made)}</tr>"
+
+    body = "\n".join(cells(row, "td") for row in rows)
+    return (
+        f'<div class="wide"><table><caption>{text(caption)}</caption>'
+        f"<thead>{cells(heads, 'th')}</thead>\n<tbody>{body}</tbody></table></div>"
+    )
+
+
+def text(given: str) -> str:
+    """Return text of a user as HTML that shows it literally."""
+    return escape(shown(given))
+
+
+def shown(given: str) -> str:
+    """Return text without signs that change what is around it, such as the direction of writing."""
+    printed = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in given
+    )
+    if len(printed) > _CHARACTERS_MAX:
+        printed = printed[: _CHARACTERS_MAX - 1] + "…"
+    return printed
 
 
 # --- scales ---------------------------------------------------------------------------------------
@@ -241,6 +309,3 @@ def _description(lines: Sequence[ChartLine], label: Callable[[float], str], seco
             f"{label(last)} ({period_text(newest, seconds)})"
         )
     return "; ".join(told)
-
-
-__all__ = ["STYLES", "ChartLine", "chart", "legend", "number_text", "period_text", "seconds_text"]

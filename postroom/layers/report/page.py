@@ -1,39 +1,154 @@
-"""The page of a report: one file, which needs no network and no script."""
+"""The page of a report: one file, which needs no network and no script; and its contents.
+
+The contents are plain numbers, and bounded, however large the store is. The table of measures may
+have a row for each prefix and hour of years. The page has the busiest few of each, and the last
+periods; it tells what it leaves out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from html import escape
 from typing import Final, TypeAlias
 
 from postroom.layers.report.charts import (
     ChartLine,
-    chart,
-    legend,
+    figure,
     number_text,
-    period_text,
     seconds_text,
+    shown,
+    table,
+    text,
 )
-from postroom.layers.report.content import (
-    PERIODS_MAX,
-    ROWS_MAX,
-    Content,
-    Flow,
-    MessageTimes,
-    backlog,
-    living,
-    whole_periods,
-)
-from postroom.layers.report.measures import RETRIES, STAGES
-from postroom.layers.report.sources import INBOX, QUEUE
+from postroom.layers.report.measures import INBOX, QUEUE, RETRIES, STAGES
+
+PERIODS_MAX: Final = 24 * 14
+ROWS_MAX: Final = 20
+QUEUES_DRAWN: Final = 5
+
+
+@dataclass(frozen=True)
+class MessageTimes:
+    """The times, or the attempts, that some messages took.
+
+    Attributes:
+        source: ``queue`` or ``inbox``.
+        measure: which of the measures.
+        period: the number of a period (:attr:`Content.period`) since 1970; ``None``: of all.
+        queue, kind, prefix: of whom; ``None``: of all.
+        messages: how many there were.
+        mean, p50, p90, p99, max: in seconds, or attempts.
+    """
+
+    source: str
+    measure: str
+    period: int | None
+    queue: str | None
+    kind: str | None
+    prefix: str | None
+    messages: int
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The messages that came and went in a period."""
+
+    period: int
+    enqueued: int
+    done: int
+    dead: int
+
+
+@dataclass(frozen=True)
+class Letters:
+    """Dead messages: how many of a queue (``None``: in no queue), for one reason."""
+
+    queue: str | None
+    reason: str
+    messages: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """The contents of the page: see the module.
+
+    Attributes:
+        store: which one, as a person says it.
+        at: the timestamp at which it was read, in seconds since 1970.
+        archive: where the archive is; ``None``: only the store was read.
+        archived_until: up to when that reaches, in seconds since 1970.
+        since: what ended before was left out (0: nothing was), in seconds since 1970.
+        gaps: what may be missing, in words.
+        overall, by_period, queues, kinds, prefixes: how long messages took, by level.
+        flows: of each source, period by period; ``queue_flows``: of the busiest queues.
+        totals: how many messages are in which state, by source; ``now``: also by queue, of those
+            that have most.
+        dead: how many are dead; ``letters``: why, the most frequent reasons.
+        outbox: how many messages and updates wait in outboxes.
+        period: how many seconds a period has.
+    """
+
+    store: str
+    at: float
+    archive: str | None = None
+    archived_until: float = 0.0
+    since: float = 0.0
+    gaps: Sequence[str] = ()
+    overall: Sequence[MessageTimes] = ()
+    by_period: Sequence[MessageTimes] = ()
+    queues: Sequence[MessageTimes] = ()
+    kinds: Sequence[MessageTimes] = ()
+    prefixes: Sequence[MessageTimes] = ()
+    flows: Mapping[str, Sequence[Flow]] = field(default_factory=dict)
+    queue_flows: Mapping[str, Sequence[Flow]] = field(default_factory=dict)
+    totals: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    now: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
+    dead: int = 0
+    letters: Sequence[Letters] = ()
+    outbox: int = 0
+    period: int = 3600
+
+
+def whole_periods(flows: Iterable[Flow], until: int, periods_max: int = PERIODS_MAX) -> list[Flow]:
+    """Return each period up to ``until``, empty ones too; the last ones of many."""
+    known = {each.period: each for each in flows if each.period <= until}
+    if not known:
+        return []
+    first = max(min(known), until - periods_max + 1)
+    return [known.get(number, Flow(number, 0, 0, 0)) for number in range(first, until + 1)]
+
+
+def backlog(here: int, flows: Sequence[Flow]) -> list[tuple[int, int]]:
+    """Return the messages at the end of each period, counted back from today's.
+
+    Args:
+        here: how many are there after the last period.
+        flows: of each period, without gaps.
+    """
+    found = []
+    for flow in reversed(flows):
+        found.append((flow.period, max(here, 0)))
+        here += flow.done + flow.dead - flow.enqueued
+    return found[::-1]
+
+
+def living(now: Mapping[str, int]) -> int:
+    """Return how many messages live, by the numbers of all states."""
+    return sum(number for state, number in now.items() if state != "dead")
+
+
+# --- the page -------------------------------------------------------------------------------------
+
 
 _Labels: TypeAlias = Callable[[MessageTimes], list[str]]
 _NONE: Final = "-"
 _NAMES: Final = {QUEUE: "queues", INBOX: "inboxes"}
-_FEW: Final = 2
-"""A chart of this many periods, or fewer, is shown as numbers at once."""
-_CHARACTERS_MAX: Final = 300
 
 _STYLE: Final = """
 :root { color-scheme: light dark; --back: #fff; --text: #1c2024; --soft: #5b6570; --line: #d8dde3;
@@ -87,21 +202,21 @@ def page(content: Content) -> str:
 def _head(content: Content) -> str:
     read = f"Read at {_moment(content.at)}"
     if content.archive is not None:
-        read += f", with the archive {_text(content.archive)}"
+        read += f", with the archive {text(content.archive)}"
         read += (
             f", which reaches up to {_moment(content.archived_until)}"
             if content.archived_until else ", which is empty"
         )  # fmt: skip
     if content.since:
         read += f"; messages that ended before {_moment(content.since)} are left out"
-    warnings = "".join(f'<p class="warning">{_text(gap)}</p>' for gap in content.gaps)
+    warnings = "".join(f'<p class="warning">{text(gap)}</p>' for gap in content.gaps)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">\n"
-        f"<title>Postroom: {_text(content.store)}</title>\n<style>{_STYLE}</style>\n</head>\n"
-        f"<body>\n<main>\n<h1>Messages of {_text(content.store)}</h1>\n"
+        f"<title>Postroom: {text(content.store)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n<main>\n<h1>Messages of {text(content.store)}</h1>\n"
         f'<p class="soft">{read}. All times are UTC.</p>\n{warnings}'
     )
 
@@ -123,7 +238,7 @@ def _tiles(content: Content) -> str:
         for each in content.overall
         if each.measure in {"schedule to firing", "delivery to reap"}
     ]
-    items = "".join(f"<li><b>{value}</b>{_text(name)}</li>" for name, value in tiles)
+    items = "".join(f"<li><b>{value}</b>{text(name)}</li>" for name, value in tiles)
     return f'<ul class="tiles">{items}</ul>'
 
 
@@ -155,8 +270,11 @@ def _throughput(content: Content) -> str:
         if any(each.dead for each in flows):
             lines.append(ChartLine("dead", [(each.period, each.dead) for each in flows]))
         parts.append(
-            _figure(
-                content, f"Messages each {_length(content)}, {_NAMES[source]}", lines, number_text
+            figure(
+                f"Messages each {_length(content)}, {_NAMES[source]}",
+                lines,
+                content.period,
+                number_text,
             )
         )
     return "\n".join(parts)
@@ -169,14 +287,15 @@ def _backlog(content: Content) -> str:
         lines.append(ChartLine(f"all {_NAMES[source]}", _points(here, found, last)))
     for queue, found in content.queue_flows.items():
         here = living(content.now.get((QUEUE, queue), {}))
-        lines.append(ChartLine(f"queue {_shown(queue)}", _points(here, found, last)))
+        lines.append(ChartLine(f"queue {shown(queue)}", _points(here, found, last)))
     whole = [line.points for line in lines if line.name == f"all {_NAMES[QUEUE]}"]
     if len(content.queue_flows) == 1 and whole == [lines[-1].points]:
         lines.pop()  # the last line is all queues
     return (
         "<h2>Backlog</h2>\n<p>Messages that waited, or were being worked on, at the end of each "
         f"{_length(content)}: scheduled ones included, dead ones not. Counted back from what is "
-        "there now.</p>\n" + _figure(content, "Messages that are not done", lines, number_text)
+        "there now.</p>\n"
+        + figure("Messages that are not done", lines, content.period, number_text)
     )
 
 
@@ -200,44 +319,12 @@ def _latencies(content: Content) -> str:
             if not found:
                 continue
             lines = [
-                ChartLine(name, [(each.period or 0, value(each)) for each in found])
-                for name, value in _SHARES.items()
+                ChartLine(share, [(each.period or 0, getattr(each, share)) for each in found])
+                for share in ("p50", "p90", "p99")
             ]
             title = f"{stage.capitalize()}, {_NAMES[source]}"
-            parts.append(_figure(content, title, lines, seconds_text, logarithmic=True))
+            parts.append(figure(title, lines, content.period, seconds_text, logarithmic=True))
     return "\n".join(parts) if len(parts) > 2 else ""
-
-
-_SHARES: Final[dict[str, Callable[[MessageTimes], float]]] = {
-    "p50": lambda each: each.p50,
-    "p90": lambda each: each.p90,
-    "p99": lambda each: each.p99,
-}
-
-
-def _figure(
-    content: Content, title: str, lines: Sequence[ChartLine], label: Callable[[float], str],
-    *, logarithmic: bool = False,
-) -> str:  # fmt: skip
-    drawn = chart(title, lines, seconds=content.period, label=label, logarithmic=logarithmic)
-    if not drawn.startswith("<svg"):
-        return drawn
-    periods = sorted({each for line in lines for each, _ in line.points}, reverse=True)
-    known = [dict(line.points) for line in lines]
-    rows = [
-        [
-            period_text(each, content.period),
-            *(label(by[each]) if each in by else "" for by in known),
-        ]
-        for each in periods
-    ]
-    opened = " open" if len(periods) <= _FEW else ""
-    table = _table(title, ["from", *(line.name for line in lines)], rows)
-    return (
-        f"<figure>\n<figcaption>{_text(title)}</figcaption>\n{legend(lines)}\n"
-        f'<div class="plot" tabindex="0" role="group" aria-label="{_text(title)}">{drawn}</div>\n'
-        f"<details{opened}><summary>The numbers</summary>{table}</details>\n</figure>"
-    )
 
 
 def _tables(content: Content) -> str:
@@ -258,7 +345,7 @@ def _tables(content: Content) -> str:
             ]
             heads = [*columns, "measure", "messages", "p50", "p90", "p99", "longest"]
             more = f"The busiest {ROWS_MAX}, if there are more."
-            parts.append(f"<h2>{title}</h2>\n" + _table(more, heads, rows, texts=len(columns) + 1))
+            parts.append(f"<h2>{title}</h2>\n" + table(more, heads, rows, texts=len(columns) + 1))
     return "\n".join(parts)
 
 
@@ -279,7 +366,7 @@ def _dead(content: Content) -> str:
     ]
     parts = ["<h2>What is there now</h2>"]
     parts.append(
-        _table("By state.", ["queue", "state", "messages"], states, texts=2)
+        table("By state.", ["queue", "state", "messages"], states, texts=2)
         if states else '<p class="none">Nothing waits, and nothing is dead.</p>'
     )  # fmt: skip
     if content.letters:
@@ -289,7 +376,7 @@ def _dead(content: Content) -> str:
         ]
         parts.append("<h2>Dead letters</h2>")
         parts.append(
-            _table(
+            table(
                 f"By reason, the {ROWS_MAX} most frequent ones. Those of no queue are messages to "
                 "inboxes, and deferred updates.",
                 ["queue", "reason", "messages"],
@@ -309,41 +396,5 @@ def _closing(content: Content) -> str:
     )
 
 
-def _table(
-    caption: str, heads: Iterable[str], rows: Iterable[Sequence[str]], *, texts: int = 1
-) -> str:
-    def cells(row: Iterable[str], kind: str) -> str:
-        made = []
-        for number, each in enumerate(row):
-            text = ' class="text"' if number < texts else ""
-            scope = ' scope="col"' if kind == "th" else ""
-            made.append(f"<{kind}{scope}{text}>{_text(each)}</{kind}>")
-        return f"<tr>{''.join(made)}</tr>"
-
-    body = "\n".join(cells(row, "td") for row in rows)
-    return (
-        f'<div class="wide"><table><caption>{_text(caption)}</caption>'
-        f"<thead>{cells(heads, 'th')}</thead>\n<tbody>{body}</tbody></table></div>"
-    )
-
-
-def _text(text: str) -> str:
-    """Return text of a user as HTML that shows it literally."""
-    return escape(_shown(text))
-
-
-def _shown(text: str) -> str:
-    """Return text without signs that change what is around it, such as the direction of writing."""
-    shown = "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text
-    )
-    if len(shown) > _CHARACTERS_MAX:
-        shown = shown[: _CHARACTERS_MAX - 1] + "…"
-    return shown
-
-
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-__all__ = ["page"]

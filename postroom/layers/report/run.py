@@ -28,7 +28,8 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from postroom import Database, Timestamp
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.layers.report import measures as made
-from postroom.layers.report.content import (
+from postroom.layers.report.measures import ReportBounds, messages, report_bounds
+from postroom.layers.report.page import (
     PERIODS_MAX,
     QUEUES_DRAWN,
     ROWS_MAX,
@@ -37,9 +38,8 @@ from postroom.layers.report.content import (
     Letters,
     MessageTimes,
     living,
+    page,
 )
-from postroom.layers.report.page import page
-from postroom.layers.report.sources import ReportBounds, messages, report_bounds
 from postroom.pipeline.job_parts import (
     LOGICAL_BITS,
     SILENT,
@@ -118,17 +118,14 @@ def report(  # noqa: PLR0913 - each argument is an option
     target = open_folder(spark, folder)
     read = _measured(_Wanted(spark, store, archive, hours, separator, target, progress))
     table = spark.read.parquet(literal_pattern(target.uri(MEASURES)))
-    told = _content(table, read)
-    content = Content(
-        store=title or store.get("path") or store.get("connect", ""), archive=archive,
-        outbox=read.outbox, period=read.period, **told,
-    )  # fmt: skip
+    name = title or store.get("path") or store.get("connect", "")
+    content = _content(table, read, name, archive)
     progress("the page", 0, 1)
     target.delete(PAGE)
     target.put_new(PAGE, page(content).encode())
     progress("the page", 1, 1)
     return ReportResult(
-        read.at, target.uri(PAGE), target.uri(MEASURES),
+        read.what.at, target.uri(PAGE), target.uri(MEASURES),
         sum(each.messages for each in content.overall if each.measure == made.RETRIES),
         sum(map(living, content.totals.values())), content.dead, table.count(),
     )  # fmt: skip
@@ -151,7 +148,6 @@ class _Wanted:
 class _Read:
     """The data read from the store and its archive at one timestamp; the table is written."""
 
-    at: int
     what: ReportBounds
     archived: Archived | None
     letters: list[Letters]
@@ -173,7 +169,7 @@ def _measured(wanted: _Wanted) -> _Read:
                     letters, outbox = _unread(db, at, progress)
                     period = _write(spark, store, archived, what, wanted.target, progress)
             if archived is None or archive is None or _is_newest(spark, archive, archived):
-                return _Read(at, what, archived, letters, outbox, period)
+                return _Read(what, archived, letters, outbox, period)
     raise JobFailed(
         f"there was a new manifest in {archive} each time that all was read; no report was made: "
         "report when no archive is being made"
@@ -274,7 +270,7 @@ def _unread(db: Database, at: int, progress: JobProgress) -> tuple[list[Letters]
 # --- the contents of the page ---------------------------------------------------------------------
 
 
-def _content(table: DataFrame, read: _Read) -> dict[str, Any]:
+def _content(table: DataFrame, read: _Read, store: str, archive: str | None) -> Content:
     """Return the rows of the table that the page shows, however large the table is."""
     what, archived, letters = read.what, read.archived, read.letters
     last = what.at // (read.period * _SECOND)
@@ -295,26 +291,27 @@ def _content(table: DataFrame, read: _Read) -> dict[str, Any]:
         .orderBy(F.col("messages").desc()).limit(ROWS_MAX).collect()
     ]  # fmt: skip
     manifest, totals = None if archived is None else archived.manifest, _totals(table)
-    return {
-        "at": _seconds(what.at),
-        "since": _seconds(what.since),
-        "archived_until": 0.0 if manifest is None else _seconds(manifest.at),
-        "gaps": [*_left_out(what), *_gaps(manifest)],
-        "overall": _taken(table.where(F.col("level") == "all")),
-        "by_period": _taken(recent.where(F.col("level") == "period").orderBy("period")),
-        "queues": _top(table, "queue"),
-        "kinds": _top(table.where(F.col("source") == "queue"), "kind"),
-        "prefixes": _top(table, "prefix"),
-        "flows": _flows(flows.groupBy("source", "period", "measure"), "source"),
-        "queue_flows": {} if not busiest else _flows(
+    return Content(
+        store=store, archive=archive, outbox=read.outbox, period=read.period,
+        at=_seconds(what.at),
+        since=_seconds(what.since),
+        archived_until=0.0 if manifest is None else _seconds(manifest.at),
+        gaps=[*_left_out(what), *_gaps(manifest)],
+        overall=_taken(table.where(F.col("level") == "all")),
+        by_period=_taken(recent.where(F.col("level") == "period").orderBy("period")),
+        queues=_top(table, "queue"),
+        kinds=_top(table.where(F.col("source") == "queue"), "kind"),
+        prefixes=_top(table, "prefix"),
+        flows=_flows(flows.groupBy("source", "period", "measure"), "source"),
+        queue_flows={} if not busiest else _flows(
             flows.where((F.col("source") == "queue") & F.col("queue").isin(busiest))
             .groupBy("queue", "period", "measure"), "queue",
         ),
-        "totals": totals,
-        "now": _now(table, busiest),
-        "dead": totals.get("queue", {}).get("dead", 0) + sum(each.messages for each in letters),
-        "letters": sorted([*dead, *letters], key=lambda each: -each.messages)[:ROWS_MAX],
-    }  # fmt: skip
+        totals=totals,
+        now=_now(table, busiest),
+        dead=totals.get("queue", {}).get("dead", 0) + sum(each.messages for each in letters),
+        letters=sorted([*dead, *letters], key=lambda each: -each.messages)[:ROWS_MAX],
+    )  # fmt: skip
 
 
 def _left_out(what: ReportBounds) -> list[str]:
@@ -403,6 +400,3 @@ def _seconds(timestamp: int) -> float:
 
 def _text(timestamp: int) -> str:
     return Timestamp(timestamp).datetime.strftime("%Y-%m-%d %H:%M:%S")
-
-
-__all__ = ["MEASURES", "PAGE", "ReportResult", "report"]

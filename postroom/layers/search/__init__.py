@@ -23,11 +23,10 @@ know it.
 
 The files:
 
-* ``words``: text to words; ``query``; ``layout``: keys and stored forms;
-* ``definition``: an index and its state; ``changes``: the writes of a change, the rules;
-* ``ranking``; ``matching``: candidates; ``index``: the calls of an application;
-* ``sync_index``, ``of_database``, ``building``;
-* ``checking``: a comparison of the index with what it must be.
+* ``layout``: keys and stored forms; ``definition``: an index, its state, words of documents;
+* ``changes``: the rules: the writes of a change, and differences between an index and documents;
+* ``matching``: queries, candidates, ranking; ``index``: the calls of an application;
+* ``maintenance``: making, building and checking an index; ``sync_index``: the synchronous forms.
 
 Left out: stemming, stop words, words of languages that are written without spaces.
 """

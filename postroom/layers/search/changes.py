@@ -18,14 +18,25 @@ These invariants hold in whatever order deferred updates of several transactions
 Before the bulk build is loaded, a change does not look at the writes of the build. The build writes
 only records and postings of generation 0, which no change does. Neither overwrites the other.
 Later changes treat a document's built record as a part of its past, and correct both.
+
+A check compares documents with their records and postings by the same rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
 
-from postroom.layers.search.layout import BUILT_GENERATION, Posting, Record
+from postroom.errors import Invalid, StoreCorrupted
+from postroom.layers.search.definition import Definition
+from postroom.layers.search.layout import (
+    BUILT_GENERATION,
+    Posting,
+    Record,
+    unpack_posting,
+    unpack_record,
+)
 
 
 @dataclass(frozen=True)
@@ -152,4 +163,149 @@ def _record(
     return Record(generation, sum(words.values()), entries)
 
 
-__all__ = ["DocumentChange", "Past", "built", "change", "settle"]
+# --- differences between an index and its documents -----------------------------------------------
+
+
+Kind: TypeAlias = Literal[
+    "unindexed", "unindexable", "deleted", "words", "record",
+    "missing", "left over", "frequency", "sums",
+]  # fmt: skip
+"""A kind of difference.
+
+* ``unindexed``: a document has no record: it was put without the index
+* ``unindexable``: a document has no record, because it cannot be indexed
+* ``deleted``: a record's document does not exist
+* ``words``: a record has another frequency for a word than the document
+* ``record``: there are two records of a document, or one cannot be read
+* ``missing``, ``left over``: a posting does not exist, or exists and no record names it
+* ``frequency``: a posting has another frequency than the record
+* ``sums``: how many documents, or words, there are
+"""
+
+
+class Difference(NamedTuple):
+    """One difference between the index and what it must be.
+
+    Attributes:
+        kind: the kind of the difference.
+        key: the key of the document.
+        word: the word, if it is about one.
+        expected, found: frequencies, or sums; 0: none.
+        reason: why a document cannot be indexed.
+    """
+
+    kind: Kind
+    key: bytes
+    word: str = ""
+    expected: int = 0
+    found: int = 0
+    reason: str = ""
+
+
+class Suspect(NamedTuple):
+    """A document that may differ from its index.
+
+    Attributes:
+        key: the key of the document.
+        strays: keys of postings that no record names.
+    """
+
+    key: bytes
+    strays: tuple[bytes, ...] = ()
+
+
+class Document(NamedTuple):
+    """A document as the index must represent it.
+
+    Attributes:
+        words: its words with their frequencies; none, if it cannot be indexed.
+        reason: why it cannot be indexed.
+    """
+
+    words: Mapping[str, int]
+    reason: str = ""
+
+
+def read_document(definition: Definition, key: bytes, stored: bytes) -> Document:
+    """Return a stored document in the form for the index."""
+    try:
+        definition.check_key(key)
+        return Document(definition.words(stored, key))
+    except Invalid as error:
+        return Document({}, str(error))
+
+
+def compare(
+    definition: Definition,
+    key: bytes,
+    document: Document | None,
+    past: Past,
+    postings: Mapping[Posting, int],
+) -> list[Difference]:
+    """Return the differences of one document.
+
+    Args:
+        definition: the definition of the index.
+        key: the key of the document.
+        document: the document; ``None``: there is none.
+        past: its records.
+        postings: its postings, with their frequencies; -1: one cannot be read.
+    """
+    return [
+        *_record_differences(definition, key, document, past),
+        *_posting_differences(key, past, postings),
+    ]
+
+
+def _record_differences(
+    definition: Definition, key: bytes, document: Document | None, past: Past
+) -> Iterator[Difference]:
+    record = past.record
+    if past.live and (past.built or past.live.deleted) and definition.state == "ready":
+        yield Difference("record", key)
+    if document is None:
+        if record is not None:
+            yield Difference("deleted", key)
+        return
+    if document.reason:
+        yield Difference("unindexable", key, reason=document.reason)
+    elif record is None:
+        yield Difference("unindexed", key)
+    if record is None:
+        return
+    words = document.words
+    for word in sorted({*words, *record.words}):
+        frequency, _ = record.words.get(word, (0, 0))
+        expected = words.get(word, 0)
+        if frequency != expected:
+            yield Difference("words", key, word, expected, frequency)
+
+
+def _posting_differences(
+    key: bytes, past: Past, postings: Mapping[Posting, int]
+) -> Iterator[Difference]:
+    named = past.postings(key)
+    for posting, frequency in sorted(named.items()):
+        found = postings.get(posting, 0)
+        if found == 0:
+            yield Difference("missing", key, posting.word, frequency)
+        elif found != frequency:
+            yield Difference("frequency", key, posting.word, frequency, found)
+    for posting in sorted(set(postings) - set(named)):
+        yield Difference("left over", key, posting.word, 0, postings[posting])
+
+
+def past_of(live: bytes | None, built: bytes | None) -> Past | None:
+    """Return the stored records of a document; ``None``: one cannot be read."""
+    try:
+        return Past(*(None if each is None else unpack_record(each) for each in (live, built)))
+    except StoreCorrupted:
+        return None
+
+
+def frequency_of(stored: bytes, key: bytes) -> int:
+    """Return the frequency in a posting; -1: it cannot be read."""
+    try:
+        return unpack_posting(stored, key)[0]
+    except StoreCorrupted:
+        return -1

@@ -9,13 +9,11 @@ from postroom import Delete, Increment, Put
 from postroom.errors import Invalid, ValueTooLarge, shorten
 from postroom.layers.search import changes
 from postroom.layers.search import definition as definitions
-from postroom.layers.search.changes import DocumentChange, Past
-from postroom.layers.search.checking import past_of, read_document
+from postroom.layers.search.changes import DocumentChange, Past, past_of, read_document
 from postroom.layers.search.definition import Definition
 from postroom.layers.search.layout import Layout, Record, definition_key, unpack_record
 from postroom.layers.search.limits import RECORD_BYTES_MAX
-from postroom.layers.search.matching import Hit, Matching
-from postroom.layers.search.query import parse
+from postroom.layers.search.matching import Hit, Matching, parse
 
 if TYPE_CHECKING:
     from postroom.aio import Database, Transaction
@@ -277,6 +275,3 @@ def _read_timestamp(raw: Transaction) -> int:
 
 def _record(stored: bytes | None, key: bytes) -> Record | None:
     return None if stored is None else unpack_record(stored, key)
-
-
-__all__ = ["SearchIndex", "packed", "write"]

@@ -260,21 +260,3 @@ def _damaged(key: bytes, stored: bytes) -> StoreCorrupted:
 def _as_bytes(part: object) -> bytes:
     assert isinstance(part, bytes)
     return part
-
-
-__all__ = [
-    "BUILT",
-    "DATA",
-    "DEFINITIONS",
-    "LAST_ID",
-    "LIVE",
-    "Layout",
-    "Posting",
-    "Record",
-    "Row",
-    "definition_key",
-    "id_of",
-    "unpack",
-    "unpack_posting",
-    "unpack_record",
-]

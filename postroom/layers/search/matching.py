@@ -1,5 +1,11 @@
 """The search for the documents of a query, at one timestamp.
 
+========================  ======================================================================
+``wine cellar``           both words, anywhere
+``cell*``                 a word with this prefix
+``"wine cellar"``         these words, one right after the other, in one text of the document
+========================  ======================================================================
+
 ::
 
     postings of each word, in order of documents ── join ─▶ candidates (all words)
@@ -8,19 +14,27 @@
 The postings of a word are read page by page, never all at once. Only the best candidates are kept.
 Postings may be left over from earlier versions of a document. The record of each candidate, read
 at the same timestamp, decides, and gives the actual frequencies and length.
+
+Hits are in the order of Okapi BM25, the usual measure. A word counts more the fewer documents have
+it, and the more often it occurs among few words. (Robertson and Zaragoza, "The Probabilistic
+Relevance Framework: BM25 and Beyond", 2009; the form of the rarity that is never negative is
+Lucene's.)
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom import Timestamp, integer
 from postroom.errors import Invalid, WrongType
 from postroom.layers.search.changes import Past
-from postroom.layers.search.definition import Definition
+from postroom.layers.search.definition import Definition, words
 from postroom.layers.search.layout import (
     Layout,
     Posting,
@@ -29,13 +43,61 @@ from postroom.layers.search.layout import (
     unpack_posting,
     unpack_record,
 )
-from postroom.layers.search.limits import SEARCH_CANDIDATES_MAX
-from postroom.layers.search.query import Query
-from postroom.layers.search.ranking import Ranking
-from postroom.layers.search.words import words
+from postroom.layers.search.limits import SEARCH_CANDIDATES_MAX, SEARCHED_WORDS_MAX
 
 if TYPE_CHECKING:
     from postroom.aio import Database
+
+_PARTS: Final = re.compile(r'"([^"]*)"|(\S+)')
+
+
+@dataclass(frozen=True)
+class Query:
+    """The words that a document must have.
+
+    Attributes:
+        exact: these words.
+        prefixes: for each of them, a word with this prefix.
+        phrases: these words in a row.
+    """
+
+    exact: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+    phrases: tuple[tuple[str, ...], ...] = ()
+
+
+def parse(text: str) -> Query:
+    """Return the query in ``text``.
+
+    Raises:
+        TypeError: it is no text.
+        ValueError: there is no word in it, or more than ``SEARCHED_WORDS_MAX``.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"what is searched for is a str, not {type(text).__name__}")
+    exact: dict[str, None] = {}
+    prefixes: dict[str, None] = {}
+    phrases: dict[tuple[str, ...], None] = {}
+    for quoted, bare in _PARTS.findall(text):
+        found = words(quoted or bare)
+        if len(found) > 1 and quoted:
+            phrases[tuple(found)] = None
+        if bare.endswith("*") and found:
+            prefixes[found.pop()] = None
+        exact.update(dict.fromkeys(found))
+    _check(text, len(exact) + len(prefixes))
+    return Query(tuple(exact), tuple(prefixes), tuple(phrases))
+
+
+def _check(text: str, count: int) -> None:
+    if not count:
+        raise ValueError(f"there is no word in {text[:48]!r}: give letters or digits")
+    if count > SEARCHED_WORDS_MAX:
+        raise ValueError(
+            f"{count} words are searched for at once, the limit is {SEARCHED_WORDS_MAX}: take "
+            "those that are rare"
+        )
+
 
 _RECORDS_AT_ONCE: Final = 64
 
@@ -274,4 +336,45 @@ def _is_in(phrase: Sequence[str], text: Sequence[str]) -> bool:
     return any(list(text[at : at + width]) == wanted for at in range(len(text) - width + 1))
 
 
-__all__ = ["Hit", "Matching"]
+# --- ranking --------------------------------------------------------------------------------------
+
+
+SATURATION: Final = 1.2
+"""The parameter ``k1``: how soon another occurrence of a word adds no more."""
+LENGTH_WEIGHT: Final = 0.75
+"""The parameter ``b``: how much long documents are discounted."""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The facts on which scores depend, beside the document.
+
+    Attributes:
+        rarity: that of each word in the query.
+        average_length: that of a document, in words.
+    """
+
+    rarity: tuple[float, ...]
+    average_length: float
+
+    @classmethod
+    def of(cls, documents: int, words: int, having: Sequence[int]) -> Ranking:
+        """Return the ranking for an index.
+
+        Args:
+            documents: how many there are, about.
+            words: how many words they have altogether.
+            having: how many of them have each word.
+        """
+        total = max(documents, *having, 1)
+        rarity = tuple(math.log(1 + (total - each + 0.5) / (each + 0.5)) for each in having)
+        return cls(rarity, max(words / total, 1.0))
+
+    def score(self, frequencies: Sequence[int], length: int) -> float:
+        """Return the score of a document with these frequencies of words and ``length`` words."""
+        discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length / self.average_length)
+        parts = (
+            rarity * frequency * (SATURATION + 1) / (frequency + discount)
+            for rarity, frequency in zip(self.rarity, frequencies, strict=True)
+        )
+        return round(math.fsum(parts), 6)

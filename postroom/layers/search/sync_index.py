@@ -1,19 +1,54 @@
-"""The synchronous forms of :mod:`.index`, :mod:`.building`, :mod:`.checking` and :mod:`.calls`."""
+"""The synchronous forms of :mod:`.index` and :mod:`.maintenance`.
+
+A synchronous object has ``_core``, the object in the asyncio form, and ``_database``, the database
+whose :meth:`wait` runs its coroutines. A method is made of the coroutine method of the asyncio
+form, and the calling thread runs that to its end.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from postroom.layers.search import building as asynchronous_building
-from postroom.layers.search import calls as asynchronous_calls
-from postroom.layers.search import checking as asynchronous_checking
 from postroom.layers.search import index as asynchronous
+from postroom.layers.search import maintenance
 from postroom.layers.search.definition import Definition
-from postroom.layers.search.sync_forms import blocking, blocking_in
 
 if TYPE_CHECKING:
-    from postroom import Database
+    from postroom import Database, Transaction, aio
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def blocking(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return the form of a coroutine method that the calling thread runs to its end."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        result: T = self._database.wait(getattr(self._core, name)(*args, **kwargs))
+        return result
+
+    return call
+
+
+def blocking_in(
+    method: Callable[Concatenate[Any, aio.Transaction, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, Transaction, P], T]:
+    """Return the blocking form of a method whose first argument is a synchronous transaction."""
+    name = method.__name__
+
+    @functools.wraps(method)
+    def call(self: Any, tx: Transaction, *args: P.args, **kwargs: P.kwargs) -> T:
+        work = getattr(self._core, name)(tx.core, *args, **kwargs)
+        result: T = self._database.wait(work)
+        return result
+
+    return call  # type: ignore[return-value]  # checkers know ``tx`` by its position alone
 
 
 class SearchIndex:
@@ -45,33 +80,33 @@ class SearchIndex:
 
 
 class Building:
-    """The making and the build of an index: see :mod:`.building`."""
+    """The making and the build of an index: see :mod:`.maintenance`."""
 
     def __init__(self, database: Database, wanted: Definition) -> None:
         self._database = database
-        self._core = asynchronous_building.Building(database.core, wanted)
+        self._core = maintenance.Building(database.core, wanted)
 
-    begin = blocking(asynchronous_building.Building.begin)
-    loaded = blocking(asynchronous_building.Building.loaded)
-    settle = blocking(asynchronous_building.Building.settle)
+    begin = blocking(maintenance.Building.begin)
+    loaded = blocking(maintenance.Building.loaded)
+    settle = blocking(maintenance.Building.settle)
 
 
 class Checking:
-    """A second look at suspects: see :mod:`.checking`."""
+    """A second look at suspects: see :mod:`.maintenance`."""
 
     def __init__(self, database: Database, definition: Definition) -> None:
         self._database = database
         raw = database.core.as_stored()
-        self._core = asynchronous_checking.Checking(raw, definition)
+        self._core = maintenance.Checking(raw, definition)
 
-    confirm = blocking(asynchronous_checking.Checking.confirm)
-    sums = blocking(asynchronous_checking.Checking.sums)
+    confirm = blocking(maintenance.Checking.confirm)
+    sums = blocking(maintenance.Checking.sums)
 
 
 class SearchCalls:
     """The search calls of a database."""
 
-    _core: asynchronous_calls.SearchCalls
+    _core: maintenance.SearchCalls
 
     @property
     def _database(self) -> Any:
@@ -121,9 +156,6 @@ class SearchCalls:
         """
         return SearchIndex(self, name)
 
-    search_indexes = blocking(asynchronous_calls.SearchCalls.search_indexes)
-    drop_search_index = blocking(asynchronous_calls.SearchCalls.drop_search_index)
-    sweep_search_indexes = blocking(asynchronous_calls.SearchCalls.sweep_search_indexes)
-
-
-__all__ = ["Building", "Checking", "SearchCalls", "SearchIndex"]
+    search_indexes = blocking(maintenance.SearchCalls.search_indexes)
+    drop_search_index = blocking(maintenance.SearchCalls.drop_search_index)
+    sweep_search_indexes = blocking(maintenance.SearchCalls.sweep_search_indexes)

@@ -28,10 +28,15 @@ from postroom.errors import SnapshotTooOld
 from postroom.kv.clock import Timestamp
 from postroom.messaging import image_entries as entries
 from postroom.pipeline import connections
-from postroom.pipeline.jobs.export_files import File, Folder, Manifest, manifest_of
-from postroom.pipeline.jobs.export_rows import Entry, TableWriter
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
-from postroom.pipeline.jobs.spreading import reached, spread
+from postroom.pipeline.jobs.export_files import (
+    Entry,
+    File,
+    Folder,
+    Manifest,
+    TableWriter,
+    manifest_of,
+)
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, reached, spread
 from postroom.pipeline.options import StoreAddress
 
 FILE_BYTES: Final = 64 * 1024 * 1024
@@ -74,7 +79,6 @@ class ExportedPartition:
         number: the number of the part.
         start, end: the span of keys.
         of_range: whether the entries that belong to no key are exported instead.
-        file_bytes: about how much a file holds.
     """
 
     store: StoreAddress
@@ -84,7 +88,6 @@ class ExportedPartition:
     start: bytes
     end: bytes | None
     of_range: bool
-    file_bytes: int
 
 
 def export(
@@ -169,7 +172,7 @@ def planned(
     """Return the parts for the tasks: the entries of no key, and parts of the keys."""
     spans = [(each.start, each.end) for each in db.partitions(part_bytes=part_bytes)]
     return [
-        ExportedPartition(store, folder, at, number, start, end, of_range, FILE_BYTES)
+        ExportedPartition(store, folder, at, number, start, end, of_range)
         for number, (start, end, of_range) in enumerate([
             (b"", None, True), *((start, end, False) for start, end in spans),
         ])
@@ -201,16 +204,11 @@ def check_counts(db: CoreDatabase, manifest: Manifest, *, at: int) -> None:
 
 
 def export_partition(partition: ExportedPartition) -> bytes:
-    """Do the work of a task, and return its files."""
-    db = connections.database(partition.store)
-    return msgspec.json.encode(write_partition(db, Folder(partition.folder), partition))
-
-
-def write_partition(db: CoreDatabase, folder: Folder, partition: ExportedPartition) -> list[File]:
-    """Write the entries of a part."""
+    """Write the entries of a part, as the work of a task; return its files."""
+    db, folder = connections.database(partition.store), Folder(partition.folder)
     task_attempt = uuid.uuid4().hex[:16]
     writers = {
-        table: TableWriter(folder, table, partition.number, task_attempt, partition.file_bytes)
+        table: TableWriter(folder, table, partition.number, task_attempt, FILE_BYTES)
         for table in entries.TABLES
     }
     image = "range_image" if partition.of_range else "image"
@@ -220,7 +218,7 @@ def write_partition(db: CoreDatabase, folder: Folder, partition: ExportedPartiti
         writers[table].add(rows)
     for writer in writers.values():
         writer.close()
-    return [file for writer in writers.values() for file in writer.files]
+    return msgspec.json.encode([file for writer in writers.values() for file in writer.files])
 
 
 def _gathered(pages: Iterator[list[Entry]]) -> Iterator[tuple[str, list[Entry]]]:

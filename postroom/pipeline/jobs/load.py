@@ -18,8 +18,8 @@ from __future__ import annotations
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -42,7 +42,7 @@ from postroom.pipeline.jobs.job import (
     own_error,
 )
 from postroom.pipeline.jobs.load_files import CORRUPT, FILE, read
-from postroom.pipeline.sinks.staged import last_batch
+from postroom.pipeline.sink_staging import last_batch
 from postroom.pipeline.typed_values import encoder
 
 FORMATS: Final = ("csv", "json", "parquet")
@@ -161,7 +161,7 @@ def load(
         rows = rows.where(F.col("problem").isNull())
     counted = Observation()
     wanted = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
-    writer = sound_rows(spark, wanted, checked).write.format("postroom").options(**store)
+    writer = sound_rows(wanted, checked).write.format("postroom").options(**store)
     try:
         writer.options(**sink_options(checked)).mode("append").save()
     except Exception as error:  # Spark raises many types of errors
@@ -205,7 +205,7 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
             "it (--format)"
         )
     fields_of(options.key)
-    return LoadOptions(**{**options.__dict__, "format": format_})
+    return replace(options, format=format_)
 
 
 def fields_of(template: str) -> list[tuple[str, str | None]]:
@@ -239,10 +239,10 @@ def is_done(db: CoreDatabase, options: LoadOptions) -> bool:
         start = options.prefix.encode()
         run = b"asks".ljust(16, b"\x00")
         return db.staging.begin_load(name, run, start, after_prefix(start))
-    known = [query.query for query in db.staging.read(name).queries[:1]] == [name]
-    if known:
-        db.staging.finish(name)
-    return known
+    if last_batch(db.staging, name) is None:
+        return False
+    db.staging.finish(name)
+    return True
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -264,8 +264,9 @@ def with_problems(rows: DataFrame, options: LoadOptions) -> DataFrame:
         found["key"] = key if is_bytes else key.cast("string")
     if options.mode != "increment":
         found |= value_of(names, options)
-        if _FIELDS in found:
-            _check_types(rows, names, options)
+        if _FIELDS in found:  # make sure that all fields can be packed
+            for name in names:
+                encoder(name, tables.arrow_type(rows.schema[name]), _packed_as(names, options))
     elif "by" in names and "by" not in found:
         found["by"] = F.col("`by`").cast("bigint")
     corrupt = F.col(CORRUPT) if CORRUPT in rows.columns else F.lit(None).cast("string")
@@ -318,13 +319,6 @@ def _packed_as(names: list[str], options: LoadOptions) -> str:
     return options.value or ("value" if "value" in names else "json")
 
 
-def _check_types(rows: DataFrame, names: list[str], options: LoadOptions) -> None:
-    """Make sure that all fields of a value can be packed."""
-    for name in names:
-        field = rows.schema[name]
-        encoder(name, tables.arrow_type(field), _packed_as(names, options))
-
-
 def _check_there(name: str, names: list[str]) -> None:
     if name not in names:
         raise Invalid(
@@ -348,9 +342,8 @@ def _problem(found: dict[str, Column], options: LoadOptions) -> Column:
     return said
 
 
-def sound_rows(spark: SparkSession, rows: DataFrame, options: LoadOptions) -> DataFrame:
+def sound_rows(rows: DataFrame, options: LoadOptions) -> DataFrame:
     """Return the rows for the sink: each row is sound, or fails the load."""
-    del spark
     names = [name for name in rows.columns if name not in {"problem", "file", "row"}]
     said = F.concat(
         F.lit(_BAD), F.col("problem"), F.lit(" (in "), F.col("file"), F.lit("): "),
@@ -413,6 +406,3 @@ def failure(error: Exception) -> Error:
         f"the load has failed: {in_a_line(said)}; nothing was loaded, but by mode=load: mend that, "
         "and run it again"
     )
-
-
-__all__: list[Any] = ["LoadOptions", "LoadResult", "load"]

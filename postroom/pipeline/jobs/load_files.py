@@ -70,7 +70,7 @@ def read(
         return reader.json(files, wanted)
     if format_ == "csv" and options.get("header", "true").lower() != "true":
         reader.check_quotes(files)
-        return reader.rows(files, wanted or reader.columns_by_index(files))
+        return reader.rows(files, wanted or reader.columns(files))
     found = reader.columns_of_files(files)
     if format_ == "csv":
         reader.check_quotes(files)
@@ -83,7 +83,10 @@ def read(
         for (line_end, *names), paths in groups.items()
     ]
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
-    return rows.select(*(F.col(f"`{name}`") for name in wanted), *reader.own(rows))
+    return rows.select(
+        *(F.col(f"`{name}`") for name in wanted),
+        *(name for name in (CORRUPT, FILE) if name in rows.columns),
+    )
 
 
 class _Reader:
@@ -128,21 +131,17 @@ class _Reader:
         rows = reader.schema(schema).load(list(files))
         return rows.withColumn(FILE, F.col("_metadata.file_path"))
 
-    def own(self, rows: DataFrame) -> list[str]:
-        """Return the names of the columns that no file has."""
-        return [name for name in (CORRUPT, FILE) if name in rows.columns]
-
     def json(self, files: Sequence[str], wanted: Columns | None) -> DataFrame:
         """Return the rows of JSON, whose fields have names in each row and may be missing."""
-        found = _columns(self._reader().load(list(files)).schema)
+        found = self.columns(files)
         if wanted is not None and found.keys() - wanted.keys():
             wanted = self.united(self.columns_of_files(files), wanted)
         return self.rows(files, wanted or found)
 
     # --- which columns there are
 
-    def columns_by_index(self, files: Sequence[str]) -> Columns:
-        """Return the columns of CSV without headers."""
+    def columns(self, files: Sequence[str]) -> Columns:
+        """Return the columns that Spark finds in all files together."""
         return _columns(self._reader().load(list(files)).schema)
 
     def columns_of_files(self, files: Sequence[str]) -> dict[str, Columns]:
@@ -277,6 +276,3 @@ def _columns(schema: StructType) -> Columns:
 
 def _texts(names: Sequence[str]) -> Columns:
     return {name: StructField(name, StringType()) for name in names}
-
-
-__all__ = ["CORRUPT", "FILE", "read"]

@@ -29,10 +29,8 @@ from postroom.kv.clock import Timestamp
 from postroom.limits import RESTORED_CHUNK_ROWS_MAX, RESTORED_PARTS_MAX
 from postroom.pipeline import connections
 from postroom.pipeline.jobs.export import check_counts
-from postroom.pipeline.jobs.export_files import File, Folder, Manifest
-from postroom.pipeline.jobs.export_rows import entries_of, schema_of
-from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
-from postroom.pipeline.jobs.spreading import reached, spread
+from postroom.pipeline.jobs.export_files import File, Folder, Manifest, entries_of, schema_of
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database, reached, spread
 from postroom.pipeline.options import StoreAddress
 from postroom.server.loopback import LoopbackServer
 
@@ -168,20 +166,13 @@ def complete(db: CoreDatabase, begun: Restore, manifest: Manifest) -> None:
 
 
 def restore_part(part: RestoredPart) -> bytes:
-    """Do the work of a task."""
-    db = connections.database(part.store)
-    read_part(db, Folder(part.folder), part)
-    return b""
-
-
-def read_part(db: CoreDatabase, folder: Folder, part: RestoredPart) -> None:
-    """Restore a file.
+    """Restore a file, as the work of a task.
 
     Raises:
         Invalid: it is not the one that was exported.
     """
-    sending = db.images.of_run(part.run)
-    file = folder.open(part.file)
+    sending = connections.database(part.store).images.of_run(part.run)
+    file = Folder(part.folder).open(part.file)
     schema = schema_of(part.file.table)
     if not file.schema_arrow.equals(schema) or file.metadata.num_rows != part.file.rows:
         raise Invalid(f"{part.file.path} has not the columns, or the rows, of {part.file.table}")
@@ -189,3 +180,4 @@ def read_part(db: CoreDatabase, folder: Folder, part: RestoredPart) -> None:
         for names, stored in cut(entries_of(part.file.table, batch), CHUNK_BYTES, CHUNK_ROWS):
             sending.send(names, stored)
     sending.end_part(part.number, part.file.rows)
+    return b""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import postroom
-from postroom.layers.search.checking import Difference, Suspect
+from postroom.layers.search.changes import Difference, Suspect
 from postroom.layers.search.sync_index import Checking
 
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from postroom.layers.search.definition import words
 from postroom.layers.search.limits import SEARCHED_WORDS_MAX, WORD_CHARACTERS_MAX
-from postroom.layers.search.query import Query, parse
-from postroom.layers.search.words import words
+from postroom.layers.search.matching import Query, parse
 
 
 @pytest.mark.parametrize(

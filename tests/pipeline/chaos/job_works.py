@@ -19,7 +19,7 @@ from postroom.pipeline.jobs.archive import newest
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.export import export
 from postroom.pipeline.jobs.export_files import MANIFEST, STARTED, Folder
-from postroom.pipeline.jobs.spreading import tried
+from postroom.pipeline.jobs.job import tried
 from postroom.server.loopback import LoopbackServer
 from tests.client.images import read
 from tests.cluster.harness import eventually

@@ -10,10 +10,11 @@ from pathlib import Path
 import postroom
 import postroom.testing
 from postroom.messaging.bulk_requests import RecordFilter
+from postroom.pipeline.jobs.archive.files import HistorySpan
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import Kept
-from postroom.pipeline.jobs.archive.run import ArchiveResult, ArchiveRun, ArchiveSettings, latest
-from postroom.pipeline.jobs.archive.writing import HistorySpan
+from postroom.pipeline.jobs.archive.newest import latest
+from postroom.pipeline.jobs.archive.run import ArchiveResult, ArchiveRun, ArchiveSettings
 from tests.client.stores import Store
 
 GC_TTL = 80.0

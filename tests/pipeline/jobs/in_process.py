@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroom.errors import Error
-from postroom.pipeline.jobs.spreading import tried
+from postroom.pipeline.jobs.job import tried
 
 
 class Killed(BaseException):

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from postroom.pipeline.jobs.archive.manifest import Gap
-from postroom.pipeline.jobs.archive.run import ArchiveRun, latest
+from postroom.pipeline.jobs.archive.newest import latest
+from postroom.pipeline.jobs.archive.run import ArchiveRun
 from tests.pipeline.jobs.archiving import Archiver
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from postroom.errors import Invalid
-from postroom.pipeline.jobs.archive import gaps, lists, newest
+from postroom.pipeline.jobs.archive import gaps, newest
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import Gap, Kept
@@ -95,12 +95,12 @@ class Archive:
             files=[each for each in [*before.files, *new] if each.path not in gone],
             dropped=manifests.still_dropped(before, number - 20),
         )  # fmt: skip
-        _, stored, made = lists.divided(
-            manifest, lists.read(self.folder, manifest),
+        _, stored, made = manifests.divided(
+            manifest, manifests.read_lists(self.folder, manifest),
             lambda each: int(each.part) < day - 1, f"{number}-ab",
         )  # fmt: skip
         for path, few in made.items():
-            assert self.folder.put_new(path, lists.encode(few))
+            assert self.folder.put_new(path, manifests.encode(few))
             self.written += 1
         content = manifests.encode(stored)
         assert self.folder.put_new(manifests.manifest_path(number), content)
@@ -128,13 +128,13 @@ def test_a_manifest_does_not_grow_with_the_years(tmp_path: Path) -> None:
     assert archive.found() == archive.files
     assert max(sizes[180:]) < 1.1 * max(sizes[:180]) < 200_000
     there = [each.path for each in archive.folder.files(manifests.LISTS)]
-    assert archive.written == len(there) <= len(archive.files) // lists.FILES_MIN
+    assert archive.written == len(there) <= len(archive.files) // manifests.LIST_FILES_MIN
 
 
 def test_a_list_is_given_up_when_one_of_its_files_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "FILES_MIN", 30)
+    monkeypatch.setattr(manifests, "LIST_FILES_MIN", 30)
     archive = Archive(tmp_path)
     for day in range(1, 11):
         archive.day(day)
@@ -154,7 +154,7 @@ def test_a_list_is_given_up_when_one_of_its_files_is_replaced(
 def test_a_list_that_is_damaged_or_gone_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "FILES_MIN", 30)
+    monkeypatch.setattr(manifests, "LIST_FILES_MIN", 30)
     archive = Archive(tmp_path)
     for day in range(1, 7):
         archive.day(day)

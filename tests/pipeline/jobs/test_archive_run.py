@@ -17,9 +17,9 @@ import postroom.testing
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.pipeline.jobs import archive, report
-from postroom.pipeline.jobs.archive import lists, run
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.run import latest
+from postroom.pipeline.jobs.archive import run
+from postroom.pipeline.jobs.archive.newest import latest
 from postroom.pipeline.jobs.job import JobFailed
 from tests.client.stores import Store
 from tests.pipeline.jobs.archiving import GC_TTL, Archiver, Killed, killer
@@ -245,7 +245,7 @@ def test_a_run_whose_files_a_quicker_one_has_deleted_says_that_there_was_another
 def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_others(
     archiver: Archiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "FILES_MIN", 1)
+    monkeypatch.setattr(manifests, "LIST_FILES_MIN", 1)
     monkeypatch.setattr(run, "_day_in", lambda _: 0)  # all days are over
     archiver.work()
     archiver.run()
@@ -270,7 +270,7 @@ def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_ot
 def test_killed_before_files_are_listed_nothing_is_lost(
     archiver: Archiver, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "FILES_MIN", 1)
+    monkeypatch.setattr(manifests, "LIST_FILES_MIN", 1)
     monkeypatch.setattr(run, "_day_in", lambda _: 0)  # all days are over
     for _ in range(3):
         archiver.work()

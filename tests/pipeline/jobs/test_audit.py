@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
@@ -23,19 +24,20 @@ from postroom.messaging.queues.groups import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
-from postroom.pipeline.jobs.audit import findings, running
-from postroom.pipeline.jobs.audit.findings import CountDifference
+from postroom.pipeline.jobs.audit import COUNTERS, AuditResult, CountDifference
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.ranges.requests import Accounting, Put
 from postroom.ranges.state import APPLIED_RECORD, read_applied
 from postroom.server.opening import open_storage
 from tests.client.test_recount import fill
 
+auditing = import_module("postroom.pipeline.jobs.audit")
+"""The module, whose name in its package is the function."""
 RANGE = 1
 encode = msgspec.msgpack.encode
 
 
-def told(result: findings.AuditResult) -> set[tuple[str, str, bytes, str, Any, Any]]:
+def told(result: AuditResult) -> set[tuple[str, str, bytes, str, Any, Any]]:
     """All differences, each of which is among the examples."""
     examples = [each for finding in result.findings for each in finding.examples]
     assert len(examples) == result.differences
@@ -118,7 +120,7 @@ def test_every_kind_of_damage_is_named(spark: Any, folder: Path) -> None:
     found = told(result)
     assert found - expected == set()
     assert expected - found == set()
-    assert {each[0] for each in found} == set(findings.COUNTERS) - {
+    assert {each[0] for each in found} == set(COUNTERS) - {
         "queue.scheduled", "queue.leased", "queue.archived"
     }  # fmt: skip
 
@@ -338,8 +340,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
                 raise end
             return end
 
-        monkeypatch.setattr(running, "database", database)
-        monkeypatch.setattr(running, "_audit", recount)
+        monkeypatch.setattr(auditing, "database", database)
+        monkeypatch.setattr(auditing, "_audit", recount)
         return tries
 
     return script
@@ -349,7 +351,7 @@ def test_an_audit_counts_again_after_a_change_of_leader(
     scripted: Callable[..., list[int]],
 ) -> None:
     tries = scripted(RuntimeError("gone"), "counted", held=False)
-    assert running.audit(None, {}) == "counted"  # type: ignore[arg-type,comparison-overlap]
+    assert audit(None, {}) == "counted"  # type: ignore[arg-type,comparison-overlap]
     assert len(tries) == 2
 
 
@@ -358,7 +360,7 @@ def test_an_audit_gives_up_when_the_leader_changes_all_the_time(
 ) -> None:
     tries = scripted(*[RuntimeError("gone")] * 3, held=False)
     with pytest.raises(JobFailed, match="leader during each of 3 audits"):
-        running.audit(None, {})  # type: ignore[arg-type]
+        audit(None, {})  # type: ignore[arg-type]
     assert len(tries) == 3
 
 
@@ -367,5 +369,5 @@ def test_an_audit_that_fails_for_another_reason_ends_at_once(
 ) -> None:
     tries = scripted(RuntimeError("no memory\nat line 1"), held=True)
     with pytest.raises(JobFailed, match=r"no memory\); nothing was changed"):
-        running.audit(None, {})  # type: ignore[arg-type]
+        audit(None, {})  # type: ignore[arg-type]
     assert len(tries) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
-from postroom.pipeline.jobs.audit.facts import compared, facts, prefixes
+from postroom.pipeline.jobs.audit_facts import compared, facts, prefixes
 from postroom.pipeline.tables import schema_of
 from postroom.ranges import accounting
 

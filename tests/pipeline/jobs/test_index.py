@@ -20,8 +20,7 @@ from postroom.layers.search.layout import BUILT_GENERATION, DATA, Posting
 from postroom.layers.search.limits import DOCUMENT_WORDS_MAX
 from postroom.layers.search.sync_index import Building
 from postroom.pipeline import jobs
-from postroom.pipeline.jobs.index.rows import pairs
-from postroom.pipeline.jobs.index.suspects import compared, document_trace, index_trace
+from postroom.pipeline.jobs.index_tasks import compared, document_trace, index_trace, pairs
 from tests.layers.search.looking import differences
 
 DOCUMENTS = {b"d/%03d" % n: b"red wine %d %d" % (n, n) for n in range(50)}

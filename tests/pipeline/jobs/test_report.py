@@ -13,7 +13,7 @@ import postroom.testing
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
 from postroom.layers.report import run as reporting
-from postroom.layers.report.content import ROWS_MAX
+from postroom.layers.report.page import ROWS_MAX
 from postroom.pipeline.jobs import archive, report
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import LocalArchiveFolder

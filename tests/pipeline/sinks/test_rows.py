@@ -19,16 +19,16 @@ from postroom.messaging import due
 from postroom.messaging.ingest.records import rows as decoder
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.pipeline.sinks import options as of_sinks
-from postroom.pipeline.sinks.chunks import CHUNK_BYTES, RowChunks
-from postroom.pipeline.sinks.rows import RowMaker, check
+from postroom.pipeline.options import SinkOptions, parse_sink
+from postroom.pipeline.sink_rows import RowMaker, check
+from postroom.pipeline.sink_staging import CHUNK_BYTES, RowChunks
 from postroom.ranges.requests import Delete, Increment, Put
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def options(columns: list[str], **given: str) -> of_sinks.SinkOptions:
-    return of_sinks.parse(given, columns)
+def options(columns: list[str], **given: str) -> SinkOptions:
+    return parse_sink(given, columns)
 
 
 def made(rows: list[dict[str, Any]], schema: Any = None, **given: str) -> list[Any]:
@@ -165,9 +165,9 @@ def test_columns_that_do_not_fit(columns: dict[str, str], given: dict[str, str],
 )
 def test_options_that_cannot_be(given: dict[str, str], said: str) -> None:
     with pytest.raises(Invalid, match=said):
-        of_sinks.parse(given, ["key", "value"])
+        parse_sink(given, ["key", "value"])
     with pytest.raises(Invalid, match="drop the column"):
-        of_sinks.parse({"mode": "put"}, ["key", "mode"])
+        parse_sink({"mode": "put"}, ["key", "mode"])
 
 
 @given(st.lists(st.lists(st.integers(0, 300_000), max_size=8), max_size=8))

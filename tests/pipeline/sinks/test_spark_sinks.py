@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import postroom
-from postroom.pipeline.sinks.staged import StreamWriter
+from postroom.pipeline.sink_staging import StreamWriter
 from postroom.pipeline.source import PostroomSource
 
 STEPS = ("write", "staged", "commit", "published")

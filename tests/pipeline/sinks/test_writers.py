@@ -18,10 +18,8 @@ import postroom
 from postroom import limits
 from postroom.client.sync_parts import StagingCalls
 from postroom.errors import Invalid, Unavailable
-from postroom.pipeline import connections
-from postroom.pipeline.options import StoreAddress
-from postroom.pipeline.sinks import loads, staged
-from postroom.pipeline.sinks.options import SinkOptions
+from postroom.pipeline import connections, sink_loads, sink_staging
+from postroom.pipeline.options import SinkOptions, StoreAddress
 from tests.pipeline.sinks.faults import Faults, Killed
 
 HERE = StoreAddress(connect="here", insecure=True)
@@ -56,8 +54,8 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
 def as_task(
     monkeypatch: pytest.MonkeyPatch, batch: int = 0, run: str | None = "run", partition: int = 0
 ) -> None:
-    task = staged.SparkTask(partition, "query", batch, run)
-    monkeypatch.setattr(staged, "current_task", lambda: task)
+    task = sink_staging.SparkTask(partition, "query", batch, run)
+    monkeypatch.setattr(sink_staging, "current_task", lambda: task)
 
 
 def sent_to_the_driver(message: Any) -> Any:
@@ -65,7 +63,7 @@ def sent_to_the_driver(message: Any) -> Any:
 
 
 def test_a_batch_of_a_data_frame(faults: Faults) -> None:
-    writer = sent_to_the_driver(staged.BatchWriter(HERE, COUNT))
+    writer = sent_to_the_driver(sink_staging.BatchWriter(HERE, COUNT))
     messages = [writer.write(batches([b"%d" % n, b"x%d" % n])) for n in range(4)]
     messages.append(writer.write(iter(())))
     assert [message.rows for message in messages] == [2, 2, 2, 2, 0]
@@ -84,7 +82,7 @@ def test_a_commit_that_took_effect_does_not_fail_for_cleaning_up(
     def unreachable(self: StagingCalls, *, finish: bool = False) -> None:
         raise Unavailable("nobody leads")
 
-    writer = staged.BatchWriter(HERE, COUNT)
+    writer = sink_staging.BatchWriter(HERE, COUNT)
     messages = [writer.write(batches([b"a", b"b"]))]
     with monkeypatch.context() as patched:
         patched.setattr(StagingCalls, "sweep_some", unreachable)
@@ -92,13 +90,13 @@ def test_a_commit_that_took_effect_does_not_fail_for_cleaning_up(
             writer.commit(messages)
         writer.abort(messages)
     assert counts(faults.db) == {}  # so that whoever writes it again doubles nothing
-    again = staged.BatchWriter(HERE, COUNT)
+    again = sink_staging.BatchWriter(HERE, COUNT)
     again.commit([again.write(batches([b"a", b"b"]))])
     assert counts(faults.db) == {b"a": 1, b"b": 1}
 
 
 def test_a_batch_half_published_by_a_killed_program_is_finished_by_the_next(faults: Faults) -> None:
-    writer = staged.BatchWriter(HERE, COUNT)
+    writer = sink_staging.BatchWriter(HERE, COUNT)
     messages = [writer.write(batches([b"k%d" % n for n in range(8)]))]
     staging = faults.db.staging
     for step in range(1, 9):
@@ -109,7 +107,7 @@ def test_a_batch_half_published_by_a_killed_program_is_finished_by_the_next(faul
         if any(query.unfinished for query in staging.read().queries):
             break
     assert 0 < len(counts(faults.db)) < 8
-    other = staged.BatchWriter(HERE, COUNT)
+    other = sink_staging.BatchWriter(HERE, COUNT)
     other.commit([other.write(batches([b"other"]))])
     assert len(counts(faults.db)) == 9
     assert set(counts(faults.db).values()) == {1}
@@ -118,7 +116,7 @@ def test_a_batch_half_published_by_a_killed_program_is_finished_by_the_next(faul
 def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
     def write(batch: int, *keys: bytes) -> None:
         options = SinkOptions(mode="increment", query=b"totals", batch=batch)
-        writer = sent_to_the_driver(staged.BatchWriter(HERE, options))
+        writer = sent_to_the_driver(sink_staging.BatchWriter(HERE, options))
         writer.commit([writer.write(batches([key])) for key in keys])
 
     write(3, b"a", b"b")
@@ -141,7 +139,7 @@ def test_a_data_frame_that_is_a_batch_is_written_once(faults: Faults) -> None:
 
 def test_one_of_two_writers_of_a_batch_counts(faults: Faults) -> None:
     options = SinkOptions(mode="increment", query=b"totals", batch=1)
-    one, other = staged.BatchWriter(HERE, options), staged.BatchWriter(HERE, options)
+    one, other = sink_staging.BatchWriter(HERE, options), sink_staging.BatchWriter(HERE, options)
     of_one = [one.write(batches([b"k%d" % n for n in range(8)]))]
     of_other = [other.write(batches([b"k%d" % n])) for n in range(8)]
     other.commit(of_other)
@@ -160,18 +158,18 @@ def test_a_function_of_foreach_batch_that_is_killed_anywhere(faults: Faults, wha
             faults.next(**{f"n{step}": what})
             options = SinkOptions(mode="increment", query=b"totals", batch=number)
             with suppress(Killed):
-                writer = staged.BatchWriter(HERE, options)
+                writer = sink_staging.BatchWriter(HERE, options)
                 keys = [b"%d/%d" % (number, n) for n in range(7)]
                 writer.commit([writer.write(batches(keys[:3])), writer.write(batches(keys[3:]))])
     assert counts(faults.db) == {b"%d/%d" % (n, m): 1 for n in range(20) for m in range(7)}
 
 
 def test_a_task_that_is_late(faults: Faults) -> None:
-    writer = staged.BatchWriter(HERE, COUNT)
+    writer = sink_staging.BatchWriter(HERE, COUNT)
     writer.abort([None, None])  # no task has come to its end
     with pytest.raises(Invalid, match="was aborted"):
         writer.write(batches([b"a"]))
-    other = staged.BatchWriter(HERE, COUNT)
+    other = sink_staging.BatchWriter(HERE, COUNT)
     message = other.write(batches([b"a"]))
     other.commit([message])
     assert other.write(batches([b"a"])).late
@@ -180,7 +178,7 @@ def test_a_task_that_is_late(faults: Faults) -> None:
 
 
 def test_a_task_without_a_message_is_not_committed(faults: Faults) -> None:
-    writer = staged.BatchWriter(HERE, COUNT)
+    writer = sink_staging.BatchWriter(HERE, COUNT)
     message = writer.write(batches([b"a"]))
     with pytest.raises(Invalid, match="no message"):
         writer.commit([message, None])
@@ -192,7 +190,7 @@ def test_a_task_without_a_message_is_not_committed(faults: Faults) -> None:
 def test_an_answer_that_does_not_come_is_asked_for_again(
     faults: Faults, step: int, fault: str
 ) -> None:
-    writer = staged.BatchWriter(HERE, COUNT)
+    writer = sink_staging.BatchWriter(HERE, COUNT)
     faults.next(**{f"n{step}": fault})
     message = writer.write(batches([b"%d" % n for n in range(8)]))
     faults.next(**{f"n{step}": fault})
@@ -204,7 +202,7 @@ def test_a_restart_with_partitions_in_another_order(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One task of the first try had come to its end: its rows are in another partition now."""
-    writer = staged.StreamWriter(HERE, COUNT)
+    writer = sink_staging.StreamWriter(HERE, COUNT)
     as_task(monkeypatch, run="first", partition=0)
     writer.write(batches([b"a", b"b"]))
     as_task(monkeypatch, run="second", partition=0)
@@ -219,7 +217,7 @@ def test_other_partitions_after_a_commit_that_took_effect(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Adaptive execution: the batch that is repeated has one partition where it had two."""
-    writer = staged.StreamWriter(HERE, COUNT)
+    writer = sink_staging.StreamWriter(HERE, COUNT)
     as_task(monkeypatch, run="first")
     first = [writer.write(batches([b"a"])), writer.write(batches([b"b"]))]
     faults.next(n1="killed after")
@@ -235,7 +233,7 @@ def test_a_late_batch_is_not_published_anew(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not even where somebody has had its query forgotten meanwhile: its rows are not staged."""
-    writer = staged.StreamWriter(HERE, COUNT)
+    writer = sink_staging.StreamWriter(HERE, COUNT)
     as_task(monkeypatch, run="first")
     writer.commit([writer.write(batches([b"a"]))], 0)
     as_task(monkeypatch, run="second")
@@ -249,10 +247,10 @@ def test_a_late_batch_is_not_published_anew(
 def test_an_abort_that_knows_nothing_finds_the_jobs_of_its_sink(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = staged.StreamWriter(HERE, SINK)
+    writer = sink_staging.StreamWriter(HERE, SINK)
     as_task(monkeypatch, run="first")
     staged_before = writer.write(batches([b"a"]))
-    staged.StreamWriter(HERE, SINK).abort([None], 0)
+    sink_staging.StreamWriter(HERE, SINK).abort([None], 0)
     with pytest.raises(Invalid, match="was aborted"):
         writer.write(batches([b"a"]))
     with pytest.raises(Invalid, match="was aborted"):
@@ -263,55 +261,55 @@ def test_an_abort_that_knows_nothing_finds_the_jobs_of_its_sink(
 
 
 def test_tasks_that_do_not_belong_together(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = staged.StreamWriter(HERE, COUNT)
+    writer = sink_staging.StreamWriter(HERE, COUNT)
     as_task(monkeypatch, batch=3)
     message = writer.write(batches([b"a"]))
     with pytest.raises(Invalid, match="do not agree"):
         writer.commit([message], 4)
     writer.commit([], 4)
-    monkeypatch.setattr(staged, "current_task", lambda: staged.SparkTask(0))
+    monkeypatch.setattr(sink_staging, "current_task", lambda: sink_staging.SparkTask(0))
     with pytest.raises(Invalid, match="no streaming query"):
         writer.write(batches([b"a"]))
 
 
 def test_a_writer_holds_no_connection(faults: Faults) -> None:
-    for writer in (staged.BatchWriter(HERE, COUNT), loads.LoadWriter(HERE, COUNT)):
+    for writer in (sink_staging.BatchWriter(HERE, COUNT), sink_loads.LoadWriter(HERE, COUNT)):
         assert set(vars(sent_to_the_driver(writer)).values()) == set(vars(writer).values())
 
 
 def test_a_load_that_is_killed_and_resumed(faults: Faults, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loads, "CHUNK_ROWS", 1)
+    monkeypatch.setattr(sink_loads, "CHUNK_ROWS", 1)
     rows = {b"k%d" % n: b"%d" % n for n in (5, 2, 4, 1, 3, 0)}
     named = SinkOptions(mode="load", load="nightly", prefix=b"k")
-    first = loads.LoadWriter(HERE, named)
+    first = sink_loads.LoadWriter(HERE, named)
     faults.next(n0="killed after")
     with pytest.raises(Killed):
         first.write(pairs(rows))
     assert 0 < len(list(faults.db.scan())) < 6
-    second = loads.LoadWriter(HERE, named)
+    second = sink_loads.LoadWriter(HERE, named)
     with pytest.raises(Invalid, match="late"):
         first.write(pairs(rows))
     assert second.write(pairs(rows)).rows == 6
     second.commit([])
-    third = loads.LoadWriter(HERE, named)
+    third = sink_loads.LoadWriter(HERE, named)
     third.write(pairs({b"k9": b"9"}))  # it is finished: nothing is done again
     third.commit([])
     assert dict(faults.db.scan()) == rows
 
 
 def test_a_load_that_is_aborted(faults: Faults) -> None:
-    writer = loads.LoadWriter(HERE, SinkOptions(mode="load"))
+    writer = sink_loads.LoadWriter(HERE, SinkOptions(mode="load"))
     writer.write(pairs({b"a": b"1"}))
     writer.abort([])
     with pytest.raises(Invalid, match="late"):
         writer.write(pairs({b"b": b"1"}))
     assert faults.db.staging.read().loads == 0
     with pytest.raises(Invalid, match="not empty"):
-        loads.LoadWriter(HERE, SinkOptions(mode="load"))
+        sink_loads.LoadWriter(HERE, SinkOptions(mode="load"))
 
 
 def test_a_load_with_a_key_twice(faults: Faults) -> None:
-    writer = loads.LoadWriter(HERE, SinkOptions(mode="load"))
+    writer = sink_loads.LoadWriter(HERE, SinkOptions(mode="load"))
     batch = pa.RecordBatch.from_pydict({"key": [b"a", b"a"], "value": [b"1", b"1"]})
     with pytest.raises(Invalid, match="twice"):
         writer.write(iter([batch]))
@@ -332,7 +330,7 @@ class Stream(RuleBasedStateMachine):
         self.patch.setattr(connections, "database", lambda _: self.faults.db)
         self.patch.setattr(limits, "STAGED_STEP_ROWS_MAX", 3)
         self.patch.setattr(limits, "STAGED_DELETED_AT_ONCE_MAX", 2)
-        self.writer = staged.StreamWriter(HERE, SINK)
+        self.writer = sink_staging.StreamWriter(HERE, SINK)
         self.batch = 0
         self.runs = 0
         self.tried = False
@@ -398,7 +396,7 @@ class Stream(RuleBasedStateMachine):
     @rule(known=st.booleans())
     def abort(self, known: bool) -> None:
         messages = self.messages if known else [None] * len(self.messages)
-        staged.StreamWriter(HERE, SINK).abort(messages, self.batch)
+        sink_staging.StreamWriter(HERE, SINK).abort(messages, self.batch)
         self.is_dead = True
 
     @precondition(lambda self: self.old)
@@ -440,7 +438,7 @@ TestStream.settings = settings(
 def test_a_batch_below_the_last_one_of_its_query_is_an_error(faults: Faults) -> None:
     def write(batch: int, key: bytes) -> None:
         options = SinkOptions(mode="increment", query=b"days", batch=batch)
-        writer = staged.BatchWriter(HERE, options)
+        writer = sink_staging.BatchWriter(HERE, options)
         writer.commit([writer.write(batches([key]))])
 
     write(20260131, b"a")
@@ -459,18 +457,18 @@ def test_rows_that_become_dead_letters_are_counted_and_warned_of(
     faults.db.put(b"text", b"no integer")
     faults.db.increment(b"full", 2**63 - 1)
     options = SinkOptions(mode="increment", query=b"q", batch=1)
-    writer = staged.BatchWriter(HERE, options)
+    writer = sink_staging.BatchWriter(HERE, options)
     writer.commit([writer.write(batches([b"a", b"text", b"full"]))])
-    last = staged.last_batch(faults.db.staging, b"q")
+    last = sink_staging.last_batch(faults.db.staging, b"q")
     assert last is not None
     assert (last.batch, last.dead) == (1, 2)
     assert [each for each in caplog.messages if "2 rows of batch 1" in each]
     assert len(faults.db.dead_letters()) == 2
     caplog.clear()
     nothing = SinkOptions(mode="increment", query=b"q", batch=2)
-    writer = staged.BatchWriter(HERE, nothing)
+    writer = sink_staging.BatchWriter(HERE, nothing)
     writer.commit([writer.write(batches([b"a"]))])
-    last = staged.last_batch(faults.db.staging, b"q")
+    last = sink_staging.last_batch(faults.db.staging, b"q")
     assert last is not None
     assert last.dead == 0
     assert caplog.messages == []
@@ -481,6 +479,6 @@ def test_rows_of_a_stream_that_become_dead_letters_are_warned_of(
 ) -> None:
     faults.db.put(b"text", b"no integer")
     as_task(monkeypatch, batch=7)
-    writer = staged.StreamWriter(HERE, COUNT)
+    writer = sink_staging.StreamWriter(HERE, COUNT)
     writer.commit([writer.write(batches([b"a", b"text"]))], 7)
     assert [each for each in caplog.messages if "1 row of batch 7" in each]

@@ -259,13 +259,3 @@ def open_folder(spark: SparkSession, where: str) -> ArchiveFolder:
     if jvm is None or context is None:
         raise Invalid(f"{where} can be archived into only where Spark's driver is on this machine")
     return HadoopFolder(jvm, context.hadoopConfiguration(), where)
-
-
-__all__ = [
-    "ArchiveFolder",
-    "HadoopFolder",
-    "LocalArchiveFolder",
-    "StoredFile",
-    "literal_pattern",
-    "open_folder",
-]

@@ -131,6 +131,3 @@ def _without_name(gap: Gap) -> Gap:
 
 def _both(one: Gap, other: Gap) -> Gap:
     return msgspec.structs.replace(one, until=max(one.until, other.until))
-
-
-__all__ = ["acknowledged_counts", "kept_for", "merged", "queue_gaps"]

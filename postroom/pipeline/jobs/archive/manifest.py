@@ -14,21 +14,31 @@ and the store has all that came later; after it, the new one is. Other files in 
 by killed runs, and do not count.
 
 Files of days that are over do not change any more. They are named by *lists*, to which manifest
-after manifest refers (:mod:`.lists`). A manifest is about as large as the files of the last days.
-Gaps that touch are one (:mod:`.gaps`).
+after manifest refers. A manifest is about as large as the files of the last days::
 
-Nothing here knows Spark, a store, or a file system.
+    manifest 900 ── files: those of the last days
+         └── lists ─┬─ lists/412-9c../1.json ── 731 files of days that are over
+                    └─ lists/877-1f../1.json ── 655 files
+
+A list is written once, before the first manifest that refers to it, and is never changed. A list
+is given up if one of its files is replaced, because a day that was over got another message. The
+next manifest names its files itself, and they come into a list again. Lists that were given up stay
+as long as files that were replaced. A list is made of many files. Therefore lists are few, and a
+manifest grows by a line for each.
+
+Gaps that touch are one (:mod:`.gaps`). Nothing here knows Spark or a store.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from postroom.errors import Invalid
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 
 FORMAT: Final = 1
 MANIFESTS: Final = "manifests"
@@ -163,9 +173,9 @@ class ArchiveManifest(msgspec.Struct, frozen=True):
 _decoder: Final = msgspec.json.Decoder(ArchiveManifest)
 
 
-def encode(manifest: ArchiveManifest) -> bytes:
-    """Return a manifest as it is stored: text that a person can read."""
-    return msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+def encode(content: ArchiveManifest | list[Kept]) -> bytes:
+    """Return a manifest, or a list, as it is stored: text that a person can read."""
+    return msgspec.json.format(msgspec.json.encode(content), indent=1)
 
 
 def decode(content: bytes) -> ArchiveManifest:
@@ -285,23 +295,79 @@ def still_dropped(manifest: ArchiveManifest, before: int) -> list[Dropped]:
     return [each for each in manifest.dropped if each.at >= before]
 
 
-__all__ = [
-    "FILES",
-    "LISTS",
-    "ArchiveManifest",
-    "Dropped",
-    "Gap",
-    "Kept",
-    "Known",
-    "Listed",
-    "decode",
-    "encode",
-    "files_to_compact",
-    "manifest_path",
-    "newest",
-    "number_in",
-    "replaced",
-    "run_in",
-    "still_dropped",
-    "useless_files",
-]
+# --- lists of files -------------------------------------------------------------------------------
+
+
+LIST_FILES_MIN: Final = 500
+"""The least number of files of a list."""
+LIST_FILES_MAX: Final = 5_000
+
+_list_decoder: Final = msgspec.json.Decoder(list[Kept])
+
+
+def read_lists(folder: ArchiveFolder, manifest: ArchiveManifest) -> dict[str, list[Kept]]:
+    """Return the lists of a manifest, by their paths.
+
+    Raises:
+        Invalid: one of them is no list.
+        FileNotFoundError: one is not there.
+    """
+    found = {}
+    for each in manifest.lists:
+        try:
+            found[each.path] = _list_decoder.decode(folder.read(each.path))
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Invalid(
+                f"{folder.uri(each.path)} is no list of an archive's files: {error}"
+            ) from error
+        if len(found[each.path]) != each.files:
+            raise Invalid(f"{folder.uri(each.path)} does not name {each.files} files")
+    return found
+
+
+def joined(manifest: ArchiveManifest, listed: Mapping[str, list[Kept]]) -> ArchiveManifest:
+    """Return a stored manifest with all files in one list."""
+    files = [*manifest.files, *(each for few in listed.values() for each in few)]
+    files.sort(key=lambda each: each.path)
+    return msgspec.structs.replace(manifest, files=files)
+
+
+def divided(
+    manifest: ArchiveManifest,
+    listed: Mapping[str, list[Kept]],
+    is_settled: Callable[[Kept], bool],
+    run: str,
+) -> tuple[ArchiveManifest, ArchiveManifest, dict[str, list[Kept]]]:
+    """Divide a manifest into itself and new lists.
+
+    Args:
+        manifest: a manifest with all files, and the lists of the one before.
+        listed: the files that these lists name.
+        is_settled: a function that returns whether a file is expected to stay.
+        run: the name of the run, which is part of the names of new lists.
+
+    Returns:
+        The manifest with all files; the manifest to be stored; and the new lists, by path.
+    """
+    files = {each.path: each for each in manifest.files}
+    stay = [
+        each
+        for each in manifest.lists
+        if all(files.get(one.path) == one for one in listed[each.path])
+    ]
+    given_up = {each.path for each in manifest.lists} - {each.path for each in stay}
+    named = {one.path for each in stay for one in listed[each.path]}
+    rest = [each for each in manifest.files if each.path not in named]
+    settled = [each for each in rest if is_settled(each)]
+    new: dict[str, list[Kept]] = {}
+    if len(settled) >= LIST_FILES_MIN:
+        pieces = -(-len(settled) // LIST_FILES_MAX)
+        new = {f"{LISTS}/{run}/{n + 1}.json": settled[n::pieces] for n in range(pieces)}
+        taken = {each.path for each in settled}
+        rest = [each for each in rest if each.path not in taken]
+    lists = [*stay, *(Listed(path, len(few)) for path, few in new.items())]
+    whole = msgspec.structs.replace(
+        manifest, lists=lists,
+        dropped=[*manifest.dropped, *(Dropped(path, manifest.at) for path in sorted(given_up))],
+    )  # fmt: skip
+    return whole, msgspec.structs.replace(whole, files=rest), new

@@ -14,11 +14,11 @@ from typing import Final
 
 from postroom.client.sync import CoreDatabase
 from postroom.counted import counted
-from postroom.pipeline.jobs.archive import lists
 from postroom.pipeline.jobs.archive import manifest as manifests
 from postroom.pipeline.jobs.archive.folders import ArchiveFolder
 from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
 from postroom.pipeline.jobs.job import JobFailed
+from postroom.pipeline.sink_staging import last_batch
 
 _TRIES: Final = 5
 _JOB_BYTES: Final = 24
@@ -37,7 +37,7 @@ def latest(folder: ArchiveFolder) -> ArchiveManifest:
             return ArchiveManifest()
         try:
             found = manifests.decode(folder.read(manifests.manifest_path(number)))
-            return lists.joined(found, lists.read(folder, found))
+            return manifests.joined(found, manifests.read_lists(folder, found))
         except FileNotFoundError:  # there are newer ones, and it was deleted
             continue
     raise JobFailed(
@@ -97,8 +97,8 @@ def _note(db: CoreDatabase, query: bytes, number: int) -> None:
 
 def _noted(db: CoreDatabase, query: bytes) -> int:
     """Return the number of the run that the store knows; 0: none."""
-    found = db.staging.read(query).queries[:1]
-    return found[0].batch if found and found[0].query == query else 0
+    found = last_batch(db.staging, query)
+    return 0 if found is None else found.batch
 
 
 def _begun(manifest: ArchiveManifest) -> bytes:
@@ -109,6 +109,3 @@ def _begun(manifest: ArchiveManifest) -> bytes:
 def _trimmed(manifest: ArchiveManifest) -> bytes:
     """Return the query whose last batch is the run by which the store was trimmed last."""
     return _begun(manifest) + b" trimmed"
-
-
-__all__ = ["latest", "latest_of_store", "newest_number", "note_begun", "note_trimmed"]

@@ -41,12 +41,9 @@ from postroom.counted import counted
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.kv.clock import from_seconds
 from postroom.pipeline.jobs.archive import gaps as all_gaps
-from postroom.pipeline.jobs.archive import lists, newest
 from postroom.pipeline.jobs.archive import manifest as manifests
-from postroom.pipeline.jobs.archive.folders import ArchiveFolder, open_folder
-from postroom.pipeline.jobs.archive.manifest import ArchiveManifest, Gap, Kept, Known
-from postroom.pipeline.jobs.archive.newest import latest
-from postroom.pipeline.jobs.archive.writing import (
+from postroom.pipeline.jobs.archive import newest
+from postroom.pipeline.jobs.archive.files import (
     INBOXES,
     QUEUES,
     QUEUES_AT_ONCE,
@@ -54,6 +51,8 @@ from postroom.pipeline.jobs.archive.writing import (
     Writer,
     day_of,
 )
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, open_folder
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest, Gap, Kept, Known
 from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 KEEP_SECONDS: Final = 86_400.0
@@ -344,15 +343,15 @@ class ArchiveRun:
         """Make this manifest the archive from here on; return it with its lists."""
         today = day_of(manifest.at)
         try:
-            listed = lists.read(self._folder, manifest)
+            listed = manifests.read_lists(self._folder, manifest)
         except FileNotFoundError as error:  # given up by others, and deleted after the grace time
             raise self._overtaken() from error
-        manifest, stored, new = lists.divided(
+        manifest, stored, new = manifests.divided(
             manifest, listed, lambda each: _day_in(each.part) < today - 1, run
         )
         for path, few in new.items():
             self._failpoint("list")
-            self._folder.put_new(path, lists.encode(few))
+            self._folder.put_new(path, manifests.encode(few))
         self._failpoint("manifest")
         manifest_file = manifests.manifest_path(manifest.number)
         if not self._folder.put_new(manifest_file, manifests.encode(stored)):
@@ -436,6 +435,3 @@ def _day_in(part: str) -> int:
 def _in_pieces(items: list[tuple[str, int]], size: int) -> Iterator[list[tuple[str, int]]]:
     for first in range(0, len(items), size):
         yield items[first : first + size]
-
-
-__all__ = ["ArchiveResult", "archive", "latest"]

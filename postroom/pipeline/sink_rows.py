@@ -36,46 +36,9 @@ from postroom.errors import Error, Invalid
 from postroom.limits import KEY_BYTES_MAX, VALUE_BYTES_MAX
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.pipeline.sinks.options import LOAD, MODES, SinkOptions
+from postroom.pipeline.options import LOAD, MODES, SinkOptions
 from postroom.pipeline.typed_values import Convert, encoder
 from postroom.ranges.requests import Delete, Increment, Put
-
-_COLUMNS: Final[dict[str, frozenset[str]]] = {
-    "put": frozenset({"key", "value"}),
-    LOAD: frozenset({"key", "value"}),
-    "delete": frozenset({"key"}),
-    "increment": frozenset({"key", "by"}),
-    "message": frozenset({"key", "value", "headers", "deliver_at"}),
-    "queue": frozenset(
-        {
-            "key",
-            "value",
-            "headers",
-            "deliver_at",
-            "queue",
-            "kind",
-            "id",
-            "priority",
-            "group",
-        }
-    ),
-    "": frozenset(
-        {
-            "mode",
-            "key",
-            "value",
-            "by",
-            "headers",
-            "deliver_at",
-            "queue",
-            "kind",
-            "id",
-            "priority",
-            "group",
-        }
-    ),
-}
-_WITHOUT_VALUE: Final = ("delete", "increment")
 
 _BYTES: Final = ("binary", "string")
 _NUMBER: Final = ("byte", "short", "integer", "long")
@@ -84,6 +47,16 @@ _TYPES: Final[dict[str, tuple[str, ...]]] = {
     "deliver_at": ("timestamp",), "queue": ("string",), "kind": ("string",), "id": _BYTES,
     "priority": _NUMBER, "group": ("string",),
 }  # fmt: skip
+_COLUMNS: Final[dict[str, frozenset[str]]] = {
+    "put": frozenset({"key", "value"}),
+    LOAD: frozenset({"key", "value"}),
+    "delete": frozenset({"key"}),
+    "increment": frozenset({"key", "by"}),
+    "message": frozenset({"key", "value", "headers", "deliver_at"}),
+    "queue": frozenset(_TYPES) - {"mode", "by"},
+    "": frozenset(_TYPES),
+}
+_WITHOUT_VALUE: Final = ("delete", "increment")
 
 Row: TypeAlias = dict[str, Any]
 
@@ -176,9 +149,8 @@ class RowMaker:
         options = self._options
         self._learn(batch.schema)
         if options.mode == "put" and not options.format:
-            pairs = self.pairs(batch)
-            return list(map(Put, *pairs))
-        made = [self._made(index, row) for index, row in enumerate(_as_dicts(batch))]
+            return list(map(Put, *self.pairs(batch)))
+        made = self._made(batch, self._write)
         self.rows += len(made)
         return made
 
@@ -186,7 +158,7 @@ class RowMaker:
         """Return the keys and values of a batch."""
         self._learn(batch.schema)
         if self._options.format:
-            puts = [self._put_at(index, row) for index, row in enumerate(_as_dicts(batch))]
+            puts = self._made(batch, self._put)
             found = [put.key for put in puts], [put.value for put in puts]
         else:
             found = (
@@ -221,21 +193,14 @@ class RowMaker:
         found: list[bytes] = column.to_pylist()
         return found
 
-    def _made(self, index: int, row: Row) -> Any:
-        mode = self._options.mode or row.pop("mode", None)
-        maker = self._makers.get(mode)
-        try:
-            if maker is None:
-                raise Invalid(f"the column 'mode' is {mode!r}: one of {', '.join(MODES)}")
-            return maker(row)
-        except (Error, TypeError, ValueError, KeyError) as error:
-            raise self._refused(index, str(error)) from error
-
-    def _put_at(self, index: int, row: Row) -> Put:
-        try:
-            return self._put(row)
-        except (Error, TypeError, ValueError) as error:
-            raise self._refused(index, str(error)) from error
+    def _made(self, batch: pa.RecordBatch, make: Callable[[Row], Any]) -> list[Any]:
+        found = []
+        for index, row in enumerate(_as_dicts(batch)):
+            try:
+                found.append(make(row))
+            except (Error, TypeError, ValueError, KeyError) as error:
+                raise self._refused(index, str(error)) from error
+        return found
 
     def _refused(self, index: int, why: str) -> Invalid:
         return Invalid(
@@ -244,6 +209,13 @@ class RowMaker:
         )
 
     # --- one row
+
+    def _write(self, row: Row) -> Any:
+        mode = self._options.mode or row.pop("mode", None)
+        maker = self._makers.get(mode)
+        if maker is None:
+            raise Invalid(f"the column 'mode' is {mode!r}: one of {', '.join(MODES)}")
+        return maker(row)
 
     def _payload(self, row: Row) -> Any:
         if not self._options.format:
@@ -276,13 +248,8 @@ class RowMaker:
 
 def _as_dicts(batch: pa.RecordBatch) -> Iterator[Row]:
     names = batch.schema.names
-    columns = [_pylist(batch.column(index)) for index in range(batch.num_columns)]
+    columns = [column.to_pylist() for column in batch.columns]
     return (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
-
-
-def _pylist(column: pa.Array) -> list[Any]:
-    found: list[Any] = column.to_pylist()
-    return found
 
 
 def _null(name: str) -> str:
@@ -319,6 +286,3 @@ def _headers(row: Row, key: bytes) -> tuple[dict[str, Any] | None, int]:
 def _due(row: Row) -> int:
     moment = row.get("deliver_at")
     return 0 if moment is None else arguments.due(moment, "deliver_at")
-
-
-__all__ = ["RowMaker", "check", "is_field"]

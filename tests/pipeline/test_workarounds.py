@@ -13,7 +13,7 @@ from pyspark import util
 from pyspark.sql.worker import utils
 
 from postroom.errors import Invalid
-from postroom.pipeline import worker_processes
+from postroom.pipeline import workarounds
 
 STREAM_RUNNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
@@ -33,11 +33,11 @@ def test_only_in_processes_of_spark_what_is_imported_is_looked_at_no_more(
     done: list[str] = []
     main = SimpleNamespace(__spec__=None if name is None else SimpleNamespace(name=name))
     monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
-    monkeypatch.setattr(worker_processes, "_frozen", False)
+    monkeypatch.setattr(workarounds, "_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: done.append("frozen"))
     monkeypatch.setattr(gc, "collect", lambda: done.append("collected"))
-    worker_processes.freeze_imports()
-    worker_processes.freeze_imports()
+    workarounds.freeze_imports()
+    workarounds.freeze_imports()
     assert done == (["collected", "frozen"] if name == "pyspark.daemon" else [])
 
 
@@ -47,9 +47,9 @@ def test_processes_of_spark_tell_errors_of_postroom_without_a_traceback(
 ) -> None:
     main = SimpleNamespace(__spec__=SimpleNamespace(name=name))
     monkeypatch.setitem(sys.modules, "__main__", main)  # type: ignore[arg-type]
-    monkeypatch.setattr(worker_processes, "_frozen", False)
+    monkeypatch.setattr(workarounds, "_frozen", False)
     monkeypatch.setattr(gc, "freeze", lambda: None)
-    worker_processes.freeze_imports()
+    workarounds.freeze_imports()
     lost = UnboundLocalError("reader")
     lost.__context__ = Invalid("say this")
     for error in (Invalid("say this"), KeyError("of a program"), lost):
@@ -77,5 +77,5 @@ def test_a_task_loads_the_client_and_nothing_of_the_server() -> None:
         [sys.executable, "-c", LOADED], check=True, capture_output=True, text=True, timeout=240
     )
     loaded = ran.stdout.split()
-    assert "postroom.pipeline.batch_source" in loaded
+    assert "postroom.pipeline.table_reader" in loaded
     assert not [each for each in loaded if each.split(".")[1] in {"server", "raft", "cli", "demo"}]

@@ -36,7 +36,7 @@ import postroom
 from postroom.client.bulk import Bulk
 from postroom.errors import Error, Invalid, SnapshotTooOld, WrongType
 from postroom.limits import KEY_BYTES_MAX
-from postroom.pipeline import batch_source
+from postroom.pipeline import table_reader
 from postroom.pipeline.driver_service import DriverService
 from postroom.ranges.requests import Accounting, Increment
 from tests.pipeline.readers import only, rows, source
@@ -399,7 +399,7 @@ def test_a_large_table_is_read_in_parts(
     reader = made.reader(made.schema())
     assert len(reader.partitions()) > 20, "though little of it is flushed"
     assert set(keys(rows(made, "key"))) == wanted
-    monkeypatch.setattr(batch_source, "KEYS_PER_PART", 7)
+    monkeypatch.setattr(table_reader, "KEYS_PER_PART", 7)
     few = ordered[::100]
     assert keys(rows(made, "key", filters=[In(KEY, tuple(few))])) == few
 

@@ -25,17 +25,14 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from postroom.client.bulk import Partition
 from postroom.client.staging import cut
-from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid, shorten
 from postroom.messaging.staging_requests import LoadRows
 from postroom.pipeline import connections
 from postroom.pipeline.filters import after_prefix
-from postroom.pipeline.options import StoreAddress
-from postroom.pipeline.sinks.options import SinkOptions
-from postroom.pipeline.sinks.rows import RowMaker
-from postroom.pipeline.sinks.staged import current_task
+from postroom.pipeline.options import SinkOptions, StoreAddress
+from postroom.pipeline.sink_rows import RowMaker
+from postroom.pipeline.sink_staging import current_task
 
 SORTED_BYTES: Final = 32 * 1024 * 1024
 """The size of the rows of a task that are sorted at a time, in memory."""
@@ -67,10 +64,8 @@ class LoadWriter(DataSourceArrowWriter):
         self._run = uuid.uuid4().bytes
         self._name = options.load.encode() or self._run
         start, end = options.prefix, after_prefix(options.prefix)
-        db = connections.database(store)
-        self._is_done = db.staging.begin_load(self._name, self._run, start, end)
-        if not self._is_done:
-            prepare(db, start, end)
+        staging = connections.database(store).staging
+        self._is_done = staging.begin_load(self._name, self._run, start, end)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Loaded:
         """Load the rows of a task."""
@@ -98,14 +93,6 @@ class LoadWriter(DataSourceArrowWriter):
         if not self._is_done:
             staging = connections.database(self._store).staging
             staging.end_load(self._name, self._run, done=done, keep=bool(self._options.load))
-
-
-def prepare(db: CoreDatabase, start: bytes, end: bytes | None) -> list[Partition]:
-    """Prepare an empty span to be loaded in parallel; return its parts.
-
-    A store of one range has nothing to split, so this only asks for the parts.
-    """
-    return db.partitions(start, end)
 
 
 def _runs(

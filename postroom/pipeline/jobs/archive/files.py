@@ -1,7 +1,8 @@
-"""The writer of an archive: history out of the store into files, and files into fewer ones.
+"""The files of an archive: history out of the store into files, files into fewer ones, and reading.
 
 Each file is of one queue, or of the inboxes, and of the day (UTC) on which its messages ended.
-Written files are read back, and counted, before they are relied on.
+Written files are read back, and counted, before they are relied on. A reader finds each message
+once, whatever runs were killed.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from pyspark.sql.types import LongType, StructField, StructType
 
 from postroom.counted import counted
+from postroom.errors import Invalid
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern
-from postroom.pipeline.jobs.archive.manifest import FILES, Kept
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern, open_folder
+from postroom.pipeline.jobs.archive.manifest import FILES, ArchiveManifest, Kept
+from postroom.pipeline.jobs.archive.newest import latest
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.tables import schema_of
 
@@ -216,4 +219,42 @@ def read_files(
     )
 
 
-__all__ = ["ENDED", "INBOXES", "QUEUES", "HistorySpan", "Writer", "day_of", "read_files", "schema"]
+# --- reading an archive ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Archived:
+    """An archive, as its newest manifest says.
+
+    Attributes:
+        queues: messages of queues that were done or archived: the columns of the table ``archive``,
+            and ``queue_created_at``.
+        inboxes: messages that were consumed from inboxes: the columns of the table ``reaped``.
+        manifest: the manifest of the archive.
+    """
+
+    queues: DataFrame
+    inboxes: DataFrame
+    manifest: ArchiveManifest
+
+
+def read_archive(spark: SparkSession, folder: str) -> Archived:
+    """Return the messages of an archive.
+
+    Args:
+        spark: a session.
+        folder: the folder that was given to :func:`.archive`.
+
+    Raises:
+        Invalid: there is no archive, or something else, or a later version has written it.
+    """
+    target = open_folder(spark, folder)
+    manifest = latest(target)
+    if not manifest.number:
+        raise Invalid(f"there is no archive in {folder}: give the folder of one")
+
+    def frame(table: str) -> DataFrame:
+        files = [each for each in manifest.files if each.table == table]
+        return read_files(spark, target, table, files)
+
+    return Archived(frame(QUEUES), frame(INBOXES), manifest)

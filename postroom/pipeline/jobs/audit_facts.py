@@ -292,6 +292,3 @@ def _chosen(column: Column, values: Mapping[Any, Any]) -> Column:
     for key, value in pairs:
         chosen = chosen.when(column == key, F.lit(value))
     return chosen
-
-
-__all__ = ["compared", "facts"]

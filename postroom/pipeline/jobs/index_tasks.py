@@ -1,22 +1,26 @@
-"""The tasks of a check: they find documents whose index may differ.
+"""The work of tasks for a search index: plain functions, over batches of keys and values.
 
-Documents and the keys of an index become *traces*, each about one document. Sorted by document,
-those of one stand together, and are compared.
+A build takes documents, and makes keys and values of the index of them.
+
+A check finds documents whose index may differ. Documents and the keys of an index become *traces*,
+each about one document. Sorted by document, those of one stand together, and are compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 import msgpack
 import pyarrow as pa
 
-from postroom.layers.search.changes import Past
-from postroom.layers.search.checking import (
+from postroom.errors import ValueTooLarge
+from postroom.layers.search import changes
+from postroom.layers.search.changes import (
     Document,
+    Past,
     Suspect,
     compare,
     frequency_of,
@@ -24,7 +28,66 @@ from postroom.layers.search.checking import (
     read_document,
 )
 from postroom.layers.search.definition import Definition
-from postroom.layers.search.layout import BUILT, LIVE, Posting
+from postroom.layers.search.index import packed
+from postroom.layers.search.layout import BUILT, BUILT_GENERATION, LIVE, Layout, Posting, Record
+
+# --- a build --------------------------------------------------------------------------------------
+
+
+Pair = tuple[bytes, bytes]
+
+SCHEMA: Final = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+_ROWS_AT_ONCE: Final = 8192
+
+
+def built(definition: Definition, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield records, postings and counts of the documents in ``batches``.
+
+    Args:
+        definition: of the index.
+        batches: keys and values of documents.
+    """
+    found = pairs(definition, chain.from_iterable(map(_pairs, batches)))
+    while some := list(islice(found, _ROWS_AT_ONCE)):
+        yield _batch(some, SCHEMA)
+
+
+def pairs(definition: Definition, documents: Iterable[Pair]) -> Iterator[Pair]:
+    """Yield the pairs of the index for pairs of documents.
+
+    The counts of the documents come last, under the first key.
+    """
+    layout = definition.layout
+    first: bytes | None = None
+    total = words = postings = refused = 0
+    for key, stored in documents:
+        first = key if first is None else first
+        document = read_document(definition, key, stored)
+        record = changes.built(document.words)
+        stored_record = _packed(layout, key, record)
+        if document.reason or stored_record is None:
+            refused += 1
+            continue
+        yield layout.built_record(key), stored_record
+        for word, (frequency, _) in record.words.items():
+            posting = Posting(word, key, BUILT_GENERATION)
+            yield layout.posting(posting), layout.pack_posting(frequency, record.length)
+        total, words = total + 1, words + record.length
+        postings += len(record.words)
+    if first is not None:
+        yield layout.built_sum(first), layout.pack([total, words, postings, refused])
+
+
+def _packed(layout: Layout, key: bytes, record: Record) -> bytes | None:
+    """Return a record as it is stored; ``None``: it is too large."""
+    try:
+        return packed(layout, key, record)
+    except ValueTooLarge:
+        return None
+
+
+# --- a check --------------------------------------------------------------------------------------
+
 
 TRACES: Final = "document binary, kind string, place binary, value binary"
 SUSPECTS: Final = "document binary, strays binary, documents bigint, words bigint"
@@ -161,15 +224,3 @@ def _batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBa
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-__all__ = [
-    "CheckedDocument",
-    "Trace",
-    "compared",
-    "document_trace",
-    "document_traces",
-    "index_trace",
-    "index_traces",
-    "suspects",
-]  # fmt: skip
