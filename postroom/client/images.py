@@ -14,7 +14,7 @@ from postroom.client.chunks import ChunkStream, repeated
 from postroom.client.sender import Sender
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import COUNTED_SECONDS_MAX
-from postroom.messaging.image_requests import (
+from postroom.messaging.ingest.requests import (
     AbandonRestore,
     BeginRestore,
     CheckImage,

@@ -20,7 +20,7 @@ from postroom.client.commits import anchor_of
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, shorten
 from postroom.limits import STAGED_SECONDS_MAX, TRANSACTION_SECONDS_MAX
-from postroom.messaging.staging_requests import (
+from postroom.messaging.ingest.requests import (
     AbortStaged,
     ApplyStaged,
     BeginLoad,

@@ -60,10 +60,9 @@ from postroom.errors import (
 from postroom.kv import keys
 from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
 from postroom.messaging.claims import Claims
-from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.deaths import DeathLog, reviving_letter
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.inbox import Inboxes, tried_by_another
+from postroom.messaging.inbox_reads import Stored, trial_of
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import (
     BuryMessages,
@@ -76,6 +75,7 @@ from postroom.messaging.requests import (
     Trial,
 )
 from postroom.messaging.services import CommitWakeUp
+from postroom.messaging.undelivered import DeadLetters, DeathLog, reviving_letter
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.registry import Registry
 
@@ -85,9 +85,6 @@ UNTRIED: Final = Trial(0)
 
 _encode = msgspec.msgpack.encode
 _delivered = msgspec.msgpack.Decoder(Delivered)
-
-Stored = list[tuple[bytes, bytes]]
-"""The ids of messages, and their stored forms."""
 
 
 class Attempts:
@@ -271,7 +268,6 @@ def first_ids(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 PROCESS_HAS_ENDED: Final = "the process that had it has ended"
-_NIL: Final = 0xC0
 _NO_CLIENT: Final = bytes(8)
 _NOTED_TOGETHER: Final = 1000
 """The number of messages in one note; a client may reap as many as it asks for."""
@@ -382,7 +378,7 @@ class AttemptNotes:
             return
         older = [
             pair for pair in reaped.messages
-            if pair[0] < began and (request.attempts_max or pair[1][-1] != _NIL)
+            if pair[0] < began and (request.attempts_max or trial_of(pair[1]) is not None)
         ]  # fmt: skip
         if not older:
             return

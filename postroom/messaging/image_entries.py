@@ -48,9 +48,9 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging.ingest import machine
-from postroom.messaging.ingest import records as staged
-from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging import counters
+from postroom.messaging.ingest import machine, staging
+from postroom.messaging.ingest.requests import Winner
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.groups import Outstanding
@@ -66,7 +66,6 @@ from postroom.messaging.requests import (
     Executable,
     InboxIndexEntry,
 )
-from postroom.messaging.staging_requests import Winner
 from postroom.ranges.applied import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
@@ -378,7 +377,7 @@ _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
 _counted: Final = msgspec.msgpack.Decoder(Counters)
-_queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.QueueCounts)
+_queue_counted: Final = msgspec.msgpack.Decoder(counters.QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
@@ -391,11 +390,11 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.TICKS: msgspec.msgpack.Decoder(PeriodicSchedule).decode,
 }
 _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
-    keys.STAGED_QUERY: staged.queries.decode,
+    keys.STAGED_QUERY: staging.queries.decode,
     keys.STAGED_WINNERS: _winners.decode,
     keys.STAGED_JOB: machine.decoder(machine.StagedBatch),
-    keys.STAGED_TASK_ATTEMPT: staged.task_attempts.decode,
-    keys.STAGED_CHUNK: staged.rows.decode,
+    keys.STAGED_TASK_ATTEMPT: staging.task_attempts.decode,
+    keys.STAGED_CHUNK: staging.rows.decode,
     keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
 _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {

@@ -18,9 +18,9 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.messaging import counters
 from postroom.messaging import image_entries as entries
-from postroom.messaging.image_requests import CheckImage, Counted
-from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging.ingest.requests import CheckImage, Counted
 from postroom.messaging.queues import records
 from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.evaluation import View
@@ -141,7 +141,7 @@ class _Counting:
         self.wrong: list[str] = []
         self._counters = Counters()
         self._of_range: Counter[bytes] = Counter()
-        self._queues: dict[int, queue_counters.QueueCounts] = {}
+        self._queues: dict[int, counters.QueueCounts] = {}
         self._inboxes_told = self._inboxes_found = 0
         self._inbox = b""
         self._messages = 0
@@ -173,7 +173,7 @@ class _Counting:
         if rest == entries.COUNTERS_NAME[1:]:
             self._counters = _counters.decode(stored)
         elif record.startswith("queue "):
-            self._queues[int(record[6:])] = queue_counters.read(stored)
+            self._queues[int(record[6:])] = counters.read_queue_counts(stored)
 
     def _end_inbox(self, reader: Reader) -> None:
         if not self._messages:
@@ -199,7 +199,7 @@ class _Counting:
         for number, counted in self._queues.items():
             self._end_queue(number, counted)
 
-    def _end_queue(self, number: int, counted: queue_counters.QueueCounts) -> None:
+    def _end_queue(self, number: int, counted: counters.QueueCounts) -> None:
         parts = (
             ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
             ("dead", keys.DEAD),

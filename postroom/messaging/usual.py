@@ -41,7 +41,7 @@ from postroom.limits import (
 from postroom.messaging.claims import Claims
 from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
-from postroom.messaging.index import read_mail, stored_mail
+from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outbox
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,

@@ -13,9 +13,8 @@ from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.agenda import Advancer
 from postroom.messaging.queues.environment import QueueEnvironment
-from postroom.messaging.services import dispatcher, executor
+from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.ranges.garbage import Collector
@@ -152,8 +151,8 @@ def assemble(node: AssembledNode, stored: Engine) -> Parts:
     )  # fmt: skip
     queues = messaging.queues
     services = Services(tasks, {
-        "dispatcher": dispatcher(node.upkeep, made.deliveries, *moving).run,
-        "executor": executor(node.upkeep, made.executions, *moving).run,
+        "dispatcher": Mover(DELIVER_DUE, node.upkeep, made.deliveries, *moving).run,
+        "executor": Mover(EXECUTE_DUE, node.upkeep, made.executions, *moving).run,
         "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
         "queues": Advancer(queues, node.upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,

@@ -14,7 +14,7 @@ from postroom.client.images import Restore
 from postroom.client.staging import StagingCalls
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
-from postroom.messaging.image_requests import RestoreEntries
+from postroom.messaging.ingest.requests import RestoreEntries
 from postroom.raft.transport import NoPeers
 from postroom.ranges.requests import Put
 from postroom.server.asyncio_driver import AsyncioDriver

@@ -22,11 +22,10 @@ from postroom.client.staging import StageRows, packed, repeat
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest.machine import encode
-from postroom.messaging.ingest.reading import read_staging
-from postroom.messaging.ingest.records import QueryRecord, StagedRecords
+from postroom.messaging.ingest.requests import ApplyStaged, PublishStaged, ReadStaging, Winner
+from postroom.messaging.ingest.staging import QueryRecord, StagedRecords, read_staging
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_requests import ApplyStaged, PublishStaged, ReadStaging, Winner
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
 

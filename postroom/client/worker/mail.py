@@ -39,7 +39,7 @@ from postroom.errors import (
     WrongType,
 )
 from postroom.limits import KEY_BYTES_MAX
-from postroom.messaging.deaths import reviving_letter
+from postroom.messaging.undelivered import reviving_letter
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 LOCK_PATIENCE_SECONDS: Final = 0.05

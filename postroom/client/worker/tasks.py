@@ -35,8 +35,8 @@ from postroom.client.worker.outcomes import outcome_of
 from postroom.client.worker.workplace import Workplace
 from postroom.errors import Error, LeaseLost
 from postroom.log_once import shown
-from postroom.messaging.deaths import reviving_queue_message
 from postroom.messaging.queues.requests import QueueSettings
+from postroom.messaging.undelivered import reviving_queue_message
 
 SETTINGS_SECONDS: Final = 1.0
 """The time for which the settings of a queue are used without asking again, in seconds."""

@@ -25,9 +25,10 @@ from postroom.messaging.ingest.machine import (
     Ingests,
     IngestState,
     LoadedSpan,
+    check_sorted,
+    is_empty,
 )
-from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
-from postroom.messaging.staging_requests import BeginLoad, EndLoad, LoadRows
+from postroom.messaging.ingest.requests import BeginLoad, EndLoad, LoadRows
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry
 

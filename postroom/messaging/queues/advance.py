@@ -23,14 +23,14 @@ from itertools import islice
 from typing import Final
 
 from postroom.kv import keys
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters, periodic, records
+from postroom.messaging.queues import periodic, records
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import lease_of, read_state
-from postroom.messaging.queues.records import AttemptName, Ended
+from postroom.messaging.queues.records import AttemptName, Ended, damaged, decoded
 from postroom.messaging.queues.settling import SettledQueues, Settling
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import UNBOUNDED
 

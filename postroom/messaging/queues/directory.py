@@ -23,6 +23,7 @@ from postroom.messaging.queues.definitions import (
 )
 from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -31,7 +32,6 @@ from postroom.messaging.queues.requests import (
     ToldQueue,
     UpdateQueue,
 )
-from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 

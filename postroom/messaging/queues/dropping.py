@@ -23,8 +23,7 @@ from postroom.kv import keys
 from postroom.messaging.queues import records
 from postroom.messaging.queues.enqueueing import remove
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Locator
-from postroom.messaging.queues.trouble import UNDECODABLE
+from postroom.messaging.queues.records import UNDECODABLE, Locator
 from postroom.ranges.evaluation import Evaluation
 
 PASSED_AT_ONCE: Final = 8

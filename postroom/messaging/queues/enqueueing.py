@@ -21,12 +21,20 @@ import msgspec
 from postroom.errors import ConditionFailed, Invalid, shorten
 from postroom.kv.clock import from_seconds
 from postroom.limits import HEADERS_BYTES_PER_STEP
-from postroom.messaging.queues import counters, groups, records
+from postroom.messaging import counters
+from postroom.messaging.queues import groups, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
-from postroom.messaging.queues.records import Body, Entry, Locator, MessageState, encode
+from postroom.messaging.queues.records import (
+    Body,
+    Entry,
+    Locator,
+    MessageState,
+    damaged,
+    decoded,
+    encode,
+)
 from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 

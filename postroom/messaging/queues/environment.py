@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from postroom.kv.engine import Reader
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import CreditWaits
-from postroom.messaging.queues.trouble import QueueDamaged
+from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.services import CommitWakeUp
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders

@@ -21,8 +21,8 @@ import msgspec
 from postroom.errors import Invalid, ValueTooLarge
 from postroom.limits import FOLLOWERS_BYTES_MAX, FOLLOWERS_MAX
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import damaged, decoded
 from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 

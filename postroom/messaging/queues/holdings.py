@@ -36,12 +36,12 @@ import msgspec
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
-from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.counters import Change, QueueCounts
+from postroom.messaging import counters
+from postroom.messaging.counters import Change, QueueCounts
+from postroom.messaging.queues import records
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.records import Ended, Holding, Locator, encode
-from postroom.messaging.queues.trouble import damaged
+from postroom.messaging.queues.records import Ended, Holding, Locator, damaged, encode
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 Marked: TypeAlias = tuple[LeasedHolding, bytes]
@@ -238,7 +238,7 @@ def _add(manager: Manager, changes: dict[Change, int]) -> QueueCounts:
             without it.
     """
     try:
-        return counters.add(manager.name, manager.counted, changes)
+        return counters.add_changes(manager.name, manager.counted, changes)
     except StoreCorrupted as error:
         manager.host.set_aside(damaged(manager.name, "its record of counters", error))
         raise Unavailable(

@@ -31,15 +31,13 @@ from postroom.kv import keys
 from postroom.kv.clock import seconds_until
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_LEASED_MAX
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters
-from postroom.messaging.queues.agenda import earliest
+from postroom.messaging.counters import Change
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
-from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
-from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
@@ -48,13 +46,14 @@ from postroom.messaging.queues.records import (
     Locator,
     QueueLayout,
     bodies,
+    decoded,
 )
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
     QueueSettings,
 )
-from postroom.messaging.queues.trouble import Trouble, decoded
+from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.waiting import Deadlines
@@ -226,12 +225,14 @@ class Manager:
     def restart(self, stored: Reader, now: int) -> None:
         """Read the stored state as of ``now`` (a timestamp), with a new lease of the range."""
         layout = self.layout
-        self.counted = counters.read(stored.get(layout.counters))
+        self.counted = counters.read_queue_counts(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
         self.leases.read(stored, layout, self.host.monotonic(), now)
         self.find_first_due(stored)
-        counters.check(self.counted, len(self.leases), has_scheduled=self._has_scheduled)
+        counters.check_queue_counts(
+            self.counted, len(self.leases), has_scheduled=self._has_scheduled
+        )
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
@@ -444,9 +445,9 @@ class Manager:
     def scheduled_added(self, due: int, now: int) -> None:
         """Note that a message was scheduled, due at ``due``."""
         if due >= times.MOMENT:
-            self.first_moment = earliest(self.first_moment, times.shown(due))
+            self.first_moment = times.earliest(self.first_moment, times.shown(due))
         else:
-            self.first_due = earliest(self.first_due, due)
+            self.first_due = times.earliest(self.first_due, due)
         seconds = seconds_until(times.look_at(due, now, self.host.by_wall), now)
         self.host.wake_by(self, self.host.monotonic() + seconds)
         line = due >= times.MOMENT
@@ -575,11 +576,11 @@ class Manager:
 
     def next_by_timestamp(self) -> int:
         """Return the first timestamp at which something is due; 0: nothing is."""
-        return earliest(self.first_due, self.purge_at and self.purge_at + 1)
+        return times.earliest(self.first_due, self.purge_at and self.purge_at + 1)
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""
-        return earliest(self.first_moment, self.next_tick)
+        return times.earliest(self.first_moment, self.next_tick)
 
     def next_by_time(self) -> float | None:
         """Return the first time on the monotonic clock at which something is due, or `None`."""

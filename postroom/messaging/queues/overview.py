@@ -29,8 +29,8 @@ from postroom.kv.engine import Reader
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.definitions import Definitions, retention
+from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged
 from postroom.messaging.queues.requests import QueueDefinition
-from postroom.messaging.queues.trouble import UNDECODABLE, QueueDamaged
 from postroom.ranges.applied import APPLIED_RECORD
 
 PASSED_AT_ONCE: Final = 8

@@ -27,8 +27,8 @@ from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.records import damaged, decoded
 from postroom.messaging.queues.requests import EnqueueInQueue, SetSchedule
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
@@ -176,7 +176,7 @@ def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
     """Return the first next tick of all schedules, by the wall clock; 0: there is none."""
     now = manager.host.by_wall()
     ticks = [each.next_at(now) for each in read_all(reader, manager)]
-    return min(filter(None, ticks), default=0)
+    return times.earliest(*ticks)
 
 
 def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:

@@ -20,14 +20,14 @@ from typing import Final, NamedTuple, NoReturn
 
 from postroom.errors import LeaseLost, StoreCorrupted, shorten
 from postroom.kv import keys
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters, records
+from postroom.messaging.queues import records
 from postroom.messaging.queues.holdings import changes, extended, is_over
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Body, Entry, Locator, MessageState
+from postroom.messaging.queues.records import Body, Entry, Locator, MessageState, damaged, decoded
 from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.checks import NO_HEADERS, Headers
 from postroom.ranges.evaluation import Evaluation, View
 

@@ -24,7 +24,6 @@ from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance
-from postroom.messaging.queues.agenda import ADVANCED_AT_ONCE, Agenda, earliest
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory
@@ -35,10 +34,12 @@ from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.overview import Overview, survey
 from postroom.messaging.queues.reading import Reading
+from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, damaged
 from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
-from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles, damaged
+from postroom.messaging.queues.timing import Agenda, Troubles
 from postroom.messaging.queues.writes import QueueWriteEvaluators
 from postroom.messaging.requests import Moved
+from postroom.messaging.services import ADVANCED_AT_ONCE
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
 
@@ -192,7 +193,7 @@ class RangeQueues:
         first = min(found.by_timestamp.values(), default=0)
         moment = min(found.by_wall.values(), default=0)
         by_wall = times.look_at(times.at(moment), self.reading(), wall) if moment else 0
-        return earliest(first, by_wall)
+        return times.earliest(first, by_wall)
 
     def _has_dropped(self, name: str, manager: Manager | None) -> None:
         self._agenda.forget(name)

@@ -33,10 +33,10 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.log_once import shown
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.deaths import DeathLog, reviving_queue_message
 from postroom.messaging.due import due_after, jittered_backoff
-from postroom.messaging.queues import counters, groups, holdings, records
+from postroom.messaging.queues import groups, holdings, records
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import (
@@ -48,7 +48,14 @@ from postroom.messaging.queues.places import (
     named,
     read_body,
 )
-from postroom.messaging.queues.records import Ended, Entry, Locator, MessageState, encode
+from postroom.messaging.queues.records import (
+    Ended,
+    Entry,
+    Locator,
+    MessageState,
+    QueueDamaged,
+    encode,
+)
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -58,7 +65,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     RejectMessages,
 )
-from postroom.messaging.queues.trouble import QueueDamaged
+from postroom.messaging.undelivered import DeathLog, reviving_queue_message
 from postroom.ranges.checks import unpacked
 from postroom.ranges.evaluation import Evaluation, check_size
 

@@ -31,14 +31,15 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.kv import keys
 from postroom.limits import QUEUE_EPOCH_MAX
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.messaging.queues import groups, periodic, records
 from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.enqueueing import enqueue, move, put, remove, rewritten
 from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find, named, read_state
-from postroom.messaging.queues.records import Ended, MessageState, encode
+from postroom.messaging.queues.records import Ended, MessageState, damaged, decoded, encode
 from postroom.messaging.queues.requests import (
     Acknowledge,
     CancelMessages,
@@ -53,7 +54,6 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.messaging.queues.settling import SettledQueues, Settling
-from postroom.messaging.queues.trouble import damaged, decoded
 from postroom.ranges.evaluation import Evaluation, check_size
 from postroom.ranges.registry import Registry
 

@@ -29,7 +29,7 @@ from postroom.client.bulk import Partition
 from postroom.client.chunks import cut
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid, shorten
-from postroom.messaging.staging_requests import LoadRows
+from postroom.messaging.ingest.requests import LoadRows
 from postroom.pipeline import connections
 from postroom.pipeline.filters import after_prefix
 from postroom.pipeline.options import StoreAddress

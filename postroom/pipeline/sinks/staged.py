@@ -40,7 +40,7 @@ from pyspark.sql.datasource import (
 from postroom.client.sync_parts import StagingCalls
 from postroom.counted import counted
 from postroom.errors import Invalid
-from postroom.messaging.staging_requests import StagedQuery, StageRows
+from postroom.messaging.ingest.requests import StagedQuery, StageRows
 from postroom.pipeline import connections
 from postroom.pipeline.options import StoreAddress
 from postroom.pipeline.sinks.chunks import RowChunks

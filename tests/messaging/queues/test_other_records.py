@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.messaging import counters
+from postroom.messaging.queues import groups, periodic, records
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
 from tests.messaging.queues.harness import ANY, Q
