@@ -53,7 +53,7 @@ from postroom.messaging.ingest import machine, staging
 from postroom.messaging.ingest.requests import Winner
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
-from postroom.messaging.queues.groups import Outstanding
+from postroom.messaging.queues.enqueueing import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import PeriodicSchedule
 from postroom.messaging.queues.requests import QueueDefinition

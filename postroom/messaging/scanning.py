@@ -58,8 +58,9 @@ from postroom.messaging.bulk_requests import (
 from postroom.messaging.counters import read_counters
 from postroom.messaging.image_entries import engine_key_of, name_of
 from postroom.messaging.inbox_index import mail_entries
-from postroom.messaging.queues import groups, records
+from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import Definitions, no_such_queue
+from postroom.messaging.queues.enqueueing import outstanding
 from postroom.messaging.queues.records import QueueLayout
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.applied import APPLIED_RECORD
@@ -451,7 +452,7 @@ def _places_in_queue(
                 yield "leased", *entry.locator, entry.seq, entry.group, 1
     elif part == keys.GROUPS:
         group = keys.unescape(where[1 : -len(keys.END_OF_KEY)]).decode()
-        yield "group", b"", "", b"", b"", group, groups.outstanding(stored)
+        yield "group", b"", "", b"", b"", group, outstanding(stored)
     else:
         for each in records.ended_lists.decode(stored):
             said = "archived" if part == keys.ARCHIVED else _IN_LISTS.get(each.status, "unknown")

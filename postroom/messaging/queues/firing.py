@@ -29,10 +29,9 @@ from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import holdings, records
 from postroom.messaging.queues.consumers import WaitingClaim
-from postroom.messaging.queues.enqueueing import Rewritten
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import leased_message
+from postroom.messaging.queues.places import Rewritten, leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import (
     UNDECODABLE,

@@ -15,6 +15,7 @@ answered (:mod:`.claiming`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from postroom.errors import Invalid, TransactionTooLarge
@@ -23,21 +24,26 @@ from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
-from postroom.messaging.queues.advance import Advance
+from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.definitions import Changed
-from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.dropping import empty
+from postroom.messaging.queues.directory import Directory, survey
+from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.overview import Overview, survey
+from postroom.messaging.queues.places import Rescheduling
 from postroom.messaging.queues.reading import Reading
 from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, damaged
-from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
+from postroom.messaging.queues.requests import (
+    AdvanceQueues,
+    QueueDefinition,
+    SetSchedule,
+    TrimArchive,
+)
+from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.timing import Agenda, Troubles
-from postroom.messaging.queues.writes import QueueWriteEvaluators
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
 from postroom.ranges.evaluation import Evaluation
@@ -92,17 +98,21 @@ class RangeQueues:
         self._wall_seen = 0
         self._troubles = Troubles()
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
-        self._overview = Overview(range_id, self._directory.definitions, environment.kept)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.answer, self.note = self._claiming.answer, self._claiming.note
-        self._writes = QueueWriteEvaluators(self._directory, environment)
+        self._enqueueing = Enqueueing(self._directory, environment)
+        self._settling = Settling(self._enqueueing)
         environment.agenda = self
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
-        self._writes.register(registry)
-        self._directory.register(registry)
+        for part in (
+            self._directory, self._enqueueing, self._settling, Rescheduling(self._directory.find),
+        ):  # fmt: skip
+            part.register(registry)
+        registry.writes[TrimArchive] = partial(trim, self._enqueueing)
+        registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
         Reading(self._directory.known, self._directory.all, self._environment.check_age).register(
@@ -122,7 +132,7 @@ class RangeQueues:
         if not is_whole:
             return
         directory = self._directory
-        found = self._overview.take(stored, self.by_wall())
+        found = directory.take_stored(stored, self.by_wall())
         for error in found.unreadable:
             directory.set_aside(error, None)
         directory.defined.update(found.defined)
@@ -187,7 +197,7 @@ class RangeQueues:
             A timestamp; 0: never. Queues that are damaged have nothing to do.
         """
         wall = self.by_wall
-        found = self._overview.read(stored, wall())
+        found = self._directory.read_stored(stored, wall())
         if found.dropped or found.held:
             return 1
         first = min(found.by_timestamp.values(), default=0)
@@ -315,7 +325,7 @@ class RangeQueues:
             return False
         notes_before = len(ctx.notes)
         bytes_max = ctx.bytes + share.bytes_max
-        step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
+        step = Advance(self._enqueueing, self._settling, manager, ctx, bytes_max)
         more = step.become_due(share.fired_max)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
@@ -364,7 +374,7 @@ class RangeQueues:
         # It may do nothing and leave no note. It must not be aborted then either.
         ctx.after.append(lambda: manager.commit(ctx))
         try:
-            step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
+            step = Advance(self._enqueueing, self._settling, manager, ctx, bytes_max)
             more = step.step(messages_max)
         except Exception:
             # Abort now: others may be served before the service hears of the failure.

@@ -21,7 +21,7 @@ that messages that failed together are not tried again together.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,7 +36,8 @@ from postroom.log_once import shown
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.due import due_after, jittered_backoff
-from postroom.messaging.queues import groups, holdings, records
+from postroom.messaging.queues import holdings, records
+from postroom.messaging.queues.enqueueing import Enqueueing, count_in_group, read_group
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import (
@@ -47,6 +48,7 @@ from postroom.messaging.queues.places import (
     is_attempt,
     named,
     read_body,
+    settle_each,
 )
 from postroom.messaging.queues.records import (
     Ended,
@@ -68,6 +70,7 @@ from postroom.messaging.queues.requests import (
 from postroom.messaging.undelivered import DeathLog, reviving_queue_message
 from postroom.ranges.checks import unpacked
 from postroom.ranges.evaluation import Evaluation, check_size
+from postroom.ranges.registry import Registry
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first rejection, if the queue has no ``min_backoff``."""
@@ -90,37 +93,6 @@ class Death(NamedTuple):
     how: str = ""
 
 
-class SettledQueues(Protocol):
-    """The queues of a range, as settling uses them.
-
-    Attributes:
-        kept: how long the past can be read, in timestamp units.
-    """
-
-    kept: int
-
-    def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
-        """Return the manager and the settings of a queue."""
-
-    def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
-        """Return the manager and the settings of a queue, or `None` if there is none."""
-
-    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message that was checked before; it never fails."""
-
-    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message, unless there is one of its kind and id."""
-
-    def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message of another queue, as it is."""
-
-    def may_purge(self, ctx: Evaluation, threshold: int, /) -> int:
-        """Return the timestamp up to which nobody reads the past, at most ``threshold``."""
-
-    def chance(self) -> float:
-        """Return a random number from 0 up to 1."""
-
-
 def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float) -> float:
     """Return how long a failed message waits until it is fired again, in seconds.
 
@@ -138,11 +110,24 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
 
 
 class Settling:
-    """An evaluator of all that ends attempts, in the queues of a range."""
+    """An evaluator of all that ends attempts, in the queues of a range.
 
-    def __init__(self, queues: SettledQueues) -> None:
+    Args:
+        queues: the queues of the range.
+    """
+
+    def __init__(self, queues: Enqueueing) -> None:
         self._queues = queues
         self._deaths = DeathLog()
+
+    def register(self, registry: Registry) -> None:
+        """Register the evaluators."""
+        registry.writes |= {
+            Acknowledge: self.acknowledge,
+            RejectMessages: self.reject,
+            Extend: self.extend,
+            CancelMessages: self.cancel,
+        }
 
     # --- requests
 
@@ -225,16 +210,11 @@ class Settling:
     def cancel(self, ctx: Evaluation, request: CancelMessages) -> Generator[None, None, int]:
         """Evaluate ``CancelMessages`` and return how many messages were found."""
         manager, _ = self._queues.find(ctx, request.queue)
-        cancelled, size_before = 0, ctx.bytes
-        for attempt in request.attempts:
-            for locator in named(ctx, manager, attempt):
-                place = find(ctx, manager, locator)
-                if place is not None:
-                    change = counters.CANCELLED[place.where]
-                    self._end(ctx, manager, place, records.CANCELLED, change)
-                    cancelled += 1
-            yield from _next(ctx, size_before)
-        return cancelled
+
+        def end(place: Place) -> None:
+            self._end(ctx, manager, place, records.CANCELLED, counters.CANCELLED[place.where])
+
+        return settle_each(ctx, manager, request.attempts, counters.CANCELLED, end, "name")
 
     # --- done messages
 
@@ -300,7 +280,7 @@ class Settling:
             self._group_ended(ctx, manager, entry.group)
 
     def _group_ended(self, ctx: Evaluation, manager: Manager, group: str) -> None:
-        for follower in groups.count(ctx, manager, group, -1):
+        for follower in count_in_group(ctx, manager, group, -1):
             if self._queues.find_if_there(ctx, follower.queue) is not None:
                 self._queues.follow(ctx, follower)
 
@@ -491,7 +471,7 @@ class Settling:
             if self._queues.find_if_there(ctx, other) is None:
                 return False
             if group:
-                for follower in groups.read(ctx, manager, group).followers:
+                for follower in read_group(ctx, manager, group).followers:
                     self._queues.find_if_there(ctx, follower.queue)
         except QueueDamaged:
             return False

@@ -18,7 +18,7 @@ from postroom.kv import keys
 from postroom.kv.storage import Storage
 from postroom.messaging.counters import QueueCounts, read_counters
 from postroom.messaging.queues import records
-from postroom.messaging.queues.groups import Outstanding
+from postroom.messaging.queues.enqueueing import Outstanding
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import InboxIndexEntry
 from postroom.pipeline.jobs import audit
