@@ -28,7 +28,7 @@ from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.ingest.staging import StagedRecords, Sweeping, read_staging
 from postroom.messaging.moving import Delivery, Execution
 from postroom.messaging.outbox import Outboxes
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.requests import Deliverable

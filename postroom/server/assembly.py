@@ -13,7 +13,7 @@ from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus

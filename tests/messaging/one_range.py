@@ -21,7 +21,7 @@ from postroom.kv.budget import Budget
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal

@@ -68,7 +68,6 @@ from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import UNBOUNDED
 
 TIME_IS_OVER: Final = "it was not acknowledged in time"
-CONSUMER_HAS_GONE: Final = "the consumer has gone"
 LISTS_PURGED_AT_ONCE: Final = 16
 
 

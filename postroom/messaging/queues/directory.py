@@ -28,7 +28,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom.errors import Invalid
 from postroom.kv import keys
@@ -42,7 +42,6 @@ from postroom.messaging.queues.definitions import (
     no_such_queue,
     retention,
 )
-from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged
 from postroom.messaging.queues.requests import (
@@ -56,6 +55,9 @@ from postroom.messaging.queues.requests import (
 from postroom.ranges.applied import APPLIED_RECORD
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.registry import Registry
+
+if TYPE_CHECKING:
+    from postroom.messaging.queues.range_queues import RangeQueues
 
 MANAGERS_KEPT: Final = 4096
 """The number of managers above which those at rest are forgotten."""
@@ -83,7 +85,7 @@ class Directory:
     def __init__(
         self,
         range_id: int,
-        host: QueueHost,
+        host: RangeQueues,
         begin: Callable[[QueueDefinition], Manager],
         on_dropped: Callable[[str, Manager | None], None],
     ) -> None:

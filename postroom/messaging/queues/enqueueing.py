@@ -43,8 +43,8 @@ from postroom.limits import (
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import records
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
 from postroom.messaging.queues.records import (

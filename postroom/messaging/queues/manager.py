@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.clock import seconds_until
@@ -36,7 +36,6 @@ from postroom.messaging import due as times
 from postroom.messaging.counters import Change
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.definitions import retention
-from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
@@ -57,6 +56,9 @@ from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.waiting import Deadlines
+
+if TYPE_CHECKING:
+    from postroom.messaging.queues.range_queues import RangeQueues
 
 
 class Speculation:
@@ -174,7 +176,7 @@ class Manager:
         was_asked_for: whether it was used since idle managers were last looked for.
     """
 
-    def __init__(self, range_id: int, definition: QueueDefinition, host: QueueHost) -> None:
+    def __init__(self, range_id: int, definition: QueueDefinition, host: RangeQueues) -> None:
         self.definition = definition
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number)

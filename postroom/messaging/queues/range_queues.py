@@ -25,11 +25,10 @@ from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues import periodic
 from postroom.messaging.queues.advance import Advance, empty, trim
-from postroom.messaging.queues.claiming import Claiming
+from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory, survey
 from postroom.messaging.queues.enqueueing import Enqueueing
-from postroom.messaging.queues.environment import QueueEnvironment
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
@@ -78,6 +77,7 @@ class RangeQueues:
 
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
+        kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
     def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
@@ -103,7 +103,6 @@ class RangeQueues:
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self._enqueueing = Enqueueing(self._directory, environment)
         self._settling = Settling(self._enqueueing)
-        environment.agenda = self
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
