@@ -28,6 +28,7 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader
+from postroom.messaging.queues.queries import QueueTotals
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.ranges.applied import read_applied
 from postroom.ranges.evaluation import Evaluation
@@ -86,24 +87,9 @@ class Conservation:
 Change: TypeAlias = tuple[tuple[str, int], ...]
 
 
-class QueueCounts(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class QueueCounts(QueueTotals, frozen=True, array_like=True, gc=False):
     """The stored part of ``QueueStats``, and the messages ``moved`` to another queue."""
 
-    ready: int = 0
-    scheduled: int = 0
-    leased: int = 0
-    dead: int = 0
-    done: int = 0
-    archived: int = 0
-    enqueued: int = 0
-    fired: int = 0
-    acknowledged: int = 0
-    rejected: int = 0
-    expired: int = 0
-    buried: int = 0
-    replayed: int = 0
-    cancelled: int = 0
-    purged: int = 0
     moved: int = 0
     retried: int = 0
 

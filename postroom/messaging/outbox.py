@@ -203,11 +203,6 @@ class Outbox:
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
-    def first_entry_due(self, ctx: Evaluation) -> tuple[bytes, bytes] | None:
-        """Return the first entry that is due, or `None`."""
-        entries = self.take_due(ctx, 1).entries
-        return entries[0] if entries else None
-
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
         """Return when the first entry after those ``taken`` is due, as a timestamp."""
         last = {self._line_of(key): key for key, _ in taken}
@@ -298,11 +293,8 @@ class Outbox:
         for line in self._lines:
             mine = [key for key in done if self._line_of(key) is line]
             if mine:
-                last = max(mine)
-                line.coming_head = min(
-                    (key for key in keys_left if key >= line.begin), default=last
-                )
-                line.coming_head = min(line.coming_head, last)
+                kept = (key for key in keys_left if key >= line.begin)
+                line.coming_head = min((max(mine), *kept))
         ctx.after.append(self._advance)
 
     def _advance(self) -> None:

@@ -103,10 +103,10 @@ class DeadLetters:
         """Evaluate ``BuryDue``; return whether there was an entry to bury."""
         outboxes = self._outboxes
         outbox = outboxes.executable if request.updates else outboxes.deliverable
-        first = outbox.first_entry_due(ctx)
-        if first is None:
+        due = outbox.take_due(ctx, 1).entries
+        if not due:
             return False
-        key, stored = first
+        ((key, stored),) = due
         reason, entry = request.reason[:REASON_CHARACTERS_MAX], outbox.decode(stored)
         message, update = (None, entry) if request.updates else (entry, None)
         id_ = outbox.id_of(key)

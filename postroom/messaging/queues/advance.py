@@ -63,7 +63,7 @@ from postroom.messaging.queues.records import (
 from postroom.messaging.queues.requests import (
     TrimArchive,
 )
-from postroom.messaging.queues.settling import Settling
+from postroom.messaging.queues.settling import EXPIRED, Settling
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import UNBOUNDED
 
@@ -144,7 +144,8 @@ class Advance:
             if why is None:
                 self._settling.give_back(ctx, manager, lease)
             else:
-                self._settling.lose(ctx, manager, self._settings, lease, why)
+                # A back-off is for messages that failed while a consumer processed them.
+                self._settling.fail(ctx, manager, self._settings, lease, (EXPIRED, why, 0.0))
             ctx.steps += 4
         if names:
             ctx.after.append(lambda: _forget(manager, names))
@@ -262,12 +263,8 @@ def empty(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max: int) 
 
 
 def _go_on(ctx: Evaluation, manager: Manager, cursor: bytes) -> bool:
-    ctx.after.append(partial(_emptied, manager, cursor))
+    ctx.after.append(partial(setattr, manager, "empty_from", cursor))
     return True
-
-
-def _emptied(manager: Manager, cursor: bytes) -> None:
-    manager.empty_from = cursor
 
 
 # --- the index ------------------------------------------------------------------------------------

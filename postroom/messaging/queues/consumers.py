@@ -40,7 +40,8 @@ class Wish:
         read_headers: a function that reads the headers of a message.
 
     Attributes:
-        kinds, looks_closer: see :class:`.rotation.Wants`.
+        kinds: the kinds that it takes; ``None``: any.
+        looks_closer: whether it depends on more than the kind.
         cursor: the key up to which the stored messages were searched for those that are not in
             memory; ``None``: to the end.
     """

@@ -306,7 +306,7 @@ class Directory:
             self._check_not_damaged(request.name, self.definitions.read(ctx, request.name))
             return
         manager = Manager(self._range_id, definition, self._host)
-        manager.begin_empty()
+        manager.ready.nothing_is_stored()
         self._changes(ctx)[definition.number] = manager
         ctx.after.append(lambda: self._has_made(definition, manager))
 

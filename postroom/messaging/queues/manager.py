@@ -65,27 +65,15 @@ class Speculation:
     """The changes of one evaluation to the memory of a queue, until they are committed or aborted.
 
     Args:
-        ready, leases, consumers, wishes: the memory of the queue.
-        on_abort: called when an evaluation is aborted.
+        manager: the manager of the queue.
 
     Attributes:
         taken: engine keys of the entries that the proposal under evaluation has taken.
         has_fired: whether it has fired all that it could.
     """
 
-    def __init__(
-        self,
-        ready: ReadyCache,
-        leases: LeaseTable,
-        consumers: Consumers,
-        wishes: Wishes,
-        on_abort: Callable[[], None],
-    ) -> None:
-        self._ready = ready
-        self._leases = leases
-        self._consumers = consumers
-        self._wishes = wishes
-        self._on_abort = on_abort
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
         self._ctx: Evaluation | None = None
         self.taken: set[bytes] = set()
         self.has_fired = False
@@ -110,13 +98,13 @@ class Speculation:
             return False
         self.abort_other(ctx)
         self._ctx = ctx
-        self._leases.begin_naming()
+        self._manager.leases.begin_naming()
         self.has_fired = False
         return True
 
     def commit(self) -> None:
         """Commit the changes: the proposal is applied and its notes have taken effect."""
-        self._leases.break_promises()
+        self._manager.leases.break_promises()
         self.taken.clear()
         self._ctx = None
 
@@ -134,14 +122,16 @@ class Speculation:
 
     def abort(self) -> None:
         """Undo the changes of a proposal that did not come about."""
-        self._ready.forget()
-        self._leases.break_promises()
-        self._leases.name_again()
-        self._consumers.forget_ungranted()
-        self._wishes.begin_again()
+        manager = self._manager
+        manager.ready.forget()
+        manager.leases.break_promises()
+        manager.leases.name_again()
+        manager.consumers.forget_ungranted()
+        manager.wishes.begin_again()
         self.taken.clear()
         self._ctx = None
-        self._on_abort()
+        manager.host.look_at(manager)
+        manager.host.plan(manager)
 
 
 LATENESS_KEPT: Final = 1000
@@ -168,6 +158,7 @@ class Manager:
             attempt is not counted.
         speculation: what the proposal under evaluation has taken from this memory.
         lateness: how late the last messages were fired, in seconds.
+        bucket: the token bucket of the whole queue; ``None``: its rate is unlimited.
         try_again_at: when the rate of the queue allows the next message.
         poll_at: when the stored state is read again although no timer rang.
         empty_from: the key of a dropped queue below which nothing is left.
@@ -189,9 +180,7 @@ class Manager:
         self.ready = ReadyCache(
             settings.cache_size, ordered=self.ordered, on_left_out=self.wishes.left_out
         )
-        self.speculation = Speculation(
-            self.ready, self.leases, self.consumers, self.wishes, self._came_to_nothing
-        )
+        self.speculation = Speculation(self)
         self.host = host
         self.first_due = 0
         self.first_moment = 0
@@ -209,7 +198,7 @@ class Manager:
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(host.monotonic())
-        self._bucket: TokenBucket | None = None
+        self.bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
 
@@ -219,10 +208,6 @@ class Manager:
         return self.definition.name
 
     # --- start and end
-
-    def begin_empty(self) -> None:
-        """Note that the queue was made just now and stores nothing."""
-        self.ready.nothing_is_stored()
 
     def restart(self, stored: Reader, now: int) -> None:
         """Read the stored state as of ``now`` (a timestamp), with a new lease of the range."""
@@ -296,11 +281,11 @@ class Manager:
     def _change_bucket(self) -> None:
         rate, now = self.definition.settings.max_rate, self.host.monotonic()
         if rate is None:
-            self._bucket = None
-        elif self._bucket is None:
-            self._bucket = TokenBucket(rate, now)
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = TokenBucket(rate, now)
         else:
-            self._bucket.change(rate, now)
+            self.bucket.change(rate, now)
 
     def end(self, refusal: Exception | None) -> None:
         """Stop serving the queue; tell the waiting claims ``refusal``, unless it is `None`."""
@@ -341,11 +326,6 @@ class Manager:
         if ctx.staged.get(placed[0]) or ctx.is_written(placed[0]):
             self.offer(*placed)
 
-    def _came_to_nothing(self) -> None:
-        """Serve the waiting claims anew, since an evaluation was aborted."""
-        self.host.look_at(self)
-        self.host.plan(self)
-
     def applied(self, counted: counters.QueueCounts) -> None:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
@@ -369,18 +349,13 @@ class Manager:
         allowed = 1 << 30
         if settings.max_concurrency is not None:
             allowed = settings.max_concurrency - len(self.leases)
-        if self._bucket is not None and allowed > 0:
-            tokens = self._bucket.available(now)
+        if self.bucket is not None and allowed > 0:
+            tokens = self.bucket.available(now)
             if not tokens:
-                self.try_again_at = self._bucket.next_at(now)
+                self.try_again_at = self.bucket.next_at(now)
                 self.host.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
-
-    @property
-    def bucket(self) -> TokenBucket | None:
-        """Return the token bucket of the whole queue, or `None` if its rate is unlimited."""
-        return self._bucket
 
     # --- waiting claims
 
@@ -389,10 +364,6 @@ class Manager:
         waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers))
         self.consumers.add(waiter)
         return waiter
-
-    def consumer_ids(self) -> set[bytes]:
-        """Return the consumers that wait or hold a message."""
-        return {waiter.request.consumer for waiter in self.consumers} | self.leases.consumers
 
     def _headers(self, entry: Entry) -> Headers:
         ctx = self.speculation.ctx

@@ -42,7 +42,7 @@ from postroom.messaging.queues.requests import (
     TrimArchive,
 )
 from postroom.messaging.queues.settling import Settling
-from postroom.messaging.queues.timing import Agenda, Troubles
+from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
 from postroom.ranges.evaluation import Evaluation
@@ -96,7 +96,7 @@ class RangeQueues:
         self.by_wall = environment.by_wall
         self._agenda = Agenda(environment.monotonic, environment.reading, environment.by_wall)
         self._wall_seen = 0
-        self._troubles = Troubles()
+        self._troubles: dict[str, Trouble] = {}
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
@@ -205,7 +205,7 @@ class RangeQueues:
         return times.earliest(first, by_wall)
 
     def _has_dropped(self, name: str, manager: Manager | None) -> None:
-        self._agenda.forget(name)
+        self._agenda.plan(name)
         if manager is not None:
             self._to_look.pop(manager, None)
             self._claiming.forget(manager)
@@ -398,20 +398,16 @@ class RangeQueues:
         for number, manager in list(self._dropped.items()):
             if ctx.bytes >= bytes_max or ctx.steps >= steps_max:
                 return True
-            if manager.trouble.until <= now:
-                self._advancing, bytes_before = manager, ctx.bytes
-                more |= self._empty(ctx, number, manager, messages_max, bytes_max)
-                self._grew(manager, ctx.bytes - bytes_before)
+            if manager.trouble.until > now:
+                continue
+            self._advancing, bytes_before = manager, ctx.bytes
+            if empty(ctx, manager, messages_max, bytes_max):
+                more = True
+            else:
+                self._directory.definitions.forget(ctx, manager.definition)
+                ctx.after.append(partial(self._is_empty, number))
+            self._grew(manager, ctx.bytes - bytes_before)
         return more
-
-    def _empty(
-        self, ctx: Evaluation, number: int, manager: Manager, messages_max: int, bytes_max: int
-    ) -> bool:
-        if empty(ctx, manager, messages_max, bytes_max):
-            return True
-        self._directory.definitions.forget(ctx, manager.definition)
-        ctx.after.append(lambda: self._is_empty(number))
-        return False
 
     def _is_empty(self, number: int) -> None:
         self._dropped.pop(number, None)
@@ -426,7 +422,9 @@ class RangeQueues:
     def is_due(self) -> bool:
         """Return whether the service has something to do now."""
         now = self.monotonic()
-        self._poll()
+        for name in self._agenda.polls():
+            if (manager := self._by_name.get(name)) is not None:
+                self.poll(manager)
         wall_before, self._wall_seen = self._wall_seen, self.by_wall()
         if wall_before - self._wall_seen > SET_BACK:
             self._wall_was_set_back()
@@ -445,17 +443,12 @@ class RangeQueues:
         """Return whether there is something to do in a queue; if not, plan it anew."""
         manager = self._directory.manager(name)
         if manager is None:
-            self._agenda.forget(name)
+            self._agenda.plan(name)
             return False
         if manager.trouble.until <= self.monotonic() and self._is_due(manager):
             return True
         self.plan(manager)
         return False
-
-    def _poll(self) -> None:
-        for name in self._agenda.polls():
-            if (manager := self._by_name.get(name)) is not None:
-                self.poll(manager)
 
     def poll(self, manager: Manager) -> None:
         """Poll the stored state of a queue, if it is time and a claim waits for it."""
@@ -489,7 +482,7 @@ class RangeQueues:
             return error.queue, False
         if manager is None:
             return None
-        self._troubles.add(manager.name, manager.trouble)
+        self._troubles[manager.name] = manager.trouble
         is_news = manager.trouble.failed(error, self.monotonic())
         self.plan(manager)
         return manager.name, is_news
@@ -500,7 +493,7 @@ class RangeQueues:
         if manager is None:
             return
         self._to_look.pop(manager, None)
-        self._agenda.forget(error.queue)
+        self._agenda.plan(error.queue)
         self._directory.set_aside(error, manager.definition)
         self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
@@ -508,4 +501,5 @@ class RangeQueues:
 
     def trouble(self) -> tuple[int, str]:
         """Return how often the queues that are not sound have failed, and why the first one has."""
-        return self._troubles.told(self._directory.damaged.values(), self.monotonic())
+        damaged = self._directory.damaged.values()
+        return told_troubles(damaged, self._troubles, self.monotonic())

@@ -310,11 +310,11 @@ class Reading:
         del counted["moved"]
         lateness = sorted(manager.lateness)
         oldest, now = _oldest(view, manager), manager.host.monotonic()
-        longest = manager.leases.longest()
+        longest, holders = manager.leases.longest(), manager.leases.consumers
         view.steps += (len(manager.ready) + len(manager.leases)) // 16
         return QueueStats(
             **counted,
-            consumers=len(manager.consumer_ids()),
+            consumers=len({each.request.consumer for each in manager.consumers} | holders),
             oldest=oldest,
             lateness_p50=_quantile(lateness, 0.5),
             lateness_p99=_quantile(lateness, 0.99),

@@ -157,7 +157,7 @@ class Settling:
         self, ctx: Evaluation, manager: Manager, settings: QueueSettings, attempt: Attempt
     ) -> int:
         if attempt.epoch >= 0 and not attempt.by_id:
-            self.finish_lease(ctx, manager, settings, held(ctx, manager, attempt))
+            self._finish(ctx, manager, settings, _place_of(held(ctx, manager, attempt)))
             return 1
         ended = 0
         for locator in named(ctx, manager, attempt):
@@ -217,12 +217,6 @@ class Settling:
         return settle_each(ctx, manager, request.attempts, counters.CANCELLED, end, "name")
 
     # --- done messages
-
-    def finish_lease(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease
-    ) -> None:
-        """Finish a message as done, by the attempt that holds it."""
-        self._finish(ctx, manager, settings, _place_of(lease))
 
     def _end_leases(
         self, ctx: Evaluation, manager: Manager, leases: dict[Locator, Lease], status: int
@@ -344,15 +338,6 @@ class Settling:
         chance = self._queues.chance()
         seconds = backoff_seconds(settings, lease.entry.epoch, EXPIRED, chance)
         self.fail(ctx, manager, settings, lease, (EXPIRED, why, seconds))
-
-    def lose(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
-    ) -> None:
-        """Fail the attempt of a consumer that has gone, and make its message ready at once.
-
-        The attempt counts. A back-off is for messages that failed while a consumer processed them.
-        """
-        self.fail(ctx, manager, settings, lease, (EXPIRED, why, 0.0))
 
     def fail(
         self,

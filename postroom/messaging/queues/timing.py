@@ -86,7 +86,7 @@ class Agenda:
         by_time: float | None = None,
         poll: float | None = None,
     ) -> None:
-        """Plan a queue anew.
+        """Plan a queue anew; without deadlines, plan nothing for it.
 
         Args:
             name: the name of the queue.
@@ -106,10 +106,6 @@ class Agenda:
         known = self._by_time.of(name)
         if known is None or deadline < known:
             self._by_time.set(name, deadline)
-
-    def forget(self, name: str) -> None:
-        """Plan nothing for a queue."""
-        self.plan(name)
 
     def due(self) -> Iterable[str]:
         """Return the queues in which something is due, the one whose turn it is first."""
@@ -296,36 +292,25 @@ class Trouble:
         return self._error if self.failures(now) else ""
 
 
-class Troubles:
-    """The failures of the queues of a range that are not sound, by name."""
+def told_troubles(
+    damaged: Iterable[str], troubles: dict[str, Trouble], now: float
+) -> tuple[int, str]:
+    """Return how often queues have failed, and why the first of them has; forget sound ones.
 
-    def __init__(self) -> None:
-        self._of: dict[str, Trouble] = {}
-
-    def add(self, queue: str, trouble: Trouble) -> None:
-        """Add a queue that has failed."""
-        self._of[queue] = trouble
-
-    def clear(self) -> None:
-        """Forget all queues."""
-        self._of.clear()
-
-    def told(self, damaged: Iterable[str], now: float) -> tuple[int, str]:
-        """Return how often queues have failed, and why the first of them has.
-
-        Args:
-            damaged: descriptions of the queues that are set aside as damaged: each is one failure.
-            now: seconds of the monotonic clock.
-        """
-        said = list(damaged)
-        failures = len(said)
-        for queue, trouble in list(self._of.items()):
-            if not trouble.failures(now):
-                del self._of[queue]
-                continue
-            failures += trouble.failures(now)
-            said.append(f"queue {queue!r}: {trouble.why(now)}")
-        if not said:
-            return 0, ""
-        more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
-        return failures, said[0] + more
+    Args:
+        damaged: descriptions of the queues that are set aside as damaged: each is one failure.
+        troubles: the failures of queues, by name.
+        now: seconds of the monotonic clock.
+    """
+    said = list(damaged)
+    failures = len(said)
+    for queue, trouble in list(troubles.items()):
+        if not trouble.failures(now):
+            del troubles[queue]
+            continue
+        failures += trouble.failures(now)
+        said.append(f"queue {queue!r}: {trouble.why(now)}")
+    if not said:
+        return 0, ""
+    more = f" (and {len(said) - 1} more)" if len(said) > 1 else ""
+    return failures, said[0] + more
