@@ -27,12 +27,11 @@ from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
 from postroom.messaging import inbox_index
 from postroom.messaging.claims import Arrival, Claims, FoundMessages
-from postroom.messaging.inbox_index import InboxLists, InboxOrder, read_mail, write_mail
+from postroom.messaging.inbox_index import InboxOrder, read_mail, write_mail
 from postroom.messaging.inbox_reads import LAST_ID, Stored, first_free, trial_of
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     InboxIndexEntry,
-    ListInboxes,
     ReapedMessages,
     ReapMessages,
     ReapQueue,
@@ -94,10 +93,7 @@ class Inboxes:
 
     def register(self, registry: Registry) -> None:
         """Register the reads and the writes of inboxes."""
-        registry.reads |= {
-            ReapQueue: self.reap_queue,
-            ListInboxes: InboxLists(self._order).list_inboxes,
-        }
+        registry.reads[ReapQueue] = self.reap_queue
         self._order.register(registry)
         registry.writes[ReapMessages] = self.reap_messages
         registry.sizes["claims"] = self._claims.__len__

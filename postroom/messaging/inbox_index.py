@@ -115,74 +115,6 @@ def mail_entries(reader: Reader, span: keys.KeySpan) -> Iterator[tuple[bytes, In
         yield raw, _mail.decode(stored)
 
 
-class InboxLists:
-    """The evaluator of ``ListInboxes``.
-
-    It reads through a few inboxes. If there are many, the order in memory tells the first ones. A
-    span of keys is also read through, in turns with the order: inboxes of other spans may come
-    before its own in the order. The search that ends first gives the answer. An answer that takes
-    several turns shows each inbox as it was when it was read.
-    """
-
-    def __init__(self, order: InboxOrder) -> None:
-        self._order = order
-
-    def list_inboxes(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
-        """Evaluate a request, over as many turns as it takes.
-
-        Raises:
-            Invalid: an answer would have too many inboxes, or too many bytes of keys.
-        """
-        if request.by_key:
-            return _list_by_key(view, request)
-        return self._list_oldest(view, request)
-
-    def _list_oldest(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
-        searches = [_look_through(view, request)]
-        if not self._order.is_built():
-            answer = next(searches[0])
-            if answer is not None:
-                return answer
-            if view.is_used_up():
-                yield
-            yield from self._order.build(view)
-        if not request.start and request.end is None:
-            searches.clear()
-        searches.insert(0, self._walk(view, request))
-        while True:
-            for search in searches:
-                answer = next(search)
-                if answer is not None:
-                    return answer
-                if view.is_used_up():
-                    yield
-
-    def _walk(self, view: View, request: ListInboxes) -> _Search:
-        """Go through the order, as far as it is known; then through the index."""
-        lower, upper = keys.mail_span(request.start, request.end)
-        found: dict[bytes, _WaitingInbox] = {}
-        listed_bytes, page = 0, [b""]
-        while page and len(found) < request.inboxes_max:
-            page = self._order.following(page[-1], _PAGE, ready=request.ready)
-            for entry in page:
-                view.steps += 1
-                raw = entry[MESSAGE_ID_BYTES:]
-                if not lower <= raw < upper:
-                    continue
-                if found.pop(raw, None) is None:  # otherwise it has moved since an earlier turn
-                    listed_bytes += len(raw)
-                found[raw] = _WaitingInbox(raw, _mail.decode(view.get(raw) or b""))
-                _check_answer(len(found), listed_bytes)
-                if len(found) >= request.inboxes_max:
-                    break
-            else:
-                yield None
-        if len(found) < request.inboxes_max and self._order.is_cut(ready=request.ready):
-            yield from _look_through(view, request)
-        else:
-            yield [waiting.told() for waiting in found.values()]
-
-
 def _look_through(view: View, request: ListInboxes) -> _Search:
     """Go through the index of the span, and keep the inboxes that have waited longest."""
     first: list[_WaitingInbox] = []
@@ -365,7 +297,12 @@ def _first(chunk: list[bytes]) -> bytes:
 
 
 class InboxOrder:
-    """The order of the inboxes of one range.
+    """The order of the inboxes of one range, and the evaluator of ``ListInboxes``.
+
+    A request reads through a few inboxes. If there are many, the order tells the first ones. A span
+    of keys is also read through, in turns with the order: inboxes of other spans may come before
+    its own in the order. The search that ends first gives the answer. An answer that takes several
+    turns shows each inbox as it was when it was read.
 
     Args:
         holders: the holders of things in memory, which end this one if it is not used.
@@ -378,7 +315,8 @@ class InboxOrder:
         self._followed: list[Callable[[WriteSet], None]] = []
 
     def register(self, registry: Registry) -> None:
-        """Follow what is written while it is built, and register its size."""
+        """Register the read and the size; follow what is written while it is built."""
+        registry.reads[ListInboxes] = self.list_inboxes
         self._followed = registry.on_written
         registry.sizes["inboxes in order"] = self.__len__
 
@@ -415,6 +353,61 @@ class InboxOrder:
                 return
             self._cursor = keys.user_key(raw) + b"\x00"
             yield
+
+    def list_inboxes(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
+        """Evaluate a request, over as many turns as it takes.
+
+        Raises:
+            Invalid: an answer would have too many inboxes, or too many bytes of keys.
+        """
+        if request.by_key:
+            return _list_by_key(view, request)
+        return self._list_oldest(view, request)
+
+    def _list_oldest(self, view: View, request: ListInboxes) -> Generator[None, None, list[Inbox]]:
+        searches = [_look_through(view, request)]
+        if not self.is_built():
+            answer = next(searches[0])
+            if answer is not None:
+                return answer
+            if view.is_used_up():
+                yield
+            yield from self.build(view)
+        if not request.start and request.end is None:
+            searches.clear()
+        searches.insert(0, self._walk(view, request))
+        while True:
+            for search in searches:
+                answer = next(search)
+                if answer is not None:
+                    return answer
+                if view.is_used_up():
+                    yield
+
+    def _walk(self, view: View, request: ListInboxes) -> _Search:
+        """Go through the order, as far as it is known; then through the index."""
+        lower, upper = keys.mail_span(request.start, request.end)
+        found: dict[bytes, _WaitingInbox] = {}
+        listed_bytes, page = 0, [b""]
+        while page and len(found) < request.inboxes_max:
+            page = self.following(page[-1], _PAGE, ready=request.ready)
+            for entry in page:
+                view.steps += 1
+                raw = entry[MESSAGE_ID_BYTES:]
+                if not lower <= raw < upper:
+                    continue
+                if found.pop(raw, None) is None:  # otherwise it has moved since an earlier turn
+                    listed_bytes += len(raw)
+                found[raw] = _WaitingInbox(raw, _mail.decode(view.get(raw) or b""))
+                _check_answer(len(found), listed_bytes)
+                if len(found) >= request.inboxes_max:
+                    break
+            else:
+                yield None
+        if len(found) < request.inboxes_max and self.is_cut(ready=request.ready):
+            yield from _look_through(view, request)
+        else:
+            yield [waiting.told() for waiting in found.values()]
 
     def following(self, after: bytes, number: int, *, ready: bool) -> list[bytes]:
         """Return the entries after one, at most ``number``; fewer mean that no more are known."""

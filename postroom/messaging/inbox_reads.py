@@ -395,51 +395,44 @@ class _OnTheirWay:
         return key in self._sent_to
 
 
-class InboxChecks:
-    """The evaluator of ``CheckInbox``."""
+def check_inbox(
+    outbox: Outbox, ctx: Evaluation, request: CheckInbox
+) -> Generator[None, None, None]:
+    """Evaluate ``CheckInbox``, over several turns if many messages were seen.
 
-    def __init__(self, outbox: Outbox) -> None:
-        self._outbox = outbox
-
-    def register(self, registry: Registry) -> None:
-        """Register the check."""
-        registry.writes[CheckInbox] = self.check
-
-    def check(self, ctx: Evaluation, request: CheckInbox) -> Generator[None, None, None]:
-        """Evaluate ``CheckInbox``, over several turns if many messages were seen.
-
-        Raises:
-            TransactionConflict: the inbox is not as the transaction saw it.
-        """
-        key, ids = request.key, request.ids
-        mail = read_mail(ctx, key)
-        if request.messages is not None:
-            there = 0 if mail is None else mail.messages
-            if there != request.messages or self._on_their_way(ctx).includes(ctx, key):
-                raise _changed(key)
-        if not ids:
-            return
-        if mail is None or mail.oldest != ids[0]:
+    Raises:
+        TransactionConflict: the inbox is not as the transaction saw it.
+    """
+    key, ids = request.key, request.ids
+    mail = read_mail(ctx, key)
+    if request.messages is not None:
+        there = 0 if mail is None else mail.messages
+        if there != request.messages or _on_their_way(ctx, outbox).includes(ctx, key):
             raise _changed(key)
-        prefix = keys.inbox_prefix(key)
-        entries = ctx.iterate(prefix + ids[0], prefix + LAST_ID)
-        for id_ in ids:
-            ctx.steps += 1
-            raw, _ = next(entries, (b"", b""))
-            if raw[-MESSAGE_ID_BYTES:] != id_:
-                raise _changed(key)
-            if ctx.is_used_up():
-                yield
+    if not ids:
+        return
+    if mail is None or mail.oldest != ids[0]:
+        raise _changed(key)
+    prefix = keys.inbox_prefix(key)
+    entries = ctx.iterate(prefix + ids[0], prefix + LAST_ID)
+    for id_ in ids:
+        ctx.steps += 1
+        raw, _ = next(entries, (b"", b""))
+        if raw[-MESSAGE_ID_BYTES:] != id_:
+            raise _changed(key)
+        if ctx.is_used_up():
+            yield
 
-    def _on_their_way(self, ctx: Evaluation) -> _OnTheirWay:
-        """Return the recipients of this proposal, read with its first check."""
-        known = ctx.scratch.get(_OnTheirWay)
-        if known is None:
-            due = self._outbox.recipients_due(ctx, DUE_LOOKED_AT_ONCE)
-            ctx.steps += len(due or ())
-            ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
-        on_their_way: _OnTheirWay = known
-        return on_their_way
+
+def _on_their_way(ctx: Evaluation, outbox: Outbox) -> _OnTheirWay:
+    """Return the recipients of this proposal, read with its first check."""
+    known = ctx.scratch.get(_OnTheirWay)
+    if known is None:
+        due = outbox.recipients_due(ctx, DUE_LOOKED_AT_ONCE)
+        ctx.steps += len(due or ())
+        ctx.scratch[_OnTheirWay] = known = _OnTheirWay(due)
+    on_their_way: _OnTheirWay = known
+    return on_their_way
 
 
 def _changed(key: bytes) -> TransactionConflict:

@@ -19,19 +19,20 @@ from postroom.kv.engine import Reader, WriteSet
 from postroom.messaging.attempts import AttemptNotes, Attempts
 from postroom.messaging.counters import Conservation
 from postroom.messaging.due import earliest
+from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
-from postroom.messaging.inbox_reads import InboxChecks, Peeks
+from postroom.messaging.inbox_reads import Peeks, check_inbox
 from postroom.messaging.ingest.batches import StagedBatches
 from postroom.messaging.ingest.loads import BulkLoads
-from postroom.messaging.ingest.requests import ReadStaging
+from postroom.messaging.ingest.requests import CheckImage
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.ingest.staging import StagedRecords, Sweeping, read_staging
+from postroom.messaging.ingest.staging import StagedRecords, Sweeping
 from postroom.messaging.moving import Delivery, Execution
 from postroom.messaging.outbox import Outboxes
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.requests import Deliverable
+from postroom.messaging.requests import CheckInbox, Deliverable
 from postroom.messaging.scanning import RecordScans
 from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.undelivered import DeadLetters, Schedule
@@ -121,13 +122,14 @@ class Messaging:
             Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
             RecordScans(range_id, check_age, environment.reader, peeks.peek_then),
-            InboxChecks(outboxes.deliverable), delivery, execution,
-            StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
+            delivery, execution,
+            staged, StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
             BulkLoads(range_id),
         )  # fmt: skip
         for part in parts:
             part.register(registry)
-        registry.reads[ReadStaging] = partial(read_staging, staged)
+        registry.reads[CheckImage] = partial(check_image, range_id, environment.reader)
+        registry.writes[CheckInbox] = partial(check_inbox, outboxes.deliverable)
         self.deliver_sent = delivery.deliver_sent
         self.execute_deferred = execution.execute_deferred
 

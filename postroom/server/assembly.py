@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
-from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
@@ -115,7 +114,6 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
         replica, deliveries, executions, notes, environment,
         is_general_only=options.is_general_only,
     )  # fmt: skip
-    Images(range_id, protections.reader).register(registry)
     restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring

@@ -27,7 +27,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
 )
 from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.messaging.requests import EnqueueMessage
+from postroom.messaging.requests import AlwaysLong, EnqueueMessage
 from postroom.ranges.contract import (
     Command,
     Concern,
@@ -102,7 +102,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
         return KeySet((self.query,))
 
 
-class PublishStaged(Write, frozen=True, tag="publish_staged"):
+class PublishStaged(AlwaysLong, Write, frozen=True, tag="publish_staged"):
     """A request to publish these task attempts as the batch; the answer is ``[new, more]``.
 
     ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
@@ -122,12 +122,8 @@ class PublishStaged(Write, frozen=True, tag="publish_staged"):
         """Return the name of the query."""
         return KeySet((self.query,))
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class ApplyStaged(Write, frozen=True, tag="apply_staged"):
+class ApplyStaged(AlwaysLong, Write, frozen=True, tag="apply_staged"):
     """A request for the next step of a query's publication.
 
     The answer is whether there are more.
@@ -142,12 +138,8 @@ class ApplyStaged(Write, frozen=True, tag="apply_staged"):
         """Return the name of the query."""
         return KeySet((self.query,))
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class AbortStaged(Write, frozen=True, tag="abort_staged"):
+class AbortStaged(AlwaysLong, Write, frozen=True, tag="abort_staged"):
     """A request that fences a job, so that it will not be published.
 
     The answer is whether that is so; it is not if the job was published already. With ``sink``, it
@@ -171,12 +163,8 @@ class AbortStaged(Write, frozen=True, tag="abort_staged"):
         """Return the id of the job."""
         return self.job
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class SweepStaged(ConcernsStore, Write, frozen=True, tag="sweep_staged"):
+class SweepStaged(AlwaysLong, ConcernsStore, Write, frozen=True, tag="sweep_staged"):
     """A request to delete some records that are of no use any more.
 
     These are rows staged for aborted jobs and for published batches, and records older than
@@ -193,10 +181,6 @@ class SweepStaged(ConcernsStore, Write, frozen=True, tag="sweep_staged"):
     seconds: Seconds
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
-
 
 class ForgetQuery(Write, frozen=True, tag="forget_query"):
     """A request to forget a query that will never come back; the answer is whether it was known."""
@@ -212,7 +196,7 @@ class ForgetQuery(Write, frozen=True, tag="forget_query"):
         return KeySet((self.query,))
 
 
-class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
+class BeginLoad(AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
     """A request to begin a bulk load into ``[start, end)``.
 
     The span is empty, or the load was begun under the same name. The answer is whether it was
@@ -231,12 +215,8 @@ class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
         """Return the name of the load."""
         return self.name
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class LoadRows(Write, frozen=True, tag="load_rows"):
+class LoadRows(AlwaysLong, Write, frozen=True, tag="load_rows"):
     """A request to load values of keys that do not exist yet, in rising order.
 
     A key that has the same value is left alone; one with another value fails all.
@@ -261,10 +241,6 @@ class LoadRows(Write, frozen=True, tag="load_rows"):
     def touches(self) -> Touched:
         """Return the span of the keys."""
         return (self.keys[0], self.keys[-1] + b"\x00") if self.keys else None
-
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
 
 class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):

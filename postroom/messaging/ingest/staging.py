@@ -83,6 +83,9 @@ class TaskAttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: int
 
 
+UNFINISHED_AT_ONCE: Final = 100
+_PARTS: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
+
 queries: Final = msgspec.msgpack.Decoder(QueryRecord)
 winners: Final = msgspec.msgpack.Decoder(list[Winner])
 task_attempts: Final = msgspec.msgpack.Decoder(TaskAttemptRecord)
@@ -132,6 +135,10 @@ class StagedRecords:
         self.loads = prefix(keys.STAGED_LOAD)
         self.swept = prefix(keys.STAGED_SWEPT)
 
+    def register(self, registry: Registry) -> None:
+        """Register the read."""
+        registry.reads[ReadStaging] = self.read_staging
+
     def chunk(self, job: bytes, task_attempt: bytes, number: int) -> bytes:
         """Return the key of a chunk."""
         return self._chunks + job + task_attempt + keys.u32(number)
@@ -174,45 +181,33 @@ class StagedRecords:
             ctx.writes[engine_key] = None
         return True
 
+    def read_staging(self, view: View, request: ReadStaging) -> Generator[None, None, Staging]:
+        """Evaluate ``ReadStaging``, over as many turns as it takes."""
+        if request.unfinished:
+            return self._unfinished(view, request.begin)
+        found: list[StagedQuery] = []
 
-def batch_of(job: Ingest) -> StagedBatch:
-    """Return the batch that a job writes."""
-    assert isinstance(job.source, StagedBatch)
-    return job.source
+        def told(query: bytes, stored: bytes) -> None:
+            record = queries.decode(stored)
+            found.append(StagedQuery(query, record.batch, record.cursor is not None, record.dead))
 
+        yield from _looked_at(view, self.queries, request.begin, told)
+        counts = []
+        for prefix in (self.jobs.prefix, self.task_attempts, self.loads):
+            number = yield from _looked_at(view, prefix, b"", lambda _, __: None)
+            counts.append(number)
+        return Staging(found, *counts)
 
-def first(
-    reader: Evaluation | View, prefix: bytes, most: int, start: bytes = b""
-) -> Iterator[tuple[bytes, bytes]]:
-    """Iterate over the first pairs under a prefix, from the key on that ends with ``start``."""
-    found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
-    for number, pair in enumerate(found(prefix + start, keys.after_prefix(prefix))):
-        if number == most:
-            return
-        yield pair
-
-
-UNFINISHED_AT_ONCE: Final = 100
-
-
-def read_staging(
-    at: StagedRecords, view: View, request: ReadStaging
-) -> Generator[None, None, Staging]:
-    """Evaluate ``ReadStaging``, over as many turns as it takes."""
-    if request.unfinished:
-        return _unfinished(view, at, request.begin)
-    found: list[StagedQuery] = []
-
-    def told(query: bytes, stored: bytes) -> None:
-        record = queries.decode(stored)
-        found.append(StagedQuery(query, record.batch, record.cursor is not None, record.dead))
-
-    yield from _looked_at(view, at.queries, request.begin, told)
-    counts = []
-    for prefix in (at.jobs.prefix, at.task_attempts, at.loads):
-        number = yield from _looked_at(view, prefix, b"", lambda _, __: None)
-        counts.append(number)
-    return Staging(found, *counts)
+    def _unfinished(self, view: View, begin: bytes) -> Staging:
+        """Return the queries that are being applied: only these have stored winners."""
+        prefix, found = self.publications, []
+        for engine_key, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
+            query = engine_key[len(prefix) :]
+            known = self.query(view, query)
+            assert known is not None, "a publication has no record of its query"
+            found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))
+            view.steps += 1 + len(stored) // 64
+        return Staging(found, 0, 0, 0)
 
 
 def _looked_at(
@@ -233,19 +228,21 @@ def _looked_at(
         yield
 
 
-def _unfinished(view: View, at: StagedRecords, begin: bytes) -> Staging:
-    """Return the queries that are being applied: only these have stored winners."""
-    prefix, found = at.publications, []
-    for engine_key, stored in first(view, prefix, UNFINISHED_AT_ONCE, begin):
-        query = engine_key[len(prefix) :]
-        known = at.query(view, query)
-        assert known is not None, "a publication has no record of its query"
-        found.append(StagedQuery(query, known.batch, unfinished=True, dead=known.dead))
-        view.steps += 1 + len(stored) // 64
-    return Staging(found, 0, 0, 0)
+def batch_of(job: Ingest) -> StagedBatch:
+    """Return the batch that a job writes."""
+    assert isinstance(job.source, StagedBatch)
+    return job.source
 
 
-_PARTS: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
+def first(
+    reader: Evaluation | View, prefix: bytes, most: int, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Iterate over the first pairs under a prefix, from the key on that ends with ``start``."""
+    found: Callable[[bytes, bytes], Iterator[tuple[bytes, bytes]]] = reader.iterate
+    for number, pair in enumerate(found(prefix + start, keys.after_prefix(prefix))):
+        if number == most:
+            return
+        yield pair
 
 
 class Sweeping:

@@ -81,17 +81,15 @@ class Advance:
     def __init__(
         self,
         queues: Enqueueing,
-        settling: Settling,
         manager: Manager,
         ctx: Evaluation,
         bytes_max: int = UNBOUNDED,
     ) -> None:
         self._bytes_max = bytes_max
         self._queues = queues
-        self._settling = settling
         self._manager = manager
         self._ctx = ctx
-        self._settings = manager.definition.settings
+        self._settling = Settling(queues, ctx, manager, manager.definition.settings)
 
     def step(self, messages_max: int) -> bool:
         """Do all that is due, except firing; return whether there is more."""
@@ -120,8 +118,7 @@ class Advance:
                 break
             held = lease_of(self._ctx, manager, lease.entry.locator)
             if held is lease:
-                settling, settings = self._settling, self._settings
-                settling.expire(self._ctx, manager, settings, lease, TIME_IS_OVER)
+                self._settling.expire(lease, TIME_IS_OVER)
                 self._ctx.steps += 4
         return more
 
@@ -142,10 +139,10 @@ class Advance:
             if lease is None or lease.attempt != name:
                 continue
             if why is None:
-                self._settling.give_back(ctx, manager, lease)
+                self._settling.give_back(lease)
             else:
                 # A back-off is for messages that failed while a consumer processed them.
-                self._settling.fail(ctx, manager, self._settings, lease, (EXPIRED, why, 0.0))
+                self._settling.fail(lease, EXPIRED, why, 0.0)
             ctx.steps += 4
         if names:
             ctx.after.append(lambda: _forget(manager, names))

@@ -61,6 +61,7 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     WhenDone,
 )
+from postroom.messaging.undelivered import DeathLog
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.registry import Registry
@@ -274,12 +275,14 @@ class Enqueueing:
     Attributes:
         find, find_if_there: see :class:`.Directory`.
         kept, chance, may_purge: see :class:`.QueueEnvironment`.
+        deaths: the log of messages that died without a consumer that could tell it.
     """
 
     def __init__(self, directory: Directory, environment: QueueEnvironment) -> None:
         self.find, self.find_if_there = directory.find, directory.find_if_there
         self.kept, self._by_wall = environment.kept, environment.by_wall
         self.chance, self.may_purge = environment.chance, environment.may_purge
+        self.deaths = DeathLog()
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators."""

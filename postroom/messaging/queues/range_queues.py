@@ -23,7 +23,7 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
-from postroom.messaging.queues import periodic
+from postroom.messaging.queues import periodic, settling
 from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed
@@ -41,7 +41,6 @@ from postroom.messaging.queues.requests import (
     SetSchedule,
     TrimArchive,
 )
-from postroom.messaging.queues.settling import Settling
 from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
 from postroom.messaging.services import ADVANCED_AT_ONCE
@@ -102,14 +101,14 @@ class RangeQueues:
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self._enqueueing = Enqueueing(self._directory, environment)
-        self._settling = Settling(self._enqueueing)
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
         for part in (
-            self._directory, self._enqueueing, self._settling, Rescheduling(self._directory.find),
+            self._directory, self._enqueueing, Rescheduling(self._directory.find),
         ):  # fmt: skip
             part.register(registry)
+        settling.register(self._enqueueing, registry)
         registry.writes[TrimArchive] = partial(trim, self._enqueueing)
         registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
         registry.commands[AdvanceQueues] = self.advance
@@ -324,7 +323,7 @@ class RangeQueues:
             return False
         notes_before = len(ctx.notes)
         bytes_max = ctx.bytes + share.bytes_max
-        step = Advance(self._enqueueing, self._settling, manager, ctx, bytes_max)
+        step = Advance(self._enqueueing, manager, ctx, bytes_max)
         more = step.become_due(share.fired_max)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
@@ -373,7 +372,7 @@ class RangeQueues:
         # It may do nothing and leave no note. It must not be aborted then either.
         ctx.after.append(lambda: manager.commit(ctx))
         try:
-            step = Advance(self._enqueueing, self._settling, manager, ctx, bytes_max)
+            step = Advance(self._enqueueing, manager, ctx, bytes_max)
             more = step.step(messages_max)
         except Exception:
             # Abort now: others may be served before the service hears of the failure.
