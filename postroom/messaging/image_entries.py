@@ -212,7 +212,7 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
         if table is None:
             raise ValueError("it belongs to no table")
         if name[:1] == keys.RANGE:
-            _check_of_range(name, stored, until)
+            _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
         else:
             _check_of_key(name, stored, until)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -232,10 +232,6 @@ def _check_of_key(name: bytes, stored: bytes, until: bytes) -> None:
         _mail(name[end + 2 :], stored, until)
     else:
         _CHECKS_BESIDE_KEYS[name[end + 2 : end + 3]](name[end + 3 :], stored, until)
-
-
-def _check_of_range(name: bytes, stored: bytes, until: bytes) -> None:
-    _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
 
 
 def _not_later(stamp: bytes, until: bytes) -> None:
@@ -276,6 +272,7 @@ def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> 
 
 
 _mail = _decoded(InboxIndexEntry, 0)
+_sums = _decoded(Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)], 0)
 
 
 def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -285,11 +282,6 @@ def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
     if not stored.startswith(waits_at):
         raise ValueError("it names no place in an outbox")
     _has_bytes(stored[len(waits_at) :], _STAMP + _ORDINAL_BYTES)
-
-
-def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
-    _has_bytes(rest, 0)
-    _sums.decode(stored)
 
 
 def _queue_message(kind: Any) -> Check:
@@ -337,10 +329,7 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
 def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     if rest[:1] == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
         raise ValueError("it is too long a chunk")
-    decode = _STAGED.get(rest[:1])
-    if decode is None:
-        raise ValueError("nothing like that is staged")
-    decode(stored)
+    _STAGED[rest[:1]](stored)
 
 
 class _Outline(msgspec.Struct, frozen=True, array_like=True):
@@ -370,9 +359,6 @@ _marks: Final = msgspec.msgpack.Decoder(
 _winners: Final = msgspec.msgpack.Decoder(
     Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
 )
-_sums: Final = msgspec.msgpack.Decoder(
-    Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
-)
 _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
@@ -401,8 +387,8 @@ _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.HEAD: _head,
     keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
     keys.HOLD_UP: _hold_up,
-    keys.ACCOUNTING: _accounting,
-    keys.POSTED: _accounting,
+    keys.ACCOUNTING: _sums,
+    keys.POSTED: _sums,
     keys.QUEUE_BODY: _queue_message(records.Body),
     keys.QUEUE_STATE: _queue_message(records.MessageState),
     keys.QUEUE_POINTER: _pointer,

@@ -77,10 +77,7 @@ _STAMP_BYTES = 8
 RecordValues: TypeAlias = tuple[Any, ...]
 """The values of the columns of a table."""
 Found: TypeAlias = "tuple[bytes, RecordValues | list[RecordValues] | None] | None"
-"""An engine key, and its record, or records, or none.
-
-`None`: the turn is used up within an entry.
-"""
+"""An engine key and its record, records or none; `None`: the turn is used up in an entry."""
 Walk: TypeAlias = "Callable[[ScanScope], Iterator[Found]]"
 
 _BEHIND_MESSAGES: Final = keys.ACCOUNTING
@@ -301,18 +298,14 @@ def _beside_keys(
         yield found
 
 
-# --- messages -------------------------------------------------------------------------------------
-
-
 def _inbox(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the messages that were in inboxes."""
     first, upper = scope.of_keys()
     bound: bytes | None = first
     while bound is not None:
         lower, bound = bound, None
-        for raw, end, stored in _beside_keys(
-            scope, keys.KeySpan(lower, upper), keys.INBOX, _BEHIND_MESSAGES
-        ):
+        span = keys.KeySpan(lower, upper)
+        for raw, end, stored in _beside_keys(scope, span, keys.INBOX, _BEHIND_MESSAGES):
             if stored is None:
                 yield raw, None
                 continue
@@ -378,8 +371,7 @@ def _counters(scope: ScanScope) -> Iterator[Found]:
     place = keys.record_key(range_id, APPLIED_RECORD)
     if scope.lower <= place:
         yield place, ("", 0, False, _encode(read_counters(reader, range_id)), b"")
-    definitions = Definitions(range_id)
-    for raw, each in definitions.iterate(reader, scope.lower):
+    for raw, each in Definitions(range_id).iterate(reader, scope.lower):
         claimed = counters.read_queue_counts(
             reader.get(QueueLayout(range_id, each.number).counters)
         )
@@ -388,8 +380,8 @@ def _counters(scope: ScanScope) -> Iterator[Found]:
 
 
 def _inbox_index(scope: ScanScope) -> Iterator[Found]:
-    span = scope.rest_of(keys.mail_span(scope.request.start, scope.request.end))
-    for raw, mail in mail_entries(scope.reader, span):
+    span = keys.mail_span(scope.request.start, scope.request.end)
+    for raw, mail in mail_entries(scope.reader, scope.rest_of(span)):
         yield raw, (keys.user_key(raw), mail.messages, mail.oldest, mail.held)
 
 
@@ -428,10 +420,9 @@ def _places(scope: ScanScope) -> Iterator[Found]:
         raise no_such_queue(queue)
     number = definition.number
     layout = QueueLayout(scope.range_id, number)
-    span = scope.rest_of(keys.KeySpan(layout.scheduled, layout.ticks))
-    for raw, stored in reader.iterate(*span):
-        found = _places_in_queue(reader, raw, len(layout.whole), stored)
-        yield raw, [(queue, number, *place) for place in found]
+    for raw, stored in reader.iterate(*scope.rest_of(keys.KeySpan(layout.scheduled, layout.ticks))):
+        places = _places_in_queue(reader, raw, len(layout.whole), stored)
+        yield raw, [(queue, number, *place) for place in places]
 
 
 def _places_in_queue(
@@ -462,8 +453,7 @@ def _places_in_queue(
 def _beside(scope: ScanScope) -> Iterator[Found]:
     """Iterate over the records beside keys: messages without their contents, and sums."""
     for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.INBOX, _BEHIND_POSTED):
-        found = None if stored is None else _record_beside(raw, end, stored)
-        yield raw, found
+        yield raw, None if stored is None else _record_beside(raw, end, stored)
 
 
 def _record_beside(raw: bytes, end: int, stored: bytes) -> tuple[Any, ...] | None:
@@ -481,9 +471,6 @@ def _record_beside(raw: bytes, end: int, stored: bytes) -> tuple[Any, ...] | Non
         return "body", key, queue, name, id_, records.bodies.decode(stored).seq, 0, b""
     state = records.states.decode(stored)
     return "state", key, queue, name, id_, state.seq, state.status, b""
-
-
-# --- images ---------------------------------------------------------------------------------------
 
 
 def _image(scope: ScanScope) -> Iterator[Found]:

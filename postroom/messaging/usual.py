@@ -9,7 +9,7 @@ defer increments and reap, and need none of that. This module evaluates such a b
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
 :mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
-:mod:`.delivery`, :mod:`.execution`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
+:mod:`.moving`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
 
 Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
 the answers and the memory that the general way makes. Until ``settle`` is called, it has changed

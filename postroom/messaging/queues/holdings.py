@@ -29,6 +29,7 @@ only what was fired (:mod:`.manager`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
@@ -54,6 +55,7 @@ FEW_ENTRIES: Final = 8
 _LAST_NAME: Final = 0xFFFF_FFFF
 
 
+@dataclass(slots=True)
 class Changes:
     """The changes of one proposal to the leases of one queue, but for the ends of whole holdings.
 
@@ -63,11 +65,8 @@ class Changes:
             have failed: only those count whose keys are written.
     """
 
-    __slots__ = ("extended", "flags")
-
-    def __init__(self) -> None:
-        self.flags: dict[bytes, Lease] = {}
-        self.extended: dict[Locator, list[Lease]] = {}
+    flags: dict[bytes, Lease] = field(default_factory=dict)
+    extended: dict[Locator, list[Lease]] = field(default_factory=dict)
 
 
 def changes(ctx: Evaluation, manager: Manager) -> Changes | None:
