@@ -26,9 +26,9 @@ from postroom.client.codec import Codec
 from postroom.client.sender import BlockingSender
 from postroom.databases import asynchronous, synchronous
 from postroom.kv.clock import SystemClock
-from postroom.messaging.queues.agenda import ADVANCE
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import Moved
+from postroom.messaging.services import ADVANCE
 from postroom.server import embedded
 
 _SYSTEM: Final = SystemClock()

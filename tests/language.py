@@ -47,7 +47,7 @@ WORDS_IN_PLACE = {
     ),
     "place": (
         ("in_place",),
-        ("messaging/queues/", "messaging/record_tables", "pipeline/jobs/"),
+        ("messaging/queues/", "messaging/scanning", "pipeline/jobs/"),
     ),
     "position": (
         (),

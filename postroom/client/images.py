@@ -15,7 +15,7 @@ from postroom.client.sender import Sender
 from postroom.client.staging import ChunkStream
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import COUNTED_SECONDS_MAX
-from postroom.messaging.image_requests import (
+from postroom.messaging.ingest.requests import (
     AbandonRestore,
     BeginRestore,
     CheckImage,

@@ -21,7 +21,7 @@ from postroom.client.commits import alone, repeat_one, repeated
 from postroom.client.sender import Sender
 from postroom.errors import CommitUnknown, Error, Invalid, Retryable, shorten
 from postroom.limits import STAGED_SECONDS_MAX
-from postroom.messaging.staging_requests import (
+from postroom.messaging.ingest.requests import (
     AbortStaged,
     ApplyStaged,
     BeginLoad,

@@ -44,7 +44,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Awaitable, Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -60,10 +61,9 @@ from postroom.errors import (
 from postroom.kv import keys
 from postroom.limits import INBOX_BACKOFF_SECONDS_MAX
 from postroom.messaging.claims import Claims
-from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.deaths import DeathLog, reviving_letter
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.inbox import Inboxes, tried_by_another
+from postroom.messaging.inbox_reads import Stored, trial_of
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.requests import (
     BuryMessages,
@@ -76,6 +76,7 @@ from postroom.messaging.requests import (
     Trial,
 )
 from postroom.messaging.services import CommitWakeUp
+from postroom.messaging.undelivered import DeadLetters, DeathLog, reviving_letter
 from postroom.ranges.evaluation import Evaluation, MustWait
 from postroom.ranges.ports import Registry
 
@@ -85,9 +86,6 @@ UNTRIED: Final = Trial(0)
 
 _encode = msgspec.msgpack.encode
 _delivered = msgspec.msgpack.Decoder(Delivered)
-
-Stored = list[tuple[bytes, bytes]]
-"""The ids of messages, and their stored forms."""
 
 
 class Attempts:
@@ -240,11 +238,6 @@ class Attempts:
         self._dead_letters.bury_message(ctx, _origin(id_), _entry(key, message, trial))
 
 
-def stale_attempt(message: Delivered, since: int) -> bool:
-    """Return whether an attempt was begun by a process that has ended without a word about it."""
-    return message.trial is not None and message.trial.begun and message.delivered_at < since
-
-
 def _trial(message: Delivered) -> Trial:
     return UNTRIED if message.trial is None else message.trial
 
@@ -265,13 +258,7 @@ def _origin(id_: bytes) -> bytes:
     return id_[:8] + id_[16:]
 
 
-def first_ids(messages: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
-    """Return the ids of messages."""
-    return [id_ for id_, _ in messages]
-
-
 PROCESS_HAS_ENDED: Final = "the process that had it has ended"
-_NIL: Final = 0xC0
 _NO_CLIENT: Final = bytes(8)
 _NOTED_TOGETHER: Final = 1000
 """The number of messages in one note; a client may reap as many as it asks for."""
@@ -279,6 +266,7 @@ _NOTED_TOGETHER: Final = 1000
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True, eq=False)
 class _Beginning:
     """A reap whose attempts are being written down, and the token that it waits for.
 
@@ -288,10 +276,9 @@ class _Beginning:
         is_written: whether it may be answered now.
     """
 
-    def __init__(self, request: ReapQueue, reaped: ReapedMessages) -> None:
-        self.request = request
-        self.reaped = reaped
-        self.is_written = False
+    request: ReapQueue
+    reaped: ReapedMessages
+    is_written: bool = False
 
 
 class AttemptNotes:
@@ -382,7 +369,7 @@ class AttemptNotes:
             return
         older = [
             pair for pair in reaped.messages
-            if pair[0] < began and (request.attempts_max or pair[1][-1] != _NIL)
+            if pair[0] < began and (request.attempts_max or trial_of(pair[1]) is not None)
         ]  # fmt: skip
         if not older:
             return
@@ -394,7 +381,7 @@ class AttemptNotes:
         beginning = _Beginning(request, reaped)
         self._beginnings[id(request)] = beginning
         note = NoteAttempts(
-            request.key, first_ids(reaped.messages), "begun", PROCESS_HAS_ENDED,
+            request.key, [id_ for id_, _ in reaped.messages], "begun", PROCESS_HAS_ENDED,
             request.attempts_max, request.transaction_id,
         )  # fmt: skip
         self._write(note, beginning)
@@ -403,10 +390,10 @@ class AttemptNotes:
         raise MustWait(beginning)
 
     def _must_begin(self, request: ReapQueue, message: Delivered) -> bool:
-        if stale_attempt(message, self.since):
-            return True
-        is_begun = message.trial is not None and message.trial.begun
-        return request.attempts_max > 0 and not is_begun
+        if message.trial is not None and message.trial.begun:
+            # It was begun by a process that has ended without a word about it.
+            return message.delivered_at < self.since
+        return request.attempts_max > 0
 
     def given(self, request: ReapQueue) -> ReapedMessages | None:
         """Return the answer of a reap whose attempts are written down, or `None` if there is none.

@@ -1,4 +1,4 @@
-"""The claims of transactions on messages of inboxes, and the selection of those that are free.
+"""The claims of transactions on messages of inboxes.
 
 Competing reapers get different messages instead of conflicts at commit. Like all locks here, claims
 only save work: the commit checks that the messages are still there. The duration of a transaction's
@@ -21,31 +21,23 @@ Messages may arrive among those that were found; then they do not follow each ot
 of the next message after them is remembered as well, until that message is reaped or another
 arrives before it.
 
-Messages that were read along with them and given to nobody yet are kept as well (:mod:`.ahead`).
+Messages that were read along with them and given to nobody yet are kept as well
+(:mod:`.inbox_reads`).
 
 A transaction that vanishes with its messages leaves them to an *heir*. The heir holds them until
 their lost attempts are written down (:mod:`postroom.messaging.attempts`).
-
-A reap is given the first free messages of its inbox.
-
-A message is free if no other transaction holds it, and nothing holds it up (:mod:`.index`). Free
-messages are read from the engine, unless they were read ahead (:mod:`.ahead`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from postroom.kv import keys
-from postroom.limits import CLAIMED_BYTES_MAX, LIST_MAX
-from postroom.messaging.pages import fill_up_to
-from postroom.messaging.read_ahead import ReadAhead
-from postroom.messaging.requests import MESSAGE_ID_BYTES, Delivered, InboxIndexEntry, ReapQueue
-from postroom.ranges.evaluation import View
+from postroom.limits import CLAIMED_BYTES_MAX
+from postroom.messaging.inbox_reads import Free, ReadAhead
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
@@ -54,22 +46,12 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     key: bytes
 
 
-QUIET: Final = "no outbox entry is due"
-
-
 class Taken(NamedTuple):
     """The messages of one inbox that a transaction holds, and their limit of attempts (0: none)."""
 
     key: bytes
     ids: list[bytes]
     attempts_max: int
-
-
-class Free(NamedTuple):
-    """The range of free messages: from ``start`` on, without those ``claimed``."""
-
-    start: bytes
-    claimed: dict[bytes, bytes]
 
 
 @dataclass(slots=True)
@@ -339,67 +321,3 @@ class Claims:
         self._holders.clear()
         self._attempts_max.clear()
         self._found_bytes = 0
-
-
-LAST_ID: Final = b"\xff" * MESSAGE_ID_BYTES
-NIL: Final = 0xC0
-"""The last byte of an inbox entry that has no trial."""
-
-Stored = list[tuple[bytes, bytes]]
-"""The ids of messages, and their stored forms."""
-
-_delivered = msgspec.msgpack.Decoder(Delivered)
-
-
-def first_free(
-    view: View, request: ReapQueue, mail: InboxIndexEntry, claims: Claims
-) -> tuple[Stored, bool, bytes]:
-    """Return the oldest free messages, whether there are more, and the id of the next one.
-
-    The next one is the one that comes right after them; its id is empty if it is not known.
-    """
-    key, ahead = request.key, claims.ahead
-    free = claims.free(key, mail.oldest)
-    if mail.held and free.start >= mail.held:
-        return [], False, b""
-    is_plain = not (free.claimed or mail.held)
-    asked = min(request.messages_max, LIST_MAX)
-    known = ahead.find(key, free.start, asked, request.bytes_max) if is_plain else None
-    taken, following = known or _read(view, request, free, mail, claims)
-    view.steps += len(taken)
-    if request.attempts_max and (together := _together(taken)) < len(taken):
-        following = taken[together][0]
-        del taken[together:]
-        ahead.forget(key)
-    elif known is not None:
-        ahead.give(key, len(taken))
-    return taken, bool(following), b"" if free.claimed else following
-
-
-def _read(
-    view: View, request: ReapQueue, free: Free, mail: InboxIndexEntry, claims: Claims
-) -> tuple[Stored, bytes]:
-    """Read free messages; return them and the id of the next one. Keep more for a later reap."""
-    prefix, claimed = keys.inbox_prefix(request.key), free.claimed
-    entries = view.iterate(prefix + free.start, prefix + (mail.held or LAST_ID))
-    if claimed:
-        entries = (each for each in entries if each[0][-MESSAGE_ID_BYTES:] not in claimed)
-    found, beyond = fill_up_to(entries, min(request.messages_max, LIST_MAX), request.bytes_max)
-    taken = [(raw[-20:], stored) for raw, stored in found]
-    if beyond is None:
-        return taken, b""
-    if taken and not (claimed or mail.held):
-        view.steps += claims.ahead.read(request.key, free.start, taken, beyond, entries)
-    return taken, beyond[0][-MESSAGE_ID_BYTES:]
-
-
-def _together(found: Stored) -> int:
-    """Return how many of the messages are given together.
-
-    A message that was tried before is given alone, so that messages that were tried along with it
-    do not share its end.
-    """
-    for number, (_, stored) in enumerate(found):
-        if stored[-1] != NIL and _delivered.decode(stored).trial is not None:
-            return max(number, 1)
-    return len(found)

@@ -102,3 +102,8 @@ def jittered_backoff(base: float, failures: int, least: float, most: float, chan
 def due_after(now: int, seconds: float) -> int:
     """Return the timestamp ``seconds`` after ``now``."""
     return now + from_seconds(min(seconds, DELAY_SECONDS_MAX))
+
+
+def earliest(*timestamps: int) -> int:
+    """Return the first of some timestamps; 0 stands for none."""
+    return min(filter(None, timestamps), default=0)

@@ -48,12 +48,12 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging.ingest import machine
-from postroom.messaging.ingest import records as staged
-from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging import counters
+from postroom.messaging.ingest import machine, staging
+from postroom.messaging.ingest.requests import Winner
 from postroom.messaging.queues import records
 from postroom.messaging.queues.definitions import NUMBER_RECORD
-from postroom.messaging.queues.groups import Outstanding
+from postroom.messaging.queues.enqueueing import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import PeriodicSchedule
 from postroom.messaging.queues.requests import QueueDefinition
@@ -66,7 +66,6 @@ from postroom.messaging.requests import (
     Executable,
     InboxIndexEntry,
 )
-from postroom.messaging.staging_requests import Winner
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
 
 DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
@@ -213,7 +212,7 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
         if table is None:
             raise ValueError("it belongs to no table")
         if name[:1] == keys.RANGE:
-            _check_of_range(name, stored, until)
+            _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
         else:
             _check_of_key(name, stored, until)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -233,10 +232,6 @@ def _check_of_key(name: bytes, stored: bytes, until: bytes) -> None:
         _mail(name[end + 2 :], stored, until)
     else:
         _CHECKS_BESIDE_KEYS[name[end + 2 : end + 3]](name[end + 3 :], stored, until)
-
-
-def _check_of_range(name: bytes, stored: bytes, until: bytes) -> None:
-    _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
 
 
 def _not_later(stamp: bytes, until: bytes) -> None:
@@ -277,6 +272,7 @@ def _decoded(kind: Any, name_bytes: int | None, stamp_at: int | None = None) -> 
 
 
 _mail = _decoded(InboxIndexEntry, 0)
+_sums = _decoded(Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)], 0)
 
 
 def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
@@ -286,11 +282,6 @@ def _hold_up(rest: bytes, stored: bytes, until: bytes) -> None:
     if not stored.startswith(waits_at):
         raise ValueError("it names no place in an outbox")
     _has_bytes(stored[len(waits_at) :], _STAMP + _ORDINAL_BYTES)
-
-
-def _accounting(rest: bytes, stored: bytes, until: bytes) -> None:
-    _has_bytes(rest, 0)
-    _sums.decode(stored)
 
 
 def _queue_message(kind: Any) -> Check:
@@ -338,10 +329,7 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
 def _staging(rest: bytes, stored: bytes, until: bytes) -> None:
     if rest[:1] == keys.STAGED_CHUNK and len(stored) > STAGED_CHUNK_BYTES_MAX:
         raise ValueError("it is too long a chunk")
-    decode = _STAGED.get(rest[:1])
-    if decode is None:
-        raise ValueError("nothing like that is staged")
-    decode(stored)
+    _STAGED[rest[:1]](stored)
 
 
 class _Outline(msgspec.Struct, frozen=True, array_like=True):
@@ -371,14 +359,11 @@ _marks: Final = msgspec.msgpack.Decoder(
 _winners: Final = msgspec.msgpack.Decoder(
     Annotated[list[Winner], msgspec.Meta(max_length=STAGED_WINNERS_MAX)]
 )
-_sums: Final = msgspec.msgpack.Decoder(
-    Annotated[dict[str, int], msgspec.Meta(max_length=METRICS_PER_PREFIX_MAX)]
-)
 _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
 _counted: Final = msgspec.msgpack.Decoder(Counters)
-_queue_counted: Final = msgspec.msgpack.Decoder(queue_counters.QueueCounts)
+_queue_counted: Final = msgspec.msgpack.Decoder(counters.QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
@@ -391,19 +376,19 @@ _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.TICKS: msgspec.msgpack.Decoder(PeriodicSchedule).decode,
 }
 _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
-    keys.STAGED_QUERY: staged.queries.decode,
+    keys.STAGED_QUERY: staging.queries.decode,
     keys.STAGED_WINNERS: _winners.decode,
     keys.STAGED_JOB: machine.decoder(machine.StagedBatch),
-    keys.STAGED_TASK_ATTEMPT: staged.task_attempts.decode,
-    keys.STAGED_CHUNK: staged.rows.decode,
+    keys.STAGED_TASK_ATTEMPT: staging.task_attempts.decode,
+    keys.STAGED_CHUNK: staging.rows.decode,
     keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
 _CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
     keys.HEAD: _head,
     keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
     keys.HOLD_UP: _hold_up,
-    keys.ACCOUNTING: _accounting,
-    keys.POSTED: _accounting,
+    keys.ACCOUNTING: _sums,
+    keys.POSTED: _sums,
     keys.QUEUE_BODY: _queue_message(records.Body),
     keys.QUEUE_STATE: _queue_message(records.MessageState),
     keys.QUEUE_POINTER: _pointer,

@@ -18,13 +18,12 @@ import msgspec
 
 from postroom.kv import keys
 from postroom.kv.engine import Reader
+from postroom.messaging import counters
 from postroom.messaging import image_entries as entries
-from postroom.messaging.image_requests import CheckImage, Counted
-from postroom.messaging.queues import counters as queue_counters
+from postroom.messaging.ingest.requests import CheckImage, Counted
 from postroom.messaging.queues import records
 from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.evaluation import View
-from postroom.ranges.ports import Registry
 
 _PASSED_AT_ONCE: Final = 4
 """The number of unwanted entries that are read in a row before they are skipped."""
@@ -82,50 +81,37 @@ def _beyond(raw: bytes) -> bytes:
     return raw + b"\x00"
 
 
-class Images:
-    """The reads of images of one range.
+def check_image(
+    range_id: int, reader: Callable[[Reader, int], Reader], view: View, request: CheckImage
+) -> Generator[None, None, Counted]:
+    """Evaluate ``CheckImage``, over as many turns as it takes.
 
     Args:
         range_id: the id of the range.
         reader: the stored state at a timestamp that is protected as a whole.
+        view: the view of the request.
+        request: the request.
+
+    Raises:
+        SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
     """
-
-    def __init__(self, range_id: int, reader: Callable[[Reader, int], Reader]) -> None:
-        self._range_id = range_id
-        self._reader = reader
-
-    def register(self, registry: Registry) -> None:
-        """Register the reads."""
-        registry.reads[CheckImage] = self.check
-
-    def check(self, view: View, request: CheckImage) -> Generator[None, None, Counted]:
-        """Evaluate ``CheckImage``, over as many turns as it takes.
-
-        Raises:
-            SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
-        """
-        counting = _Counting()
-        for span in (*spans_of_range(self._range_id), *spans_of_keys()):
-            yield from self._count(view, request, counting, span)
-        counting.end(self._reader(view, request.timestamp))
-        return Counted(dict(counting.tables), counting.wrong)
-
-    def _count(
-        self, view: View, request: CheckImage, counting: _Counting, span: keys.KeySpan
-    ) -> Generator[None, None, None]:
+    counting = _Counting()
+    for span in (*spans_of_range(range_id), *spans_of_keys()):
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None
-            reader = self._reader(view, request.timestamp)
-            for raw, entry in walk(reader, keys.KeySpan(bound, span.upper)):
+            stored = reader(view, request.timestamp)
+            for raw, entry in walk(stored, keys.KeySpan(bound, span.upper)):
                 view.steps += 1
                 if entry is not None:
-                    counting.add(reader, *entry)
+                    counting.add(stored, *entry)
                 if view.is_used_up():
                     lower = raw + b"\x00"
                     break
             if lower is not None:
                 yield
+    counting.end(reader(view, request.timestamp))
+    return Counted(dict(counting.tables), counting.wrong)
 
 
 class _Counting:
@@ -141,7 +127,7 @@ class _Counting:
         self.wrong: list[str] = []
         self._counters = Counters()
         self._of_range: Counter[bytes] = Counter()
-        self._queues: dict[int, queue_counters.QueueCounts] = {}
+        self._queues: dict[int, counters.QueueCounts] = {}
         self._inboxes_told = self._inboxes_found = 0
         self._inbox = b""
         self._messages = 0
@@ -173,7 +159,7 @@ class _Counting:
         if rest == entries.COUNTERS_NAME[1:]:
             self._counters = _counters.decode(stored)
         elif record.startswith("queue "):
-            self._queues[int(record[6:])] = queue_counters.read(stored)
+            self._queues[int(record[6:])] = counters.read_queue_counts(stored)
 
     def _end_inbox(self, reader: Reader) -> None:
         if not self._messages:
@@ -199,7 +185,7 @@ class _Counting:
         for number, counted in self._queues.items():
             self._end_queue(number, counted)
 
-    def _end_queue(self, number: int, counted: queue_counters.QueueCounts) -> None:
+    def _end_queue(self, number: int, counted: counters.QueueCounts) -> None:
         parts = (
             ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
             ("dead", keys.DEAD),
@@ -230,6 +216,3 @@ def _messages_in(rest: bytes, stored: bytes) -> int:
     if records.is_mark(rest[5:]):
         return -len(records.marks.decode(stored))
     return len(records.holdings.decode(stored).entries)
-
-
-__all__ = ["Images", "spans_of_keys", "spans_of_range", "walk"]

@@ -12,12 +12,11 @@ writes one record of what it took, beside the inbox.
 
 A message that was tried in vain is taken out in the same way, and comes back to its place later
 (:mod:`postroom.messaging.attempts`). It may hold up the inbox until then: the messages behind it
-are in the inbox, and given to nobody (:mod:`postroom.messaging.index`).
+are in the inbox, and given to nobody (:mod:`postroom.messaging.inbox_index`).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import Protocol, TypeAlias
@@ -26,19 +25,13 @@ import msgspec
 
 from postroom.errors import TransactionConflict, shorten
 from postroom.kv import keys
-from postroom.limits import LIST_MAX, READ_BYTES_MAX
-from postroom.messaging import index
-from postroom.messaging.claims import LAST_ID, NIL, Arrival, Claims, FoundMessages, first_free
-from postroom.messaging.inbox_order import InboxOrder
-from postroom.messaging.index import InboxLists, read_mail, write_mail
-from postroom.messaging.pages import fill
+from postroom.messaging import inbox_index
+from postroom.messaging.claims import Arrival, Claims, FoundMessages
+from postroom.messaging.inbox_index import InboxOrder, read_mail, write_mail
+from postroom.messaging.inbox_reads import LAST_ID, Stored, first_free, trial_of
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
-    Delivered,
     InboxIndexEntry,
-    ListInboxes,
-    Peek,
-    Peeked,
     ReapedMessages,
     ReapMessages,
     ReapQueue,
@@ -47,14 +40,13 @@ from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
 
-Arrivals: TypeAlias = dict[bytes, list[tuple[bytes, bytes]]]
+Arrivals: TypeAlias = dict[bytes, Stored]
 """The messages that arrive, by recipient: their ids and stored forms."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _mail_decode = _mail.decode
-_delivered = msgspec.msgpack.Decoder(Delivered)
-_taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+_taken = msgspec.msgpack.Decoder(Stored)
 
 
 class Beginnings(Protocol):
@@ -79,7 +71,6 @@ class Inboxes:
     """The inboxes of one range.
 
     Args:
-        check_age: a function that refuses a timestamp that is collected or still to come.
         wake: a function that answers the requests that wait for tokens.
         holders: the transactions that hold messages.
 
@@ -92,11 +83,9 @@ class Inboxes:
 
     def __init__(
         self,
-        check_age: Callable[[View, int], None],
         wake: Callable[[Iterable[object]], None],
         holders: Holders,
     ) -> None:
-        self._check_age = check_age
         self._wake = wake
         self._holders = holders
         self.claims = self._claims = Claims()
@@ -104,11 +93,7 @@ class Inboxes:
 
     def register(self, registry: Registry) -> None:
         """Register the reads and the writes of inboxes."""
-        registry.reads |= {
-            ReapQueue: self.reap_queue,
-            Peek: self.peek,
-            ListInboxes: InboxLists(self._order).list_inboxes,
-        }
+        registry.reads[ReapQueue] = self.reap_queue
         self._order.register(registry)
         registry.writes[ReapMessages] = self.reap_messages
         registry.sizes["claims"] = self._claims.__len__
@@ -166,10 +151,12 @@ class Inboxes:
         if begun is not None:
             return begun
         mail = read_mail(view, request.key)
-        taken: list[tuple[bytes, bytes]] = []
+        taken: Stored = []
         more, following = False, b""
         if mail is not None and mail.messages:
-            taken, more, following = first_free(view, request, mail, self._claims)
+            taken, more, following = first_free(
+                view, request, mail, self._claims.free(request.key, mail.oldest), self._claims.ahead
+            )
         if not taken and request.wait:
             raise MustWait(Arrival(request.key))
         if taken:
@@ -232,7 +219,7 @@ class Inboxes:
         self,
         ctx: Evaluation,
         key: bytes,
-        found: list[tuple[bytes, bytes]],
+        found: Stored,
         left: InboxIndexEntry,
         *,
         consumed: bool = True,
@@ -269,7 +256,7 @@ class Inboxes:
         ctx.count("reaped", len(found))
 
     def _check_attempts(
-        self, ctx: Evaluation, request: ReapMessages, found: list[tuple[bytes, bytes]]
+        self, ctx: Evaluation, request: ReapMessages, found: Stored
     ) -> Generator[None, None, None]:
         """Check that nobody else has tried one of the messages.
 
@@ -281,7 +268,7 @@ class Inboxes:
         """
         tried = dict(request.tried)
         for id_, stored in found:
-            trial = None if stored[-1] == NIL else _delivered.decode(stored).trial
+            trial = trial_of(stored)
             ctx.steps += 1
             if (0 if trial is None else trial.attempts) != tried.get(id_, 0):
                 raise tried_by_another(request.key)
@@ -290,7 +277,7 @@ class Inboxes:
 
     def take_out(
         self, ctx: Evaluation, key: bytes, ids: Iterable[bytes]
-    ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
+    ) -> Generator[None, None, Stored]:
         """Take messages out of an inbox without reaping them, over as many turns as it takes.
 
         Returns:
@@ -314,7 +301,7 @@ class Inboxes:
         mail: InboxIndexEntry,
         *,
         consumed: bool,
-    ) -> Generator[None, None, list[tuple[bytes, bytes]]]:
+    ) -> Generator[None, None, Stored]:
         prefix = keys.inbox_prefix(key)
         oldest, found, size_before = mail.oldest, [], ctx.bytes
         for id_, message, is_found in self._find(ctx, key, ids, mail):
@@ -332,11 +319,11 @@ class Inboxes:
         self._taken_out(ctx, key, found, left, consumed=consumed)
         return found
 
-    def hold_up(self, ctx: Evaluation, key: bytes, waiting: list[tuple[bytes, bytes]]) -> None:
+    def hold_up(self, ctx: Evaluation, key: bytes, waiting: Stored) -> None:
         """Let messages hold up an inbox; ``waiting`` has their ids, and where they wait now."""
         mail = read_mail(ctx, key) or InboxIndexEntry(0, b"")
         for id_, waits_at in waiting:
-            index.hold_up(ctx, key, id_, waits_at)
+            inbox_index.hold_up(ctx, key, id_, waits_at)
         first = min(id_ for id_, _ in waiting)
         held = min(first, mail.held) if mail.held else first
         write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
@@ -345,7 +332,7 @@ class Inboxes:
         """Let a message no longer hold up its inbox: it does not wait any more, nor come back."""
         mail = read_mail(ctx, key)
         if mail is not None and mail.held:
-            held = index.first_left(ctx, key, mail.held, [id_])
+            held = inbox_index.first_left(ctx, key, mail.held, [id_])
             write_mail(ctx, key, InboxIndexEntry(mail.messages, mail.oldest, held))
             ctx.after.append(lambda: self._wake([Arrival(key)]))
 
@@ -370,111 +357,22 @@ class Inboxes:
                 raise _reaped_by_another(key)
             yield id_, message, True
 
-    # --- reading
-
-    def peek(self, view: View, request: Peek) -> Peeked | Generator[None, None, Peeked]:
-        """Evaluate ``Peek``, as of now or of a timestamp, with what has been reaped since."""
-        if request.timestamp:
-            self._check_age(view, request.timestamp)
-            return self.peek_then(view, request)
-        found, more = fill(_waiting_now(view, request), *_page(request))
-        view.steps += len(found)
-        return Peeked(found, more, view.now)
-
-    def peek_then(self, view: View, request: Peek) -> Generator[None, None, Peeked]:
-        """Evaluate ``Peek`` as of a timestamp, over as many turns as it takes.
-
-        It keeps only the first of the messages reaped since, as many as a page may need.
-        """
-        key, at, first = request.key, request.timestamp, _first_after(request)
-        messages_max, bytes_max = _page(request)
-        lower, _ = keys.suffix_span(key, keys.REAPED)
-        records = view.iterate(lower, keys.reaped_key(key, keys.u64(at)))
-        waiting = _entries(view, key, first)  # read now, like the records
-        reaped: list[tuple[bytes, bytes]] = []
-        for _, packed in records:
-            taken = _taken.decode(packed)
-            view.steps += 1 + len(taken)
-            reaped += (pair for pair in taken if pair[0] >= first and _was_there(pair[1], at))
-            if len(reaped) > 2 * messages_max or _size(reaped) > 2 * bytes_max:
-                reaped = _first_of(reaped, messages_max, bytes_max)
-            if view.is_used_up():
-                yield
-                self._check_age(view, at)
-        found: list[tuple[bytes, bytes]] = []
-        size = 0
-        for pair in heapq.merge(waiting, sorted(reaped)):
-            view.steps += 1
-            if _was_there(pair[1], at):
-                size += len(pair[1])
-                if len(found) >= messages_max or (size > bytes_max and found):
-                    return Peeked(found, True, at)
-                found.append(pair)
-            if view.is_used_up():
-                yield
-        return Peeked(found, False, at)
-
 
 def _with_back(
     ctx: Evaluation,
     key: bytes,
     before: InboxIndexEntry,
-    arrived: list[tuple[bytes, bytes]],
+    arrived: Stored,
     oldest: bytes,
 ) -> InboxIndexEntry:
     """Return the mail of an inbox that is held up, after messages have arrived there.
 
     The message that holds it up may be among them.
     """
-    held = index.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
+    held = inbox_index.first_left(ctx, key, before.held, [id_ for id_, _ in arrived])
     if before.messages:
         oldest = min(oldest, before.oldest)
     return InboxIndexEntry(before.messages + len(arrived), oldest, held)
-
-
-def _waiting_now(view: View, request: Peek) -> Iterator[tuple[bytes, bytes]]:
-    mail = read_mail(view, request.key)
-    if mail is None:
-        return iter(())
-    return _entries(view, request.key, max(mail.oldest, _first_after(request)))
-
-
-def _page(request: Peek) -> tuple[int, int]:
-    """Return how many messages, and bytes of them, an answer has at most."""
-    return min(request.messages_max, LIST_MAX), min(request.bytes_max, READ_BYTES_MAX)
-
-
-def _was_there(stored: bytes, at: int) -> bool:
-    return _delivered.decode(stored).delivered_at <= at
-
-
-def _size(messages: list[tuple[bytes, bytes]]) -> int:
-    return sum(len(stored) for _, stored in messages)
-
-
-def _first_of(
-    messages: list[tuple[bytes, bytes]], messages_max: int, bytes_max: int
-) -> list[tuple[bytes, bytes]]:
-    """Return the first of ``messages``, one more than a page takes."""
-    messages.sort()
-    size = 0
-    for number, (_, stored) in enumerate(messages):
-        size += len(stored)
-        if number >= messages_max or (number and size > bytes_max):
-            return messages[: number + 1]
-    return messages
-
-
-def _first_after(request: Peek) -> bytes:
-    """Return the least id that the page may begin with."""
-    return b"" if request.after is None else request.after + b"\x00"
-
-
-def _entries(view: View, key: bytes, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Iterate over the messages in the inbox of ``key`` from the id ``first`` on."""
-    prefix = keys.inbox_prefix(key)
-    entries = view.iterate(prefix + first, prefix + b"\xff" * MESSAGE_ID_BYTES)
-    return ((raw[-MESSAGE_ID_BYTES:], stored) for raw, stored in entries)
 
 
 def tried_by_another(key: bytes) -> TransactionConflict:

@@ -36,7 +36,6 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader
 from postroom.limits import HEADERS_BYTES_PER_STEP, PROPOSAL_BYTES_MAX
 from postroom.messaging import due as times
-from postroom.messaging.claims import QUIET
 from postroom.messaging.counters import Conservation
 from postroom.messaging.requests import (
     AwaitQuiet,
@@ -53,6 +52,8 @@ from postroom.ranges.requests import Accounting, Put
 ENTRY_BYTES: Final = 64
 """The cost of an entry in bytes beside its content, as it counts towards a transaction's limit."""
 DUE_BYTES: Final = 8
+QUIET: Final = "no outbox entry is due"
+"""The token of those that wait for that."""
 Parcel: TypeAlias = tuple[int, bytes, Any, bytes, bytes]
 """The form in which a transaction hands over a request to an outbox.
 
@@ -61,7 +62,6 @@ transaction's id and source.
 """
 
 _encode = msgspec.msgpack.encode
-_recipients = msgspec.msgpack.Decoder(Deliverable)
 
 
 class Due(NamedTuple):
@@ -100,11 +100,13 @@ class Outbox:
         range_id: the id of the range.
         kind: the key infix of the outbox.
         pending: the name of the counter of its entries.
+        entries: the kind of its entries.
         conservation: the range's counters.
         by_wall: the trusted wall clock.
 
     Attributes:
         prefix: the key prefix of its entries; due time, commit timestamp and ordinal follow.
+        decode: a function that decodes a stored entry.
         has_stored: whether entries were stored that the services have not heard of.
     """
 
@@ -113,10 +115,12 @@ class Outbox:
         range_id: int,
         kind: bytes,
         pending: str,
+        entries: type[Deliverable] | type[Executable],
         conservation: Conservation,
         by_wall: Callable[[], int],
     ) -> None:
         self.pending = pending
+        self.decode: Callable[[bytes], Any] = msgspec.msgpack.Decoder(entries).decode
         self._conservation = conservation
         self._by_wall = by_wall
         self.prefix = keys.outbox_prefix(range_id, kind)
@@ -199,11 +203,6 @@ class Outbox:
         entries = _up_to(PROPOSAL_BYTES_MAX, islice(due, entries_max))
         return Due(entries, self._next_due(ctx, entries) if len(entries) < waiting else 0)
 
-    def first_entry_due(self, ctx: Evaluation) -> tuple[bytes, bytes] | None:
-        """Return the first entry that is due, or `None`."""
-        entries = self.take_due(ctx, 1).entries
-        return entries[0] if entries else None
-
     def _next_due(self, ctx: Evaluation, taken: list[tuple[bytes, bytes]]) -> int:
         """Return when the first entry after those ``taken`` is due, as a timestamp."""
         last = {self._line_of(key): key for key, _ in taken}
@@ -242,7 +241,7 @@ class Outbox:
         found = [stored for _, stored in islice(self._due(ctx, ctx.timestamp), entries_max + 1)]
         if len(found) > entries_max:
             return None
-        return {_recipients.decode(stored).key for stored in found}
+        return {self.decode(stored).key for stored in found}
 
     def first_due(self, stored: Reader, now: int) -> int:
         """Return when to look at the first stored entry, as a timestamp; 0: there is none."""
@@ -294,11 +293,8 @@ class Outbox:
         for line in self._lines:
             mine = [key for key in done if self._line_of(key) is line]
             if mine:
-                last = max(mine)
-                line.coming_head = min(
-                    (key for key in keys_left if key >= line.begin), default=last
-                )
-                line.coming_head = min(line.coming_head, last)
+                kept = (key for key in keys_left if key >= line.begin)
+                line.coming_head = min((max(mine), *kept))
         ctx.after.append(self._advance)
 
     def _advance(self) -> None:
@@ -319,8 +315,10 @@ class Outboxes:
         self, range_id: int, conservation: Conservation, by_wall: Callable[[], int]
     ) -> None:
         told = (conservation, by_wall)
-        self.deliverable = Outbox(range_id, keys.DELIVERABLE, "pending_messages", *told)
-        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", *told)
+        self.deliverable = Outbox(
+            range_id, keys.DELIVERABLE, "pending_messages", Deliverable, *told
+        )
+        self.executable = Outbox(range_id, keys.EXECUTABLE, "pending_updates", Executable, *told)
         self._by_wall = by_wall
 
     def register(self, registry: Registry) -> None:

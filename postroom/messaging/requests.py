@@ -260,6 +260,16 @@ class Moved(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # --- writes, inside a transaction -----------------------------------------------------------------
 
 
+class AlwaysLong:
+    """A write that may take more than its share of a turn: what it names may be large."""
+
+    __slots__ = ()
+
+    def is_long(self) -> bool:
+        """Return ``True``."""
+        return True
+
+
 class EnqueueMessage(ConcernsKey, Write, frozen=True, tag="enqueue_message"):
     """A request to send ``value`` to the inbox of ``key``, not before ``due`` if that is not 0."""
 
@@ -560,7 +570,7 @@ class NoteAttempts(ConcernsKey, Maintenance, frozen=True, tag="note_attempts"):
     holder: bytes
 
 
-class ReplayDeadLetters(ConcernsStore, Write, frozen=True, tag="replay_dead_letters"):
+class ReplayDeadLetters(AlwaysLong, ConcernsStore, Write, frozen=True, tag="replay_dead_letters"):
     """A request to put dead letters back into their outbox; the answer is how many it found."""
 
     answer: ClassVar = int
@@ -568,12 +578,8 @@ class ReplayDeadLetters(ConcernsStore, Write, frozen=True, tag="replay_dead_lett
 
     ids: list[bytes]
 
-    def is_long(self) -> bool:
-        """Return ``True``: each letter may be large."""
-        return True
 
-
-class DiscardDeadLetters(ConcernsStore, Write, frozen=True, tag="discard_dead_letters"):
+class DiscardDeadLetters(AlwaysLong, ConcernsStore, Write, frozen=True, tag="discard_dead_letters"):
     """A request to discard dead letters for good; the answer is how many it found."""
 
     answer: ClassVar = int
@@ -581,10 +587,6 @@ class DiscardDeadLetters(ConcernsStore, Write, frozen=True, tag="discard_dead_le
     frees_room: ClassVar = True
 
     ids: list[bytes]
-
-    def is_long(self) -> bool:
-        """Return ``True``: each letter may be large."""
-        return True
 
 
 class CancelScheduled(ConcernsStore, Write, frozen=True, tag="cancel_scheduled"):

@@ -1,35 +1,71 @@
-"""The evaluator of ``ScanRecords``: one loop for the records of all tables.
+"""The evaluator of ``ScanRecords``: one loop for the records of all tables, and the walk of each.
+
+A *walk* goes through the engine keys of a scan, in order, and yields each with its records, most
+often one or none::
+
+    walk                 engine keys                        table
+    by key, versions     06 <key> 03, 04                    inbox, reaped
+    by key               06 <key> 05                        accounting
+                         06 <key> 03, 05 to 07, 09, 0A      beside
+                         05 <key>                           inbox_index
+                         05 <key>, 06 <key>                 image
+    of the range         03 range 01, 02                    outbox
+                         03 range 03                        dead_letters
+                         03 range 05, 08                    counters
+                         03 range 01 to 03, 08 queue        places
+                         03 range                           range_image
+
+``data`` and ``changes`` have no walk: :mod:`postroom.kv.columns` reads them in blocks.
 
 A page ends where it is full, or where its turn is used up; so it may be empty and yet not the last.
 The next one begins at its *cursor*: how many records of an entry are known, and the engine key of
 that entry, without the id of the range. Cursors come back from clients, so a walk is confined to
 the span of its request in any case.
+
+An inbox as of a timestamp has the messages that are in it now and were there then, and those that
+were reaped since (:meth:`.Peeks.peek_then`). An emptied inbox is in no index, so a walk over all
+keys finds it. Outboxes, dead letters, counters and sums have no past. They are read in the snapshot
+of the engine that was taken then (:mod:`postroom.ranges.protections`).
+
+For an audit, ``counters`` and ``inbox_index`` are what the store claims, ``places`` and ``beside``
+what it counts. All of it is read in one snapshot, so the writes of one write set are seen together.
+Nothing here compares the two, and no record of these has the payload of a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from postroom import limits
 from postroom.errors import Invalid
 from postroom.kv import columns, keys
 from postroom.kv.engine import Reader
 from postroom.limits import LIST_MAX, READ_BYTES_MAX
-from postroom.messaging import bulk_requests as forms
+from postroom.messaging import counters, images
 from postroom.messaging.bulk_requests import (
+    TABLES,
     ColumnKind,
     PackedColumn,
     RecordsPage,
     ScanRecords,
     pack,
 )
+from postroom.messaging.counters import read_counters
 from postroom.messaging.image_entries import engine_key_of, name_of
-from postroom.messaging.record_tables import TABLES, Needs, RecordTable, RecordValues, ScanScope
+from postroom.messaging.inbox_index import mail_entries
+from postroom.messaging.queues import records
+from postroom.messaging.queues.definitions import Definitions, no_such_queue
+from postroom.messaging.queues.enqueueing import outstanding
+from postroom.messaging.queues.records import QueueLayout
 from postroom.messaging.requests import Peek, Peeked
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
+from postroom.ranges.state import APPLIED_RECORD
 
 PAGE_BYTES = 1024 * 1024
 """The size of a page if the request does not say."""
@@ -38,7 +74,20 @@ _RECORD_BYTES = 32
 _COUNT_BYTES = 4
 _STAMP_BYTES = 8
 
-Results = Generator[None, None, RecordsPage]
+RecordValues: TypeAlias = tuple[Any, ...]
+"""The values of the columns of a table."""
+Found: TypeAlias = "tuple[bytes, RecordValues | list[RecordValues] | None] | None"
+"""An engine key and its record, records or none; `None`: the turn is used up in an entry."""
+Walk: TypeAlias = "Callable[[ScanScope], Iterator[Found]]"
+
+_BEHIND_MESSAGES: Final = keys.ACCOUNTING
+_encode = msgspec.msgpack.encode
+_taken = msgspec.msgpack.Decoder(list[tuple[bytes, bytes]])
+
+_VERSIONED: Final = frozenset({"data", "changes", "inbox", "reaped"})
+"""The tables that any protection of the timestamp is enough for; others need a snapshot."""
+_OF_HISTORY: Final = frozenset({"changes", "reaped"})
+"""The tables for which it goes back to the timestamp after which records are wanted."""
 
 
 class RecordScans:
@@ -68,7 +117,9 @@ class RecordScans:
         """Register the read."""
         registry.reads[ScanRecords] = self.scan
 
-    def scan(self, view: View, request: ScanRecords) -> RecordsPage | Results:
+    def scan(
+        self, view: View, request: ScanRecords
+    ) -> RecordsPage | Generator[None, None, RecordsPage]:
         """Evaluate ``ScanRecords``.
 
         Raises:
@@ -76,27 +127,27 @@ class RecordScans:
             SnapshotTooOld: the timestamp, or the one after which records are wanted, is collected;
                 or it is not protected as a whole, for a table that needs that.
         """
-        table = TABLES.get(request.table)
-        if table is None:
+        if request.table not in TABLES:
             raise Invalid(f"there is no table {request.table!r} of records: {', '.join(TABLES)}")
         for name in request.columns:
-            if name not in forms.TABLES[request.table]:
+            if name not in TABLES[request.table]:
                 raise Invalid(f"the table {request.table!r} has no column {name!r}")
-        if table.walk is None:
-            self._reader(view, request, table)
+        walk = _WALKS.get(request.table)
+        if walk is None:
+            self._reader(view, request)
             return self._blocks(view, request)
-        return self._walk(view, request, table)
+        return self._walk(view, request, walk)
 
-    def _reader(self, view: View, request: ScanRecords, table: RecordTable) -> Reader:
-        """Return the stored state to read, if the table is protected as it needs.
+    def _reader(self, view: View, request: ScanRecords) -> Reader:
+        """Return the stored state to read, if the timestamp is protected as the table needs.
 
         Raises:
             SnapshotTooOld: it is not.
         """
-        if table.needs is Needs.SNAPSHOT:
+        if request.table not in _VERSIONED:
             return self._snapshot(view, request.timestamp)
         self._check_age(view, request.timestamp)
-        if table.needs is Needs.HISTORY:
+        if request.table in _OF_HISTORY:
             self._check_age(view, request.filter.after)
         return view
 
@@ -128,17 +179,23 @@ class RecordScans:
         packed = {name: made[name]() for name in made if name in wanted}
         return RecordsPage(self._range_id, len(found.keys), packed, resume)
 
-    def _walk(self, view: View, request: ScanRecords, table: RecordTable) -> Results:
+    def _walk(
+        self, view: View, request: ScanRecords, walk: Walk
+    ) -> Generator[None, None, RecordsPage]:
         """Return a page of the records that a walk finds."""
-        assert table.walk is not None
-        scope, vary = self._scope(view, request, table), _VARYING[request.table]
+        scope = ScanScope(
+            self._range_id, self._reader(view, request), view, request,
+            engine_key_of(request.cursor[_COUNT_BYTES:], self._range_id),
+            page_bytes(request.bytes_max), self._peek,
+        )  # fmt: skip
+        vary = _VARYING[request.table]
         known, last = int.from_bytes(request.cursor[:_COUNT_BYTES], "big"), b""
         found: list[Any] = []  # the values of all records, one record after the other
         rows, left = 0, scope.bytes_left
-        for each in table.walk(scope):
+        for each in walk(scope):
             if each is None:
                 yield
-                self._reader(view, request, table)
+                self._reader(view, request)
                 continue
             raw, entry = each
             records: Sequence[RecordValues] = (entry,) if type(entry) is tuple else entry or ()
@@ -160,19 +217,11 @@ class RecordScans:
                 return self._page(request, found, 0, last + b"\x00")
         return self._page(request, found, 0, None)
 
-    def _scope(self, view: View, request: ScanRecords, table: RecordTable) -> ScanScope:
-        engine_key = engine_key_of(request.cursor[_COUNT_BYTES:], self._range_id)
-        return ScanScope(
-            self._range_id, self._reader(view, request, table), view, request.start, request.end,
-            engine_key, request.filter.after, request.timestamp, request.filter.queue,
-            page_bytes(request.bytes_max), self._peek,
-        )  # fmt: skip
-
     def _page(
         self, request: ScanRecords, found: list[Any], known: int, engine_key: bytes | None
     ) -> RecordsPage:
         """Return a page; the next begins at ``engine_key``, where so many records are known."""
-        kinds = forms.TABLES[request.table]
+        kinds = TABLES[request.table]
         packed = {
             name: pack(kind, found[number :: len(kinds)])
             for number, (name, kind) in enumerate(kinds.items())
@@ -188,9 +237,264 @@ def _varying(kinds: dict[str, ColumnKind]) -> Callable[[RecordValues], tuple[Any
     return None if len(indexes) == len(kinds) else itemgetter(*indexes)
 
 
-_VARYING = {name: _varying(kinds) for name, kinds in forms.TABLES.items()}
+_VARYING = {name: _varying(kinds) for name, kinds in TABLES.items()}
 
 
 def page_bytes(asked: int) -> int:
     """Return about how many bytes a page has."""
     return min(asked or PAGE_BYTES, READ_BYTES_MAX)
+
+
+@dataclass(slots=True)
+class ScanScope:
+    """The bounds of one page of a scan.
+
+    Attributes:
+        range_id: the range.
+        reader: the stored state to read.
+        view: the view of the request; it counts the steps.
+        request: the request.
+        lower: the engine key from which the page begins.
+        bytes_left: how much room the page has.
+        peek: a function that reads an inbox as of a timestamp.
+    """
+
+    range_id: int
+    reader: Reader
+    view: View
+    request: ScanRecords
+    lower: bytes
+    bytes_left: int
+    peek: Callable[[View, Peek], Generator[None, None, Peeked]]
+
+    def rest_of(self, span: keys.KeySpan) -> keys.KeySpan:
+        """Return the part of a span of engine keys that the pages before have not read."""
+        return keys.KeySpan(min(max(span.lower, self.lower), span.upper), span.upper)
+
+    def of_keys(self) -> keys.KeySpan:
+        """Return the rest of what lies at and beside the keys."""
+        return self.rest_of(keys.data_span(self.request.start, self.request.end))
+
+    def of_range(self, first: bytes, last: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the rest of the metadata of the range of the kinds ``first`` to ``last``."""
+        prefix = keys.range_prefix(self.range_id)
+        span = keys.KeySpan(prefix + first, keys.after_prefix(prefix + last))
+        return self.reader.iterate(*self.rest_of(span))
+
+
+def _beside_keys(
+    scope: ScanScope, span: keys.KeySpan, suffix: bytes, beyond: bytes
+) -> Iterator[columns.SuffixEntry]:
+    """Iterate over the records beside keys under some suffixes (:func:`.columns.entries_beside`).
+
+    An entry of another suffix comes only if the turn is used up with it.
+    """
+    view = scope.view
+    for found in columns.entries_beside(scope.reader, span, suffix, beyond):
+        if found[2] is None:
+            view.steps += 1
+            if not view.is_used_up():
+                continue
+        yield found
+
+
+def _inbox(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the messages that were in inboxes."""
+    first, upper = scope.of_keys()
+    bound: bytes | None = first
+    while bound is not None:
+        lower, bound = bound, None
+        span = keys.KeySpan(lower, upper)
+        for raw, end, stored in _beside_keys(scope, span, keys.INBOX, _BEHIND_MESSAGES):
+            if stored is None:
+                yield raw, None
+                continue
+            of_key = raw[: end + 2]
+            yield from _messages(scope, of_key + keys.INBOX, lower)
+            bound = of_key + _BEHIND_MESSAGES
+            break
+
+
+def _messages(scope: ScanScope, prefix: bytes, lower: bytes) -> Iterator[Found]:
+    """Iterate over the messages that were in one inbox, from an engine key on."""
+    key = keys.user_key(prefix)
+    # A page ends behind an entry, so ``lower`` is the key of a message and a zero.
+    after: bytes | None = lower[len(prefix) : -1] if lower.startswith(prefix) else None
+    more = True
+    while more:
+        room = max(scope.bytes_left, 1)
+        request = Peek(key, LIST_MAX, scope.request.timestamp, room, after or None)
+        page = yield from scope.peek(scope.view, request)
+        for id_, stored in page.messages:
+            yield prefix + id_, (key, id_, stored)
+            after = id_
+        more = page.more
+
+
+def _reaped(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the records of messages that left inboxes in time."""
+    for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.REAPED, _BEHIND_MESSAGES):
+        found = None
+        if stored is not None:
+            stamp, consumed = keys.reaped_in(raw, end)
+            when = int.from_bytes(stamp, "big")
+            if scope.request.filter.after < when <= scope.request.timestamp:
+                key = keys.user_key(raw)
+                found = [(key, *pair, when, consumed) for pair in _taken.decode(stored)]
+        yield raw, found
+
+
+def _outbox(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over both outboxes, messages first, due or not."""
+    for raw, stored in scope.of_range(keys.DELIVERABLE, keys.EXECUTABLE):
+        id_, kind = raw[10:], raw[9:10]
+        entry = (stored, b"") if kind == keys.DELIVERABLE else (b"", stored)
+        yield raw, (id_ + kind, *entry)
+
+
+def _dead_letters(scope: ScanScope) -> Iterator[Found]:
+    for raw, stored in scope.of_range(keys.DEAD_LETTER, keys.DEAD_LETTER):
+        yield raw, (raw[10:], stored)
+
+
+def _accounting(scope: ScanScope) -> Iterator[Found]:
+    for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.ACCOUNTING, keys.QUEUE_BODY):
+        yield raw, None if stored is None else (keys.unescape(raw[1:end]), stored)
+
+
+# --- the claims ----------------------------------------------------------------------------------
+
+
+def _counters(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the counters of the range, and those of its queues."""
+    reader, range_id = scope.reader, scope.range_id
+    place = keys.record_key(range_id, APPLIED_RECORD)
+    if scope.lower <= place:
+        yield place, ("", 0, False, _encode(read_counters(reader, range_id)), b"")
+    for raw, each in Definitions(range_id).iterate(reader, scope.lower):
+        claimed = counters.read_queue_counts(
+            reader.get(QueueLayout(range_id, each.number).counters)
+        )
+        scope.view.steps += 1
+        yield raw, (each.name, each.number, each.dropped, b"", _encode(claimed))
+
+
+def _inbox_index(scope: ScanScope) -> Iterator[Found]:
+    span = keys.mail_span(scope.request.start, scope.request.end)
+    for raw, mail in mail_entries(scope.reader, scope.rest_of(span)):
+        yield raw, (keys.user_key(raw), mail.messages, mail.oldest, mail.held)
+
+
+# --- the counts ----------------------------------------------------------------------------------
+
+_IN_LISTS: Final = {
+    records.DONE: "done",
+    records.ARCHIVED: "archived",
+    records.CANCELLED: "cancelled",
+    records.MOVED: "moved",
+}
+_OUTSIDE_QUEUES: Final = {
+    keys.DELIVERABLE: "message",
+    keys.EXECUTABLE: "update",
+    keys.DEAD_LETTER: "dead_letter",
+}
+_ENTRIES: Final = {keys.SCHEDULED: "scheduled", keys.READY: "ready", keys.DEAD: "dead"}
+_IN_INBOXES: Final = {keys.INBOX: "message", keys.HOLD_UP: "hold"}
+_SUMS: Final = {keys.ACCOUNTING: "sum", keys.POSTED: "posted"}
+_BEHIND_POSTED: Final = keys.after_prefix(keys.POSTED)
+
+
+def _places(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the places of messages: outside of queues, or in the queue that is asked for.
+
+    Raises:
+        Invalid: there was no such queue.
+    """
+    reader, queue = scope.reader, scope.request.filter.queue
+    if not queue:
+        for raw, _ in scope.of_range(keys.DELIVERABLE, keys.DEAD_LETTER):
+            yield raw, ("", 0, _OUTSIDE_QUEUES[raw[9:10]], b"", "", raw[10:], b"", "", 1)
+        return
+    definition = Definitions(scope.range_id).read(reader, queue)
+    if definition is None:
+        raise no_such_queue(queue)
+    number = definition.number
+    layout = QueueLayout(scope.range_id, number)
+    for raw, stored in reader.iterate(*scope.rest_of(keys.KeySpan(layout.scheduled, layout.ticks))):
+        places = _places_in_queue(reader, raw, len(layout.whole), stored)
+        yield raw, [(queue, number, *place) for place in places]
+
+
+def _places_in_queue(
+    reader: Reader, raw: bytes, whole: int, stored: bytes
+) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the places that one record of a queue stands for.
+
+    ``whole`` is the length of the prefix of all its keys. A mark has no places of its own.
+    """
+    where = raw[whole:]
+    part = where[:1]
+    if part in _ENTRIES:
+        entry = records.entries.decode(stored)
+        yield _ENTRIES[part], *entry.locator, entry.seq, entry.group, 1
+    elif part == keys.LEASED:
+        if not records.is_mark(where):
+            for entry in records.still_held(reader, raw, stored):
+                yield "leased", *entry.locator, entry.seq, entry.group, 1
+    elif part == keys.GROUPS:
+        group = keys.unescape(where[1 : -len(keys.END_OF_KEY)]).decode()
+        yield "group", b"", "", b"", b"", group, outstanding(stored)
+    else:
+        for each in records.ended_lists.decode(stored):
+            said = "archived" if part == keys.ARCHIVED else _IN_LISTS.get(each.status, "unknown")
+            yield said, each.key, each.kind, each.id, each.seq, "", 1
+
+
+def _beside(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the records beside keys: messages without their contents, and sums."""
+    for raw, end, stored in _beside_keys(scope, scope.of_keys(), keys.INBOX, _BEHIND_POSTED):
+        yield raw, None if stored is None else _record_beside(raw, end, stored)
+
+
+def _record_beside(raw: bytes, end: int, stored: bytes) -> tuple[Any, ...] | None:
+    """Return a record beside a key, or `None` if it does not count."""
+    key, suffix, rest = keys.unescape(raw[1:end]), raw[end + 2 : end + 3], raw[end + 3 :]
+    if suffix in _IN_INBOXES:
+        return _IN_INBOXES[suffix], key, 0, "", rest, b"", 0, b""
+    if suffix in _SUMS:
+        return _SUMS[suffix], key, 0, "", b"", b"", 0, stored
+    if suffix not in {keys.QUEUE_BODY, keys.QUEUE_STATE}:
+        return None
+    kind, _, id_ = rest[4:].partition(keys.END_OF_KEY)
+    name, queue = keys.unescape(kind).decode(), int.from_bytes(rest[:4], "big")
+    if suffix == keys.QUEUE_BODY:
+        return "body", key, queue, name, id_, records.bodies.decode(stored).seq, 0, b""
+    state = records.states.decode(stored)
+    return "state", key, queue, name, id_, state.seq, state.status, b""
+
+
+def _image(scope: ScanScope) -> Iterator[Found]:
+    """Iterate over the entries of an image: those of the keys, or those of no key."""
+    request = scope.request
+    spans = (
+        images.spans_of_keys(request.start, request.end)
+        if request.table == "image"
+        else images.spans_of_range(scope.range_id)
+    )
+    for span in spans:
+        yield from images.walk(scope.reader, scope.rest_of(span))
+
+
+_WALKS: Final[dict[str, Walk]] = {
+    "inbox": _inbox,
+    "reaped": _reaped,
+    "outbox": _outbox,
+    "dead_letters": _dead_letters,
+    "accounting": _accounting,
+    "counters": _counters,
+    "inbox_index": _inbox_index,
+    "places": _places,
+    "beside": _beside,
+    "image": _image,
+    "range_image": _image,
+}

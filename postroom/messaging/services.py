@@ -1,8 +1,8 @@
-"""The dispatcher and the executor: services of the leaseholder that empty its outboxes.
+"""The dispatcher, the executor and the advancer: services of the leaseholder.
 
-Each is woken by every commit that adds to its outbox and also polls. Wake-ups may be lost; the
-outbox is the truth. Neither knows the client nor the node: each gets a function that sends
-requests, and a wake-up to wait for.
+The dispatcher and the executor empty its outboxes. Each is woken by every commit that adds to its
+outbox and also polls. Wake-ups may be lost; the outbox is the truth. No service knows the client or
+the node: each gets a function that sends requests, and a wake-up to wait for.
 
 Entries that cannot be moved together are tried in smaller numbers, and in the end alone. An entry
 that cannot be moved alone either is buried, with the reason. Otherwise it would be in the way of
@@ -10,6 +10,16 @@ all later ones.
 
 Within one range a service has little to do: it asks the range to move what is due. Recipients in
 other ranges will be grouped here, and moved by one transaction for each group.
+
+The advancer sends ``AdvanceQueues`` when something is due in a queue. It sleeps until the next
+deadline that a manager has named: a lease runs out, a message is due, a limit allows more. A claim
+that can be served wakes it earlier. It also looks every few seconds whether something is due by the
+wall clock, because that clock may be set. While nothing is due it sends nothing: a range at rest
+stays at rest.
+
+A step that fails because of one queue does not stop it: that queue is set aside for a while
+(:mod:`.queues.timing`), and the others are advanced. A step that is too large for a command is made
+in smaller parts. If even the smallest is too large, the queue that had most of it has failed.
 """
 
 from __future__ import annotations
@@ -18,13 +28,25 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from postroom.errors import CommitUnknown, Retryable, StoreCorrupted, Unavailable
+from postroom.errors import (
+    CommitUnknown,
+    Retryable,
+    StoreCorrupted,
+    TransactionTooLarge,
+    Unavailable,
+)
 from postroom.kv.clock import seconds_until
+from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 
 DELIVER_DUE: Final = DeliverDue(512)
 EXECUTE_DUE: Final = ExecuteDue(4096)
 POLL_SECONDS: Final = 5.0
+ADVANCED_AT_ONCE: Final = 512
+"""The number of messages of each queue that a whole step asks for."""
+ADVANCE: Final = AdvanceQueues(ADVANCED_AT_ONCE)
+REST_SECONDS: Final = 0.002
+"""The pause after a step that came to nothing."""
 
 _NOT_ITS_FAULT: Final = (Retryable, CommitUnknown, StoreCorrupted, OSError, MemoryError)
 """The errors that say nothing about the entry that was to be moved."""
@@ -40,6 +62,18 @@ class CommitWakeUp(Protocol):
 
     async def wait(self, timeout_seconds: float) -> None:
         """Wait until it is set, or for a time, and reset it."""
+
+
+async def _repeat(step: Callable[[], Awaitable[float]], wake_up: CommitWakeUp) -> None:
+    """Take steps for ever; each returns for how many seconds there is nothing to do."""
+    while True:
+        try:
+            pause = await step()
+        except Retryable as error:
+            pause = error.retry_after if isinstance(error, Unavailable) else 0.0
+        except CommitUnknown:
+            pause = 0.0  # whatever came of it, the stored state is the truth
+        await wake_up.wait(pause)
 
 
 class Mover:
@@ -74,16 +108,15 @@ class Mover:
 
     async def run(self) -> None:
         """Move due entries for ever."""
-        while True:
-            try:
-                pause = self._poll_seconds
-                if self._empty_since != self._last_commit():
-                    pause = self._pause(await self.move_all())
-            except Retryable as error:
-                pause = error.retry_after if isinstance(error, Unavailable) else 0.0
-            except CommitUnknown:
-                pause = 0.0  # whatever came of it, the outbox is the truth
-            await self._wake_up.wait(pause)
+        await _repeat(self._step, self._wake_up)
+
+    async def _step(self) -> float:
+        if self._empty_since == self._last_commit():
+            return self._poll_seconds
+        next_due = await self.move_all()
+        if not next_due:
+            return self._poll_seconds
+        return min(seconds_until(next_due, self._now()), self._poll_seconds)
 
     async def move_all(self) -> int:
         """Move everything that is due; return when the next entry will be (0: there is none)."""
@@ -116,29 +149,87 @@ class Mover:
         _log.error("what is due first cannot be moved, and is made a dead letter: %s", reason)
         await self._send(BuryDue(type(self._request) is ExecuteDue, reason))
 
-    def _pause(self, next_due: int) -> float:
-        if not next_due:
-            return self._poll_seconds
-        return min(seconds_until(next_due, self._now()), self._poll_seconds)
+
+class AdvancedQueues(Protocol):
+    """The queues, as the service uses them."""
+
+    def is_due(self) -> bool:
+        """Return whether there is something to do now."""
+
+    def seconds_left(self, seconds_max: float) -> float:
+        """Return for how many seconds there is nothing to do, at most ``seconds_max``."""
+
+    def failed(self, error: Exception) -> tuple[str, bool] | None:
+        """Note that the last step has failed, and not for a lack of leadership.
+
+        Returns:
+            The queue that failed, and whether it was sound before; ``None``: no queue in
+            particular.
+        """
 
 
-def dispatcher(
-    send: Callable[[Any], Awaitable[Any]],
-    wake_up: CommitWakeUp,
-    now: Callable[[], int],
-    last_commit: Callable[[], int],
-    poll_seconds: float = POLL_SECONDS,
-) -> Mover:
-    """Return the service that delivers."""
-    return Mover(DELIVER_DUE, send, wake_up, now, last_commit, poll_seconds)
+class Advancer:
+    """The service that advances the queues of a range.
 
+    Args:
+        agenda: the queues.
+        send: a function that sends a request to the range, as upkeep.
+        wake_up: the wake-up that something is due earlier than was known.
+        poll_seconds: how long a change of the wall clock may go unnoticed.
+    """
 
-def executor(
-    send: Callable[[Any], Awaitable[Any]],
-    wake_up: CommitWakeUp,
-    now: Callable[[], int],
-    last_commit: Callable[[], int],
-    poll_seconds: float = POLL_SECONDS,
-) -> Mover:
-    """Return the service that executes."""
-    return Mover(EXECUTE_DUE, send, wake_up, now, last_commit, poll_seconds)
+    def __init__(
+        self,
+        agenda: AdvancedQueues,
+        send: Callable[[Any], Awaitable[Any]],
+        wake_up: CommitWakeUp,
+        poll_seconds: float,
+    ) -> None:
+        self._agenda = agenda
+        self._send = send
+        self._wake_up = wake_up
+        self._poll_seconds = poll_seconds
+        self._rest_seconds = 0.0
+
+    async def run(self) -> None:
+        """Advance queues for ever."""
+        await _repeat(self._step, self._wake_up)
+
+    async def _step(self) -> float:
+        while self._agenda.is_due() and await self._advance():
+            pass
+        return max(self._agenda.seconds_left(self._poll_seconds), self._rest_seconds)
+
+    async def _advance(self) -> bool:
+        """Send a step.
+
+        Return whether it did anything. If not, the next one is sent after a pause.
+        """
+        try:
+            moved = await self._send_some()
+        except (Retryable, CommitUnknown):
+            raise
+        except Exception as error:
+            failed = self._agenda.failed(error)
+            if failed is None:
+                raise
+            name, is_news = failed
+            if is_news:
+                _log.error("the queue %s fails, and is left alone for now", name, exc_info=error)
+            return False
+        has_moved = moved.messages > 0 or moved.more
+        self._rest_seconds = 0.0 if has_moved else REST_SECONDS
+        return has_moved
+
+    async def _send_some(self) -> Moved:
+        """Send a step, halved until it goes into one command."""
+        messages_max = ADVANCE.messages_max
+        while True:
+            try:
+                moved: Moved = await self._send(AdvanceQueues(messages_max))
+            except TransactionTooLarge:
+                if messages_max == 1:
+                    raise
+                messages_max //= 2
+            else:
+                return moved

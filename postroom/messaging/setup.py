@@ -17,27 +17,25 @@ from functools import partial
 from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
 from postroom.messaging.attempts import AttemptNotes, Attempts
-from postroom.messaging.checks import InboxChecks
 from postroom.messaging.counters import Conservation
-from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.delivery import Delivery
-from postroom.messaging.execution import Execution
+from postroom.messaging.due import earliest
+from postroom.messaging.images import check_image
 from postroom.messaging.inbox import Inboxes
+from postroom.messaging.inbox_reads import Peeks, check_inbox
 from postroom.messaging.ingest.batches import StagedBatches
 from postroom.messaging.ingest.loads import BulkLoads
-from postroom.messaging.ingest.reading import read_staging
-from postroom.messaging.ingest.records import StagedRecords
+from postroom.messaging.ingest.requests import CheckImage
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.ingest.sweeping import Sweeping
+from postroom.messaging.ingest.staging import StagedRecords, Sweeping
+from postroom.messaging.moving import Delivery, Execution
 from postroom.messaging.outbox import Outboxes
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.holdings import sum_up
 from postroom.messaging.queues.range_queues import RangeQueues
-from postroom.messaging.requests import Deliverable
+from postroom.messaging.requests import CheckInbox, Deliverable
 from postroom.messaging.scanning import RecordScans
-from postroom.messaging.schedule import Schedule
 from postroom.messaging.services import CommitWakeUp
-from postroom.messaging.staging_requests import ReadStaging
+from postroom.messaging.undelivered import DeadLetters, Schedule
 from postroom.messaging.usual import UsualEvaluator
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
@@ -86,7 +84,7 @@ class Messaging:
         self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall)
-        self.inboxes = Inboxes(check_age, self._wake, replica.holders)
+        self.inboxes = Inboxes(self._wake, replica.holders)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
             self.inboxes.claims, reading=environment.reading, wake_up=notes,
@@ -118,19 +116,20 @@ class Messaging:
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since,
         )  # fmt: skip
-        staged = StagedRecords(range_id)
+        staged, peeks = StagedRecords(range_id), Peeks(check_age)
         parts = (
-            outboxes, self.inboxes, self.dead_letters,
+            outboxes, self.inboxes, peeks, self.dead_letters,
             Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
-            RecordScans(range_id, check_age, environment.reader, self.inboxes.peek_then),
-            InboxChecks(outboxes.deliverable), delivery, execution,
-            StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
+            RecordScans(range_id, check_age, environment.reader, peeks.peek_then),
+            delivery, execution,
+            staged, StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
             BulkLoads(range_id),
         )  # fmt: skip
         for part in parts:
             part.register(registry)
-        registry.reads[ReadStaging] = partial(read_staging, staged)
+        registry.reads[CheckImage] = partial(check_image, range_id, environment.reader)
+        registry.writes[CheckInbox] = partial(check_inbox, outboxes.deliverable)
         self.deliver_sent = delivery.deliver_sent
         self.execute_deferred = execution.execute_deferred
 
@@ -212,4 +211,4 @@ class Messaging:
         now = self._reading()
         outboxes = (self.outboxes.deliverable, self.outboxes.executable)
         moments = [each.first_due(stored, now) for each in outboxes]
-        return min(filter(None, (*moments, self.queues.first_due(stored))), default=0)
+        return earliest(*moments, self.queues.first_due(stored))

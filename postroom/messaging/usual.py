@@ -9,7 +9,7 @@ defer increments and reap, and need none of that. This module evaluates such a b
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
 :mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
-:mod:`.delivery`, :mod:`.execution`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
+:mod:`.moving`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
 
 Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
 the answers and the memory that the general way makes. Until ``settle`` is called, it has changed
@@ -41,7 +41,7 @@ from postroom.limits import (
 from postroom.messaging.claims import Claims
 from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
-from postroom.messaging.index import read_mail, stored_mail
+from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outbox
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,

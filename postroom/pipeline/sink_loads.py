@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from postroom.client.staging import cut
 from postroom.errors import Invalid, shorten
-from postroom.messaging.staging_requests import LoadRows
+from postroom.messaging.ingest.requests import LoadRows
 from postroom.pipeline import connections
 from postroom.pipeline.filters import after_prefix
 from postroom.pipeline.options import SinkOptions, StoreAddress

@@ -43,7 +43,7 @@ from postroom.client.sync_parts import StagingCalls
 from postroom.counted import counted
 from postroom.errors import Invalid
 from postroom.limits import STAGED_CHUNK_BYTES_MAX
-from postroom.messaging.staging_requests import StagedQuery, StageRows
+from postroom.messaging.ingest.requests import StagedQuery, StageRows
 from postroom.pipeline import connections
 from postroom.pipeline.options import SinkOptions, StoreAddress
 from postroom.pipeline.sink_rows import RowMaker

@@ -36,8 +36,8 @@ import msgspec
 
 from postroom.errors import VersionMismatch
 from postroom.messaging import bulk_requests as bulk_messages
-from postroom.messaging import image_requests, staging_requests
 from postroom.messaging import requests as messages
+from postroom.messaging.ingest import requests as ingests
 from postroom.messaging.queues import queries as queue_queries
 from postroom.messaging.queues import requests as queues
 from postroom.protocol.failures import Failure, WireError
@@ -54,8 +54,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     nodes,
     messages,
     bulk_messages,
-    image_requests,
-    staging_requests,
+    ingests,
     queues,
     queue_queries,
 )

@@ -16,11 +16,9 @@ import msgspec
 from postroom.kv.clock import HybridLogicalClock, from_seconds
 from postroom.kv.engine import Engine
 from postroom.limits import DISK_RESERVE_BYTES, GC_TTL_SECONDS, MEMORY_BYTES
-from postroom.messaging.images import Images
 from postroom.messaging.ingest.restores import Restoring
-from postroom.messaging.queues.agenda import Advancer
-from postroom.messaging.queues.environment import QueueEnvironment
-from postroom.messaging.services import dispatcher, executor
+from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Advancer, Mover
 from postroom.messaging.setup import Messaging
 from postroom.raft.consensus import Consensus
 from postroom.raft.interface import RaftOptions
@@ -156,7 +154,6 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
         replica, deliveries, executions, notes, environment,
         is_general_only=options.is_general_only,
     )  # fmt: skip
-    Images(range_id, protections.reader).register(registry)
     restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring
@@ -192,8 +189,8 @@ def assemble(node: AssembledNode, stored: Engine) -> Parts:
     )  # fmt: skip
     queues = messaging.queues
     services = Services(tasks, {
-        "dispatcher": dispatcher(node.upkeep, made.deliveries, *moving).run,
-        "executor": executor(node.upkeep, made.executions, *moving).run,
+        "dispatcher": Mover(DELIVER_DUE, node.upkeep, made.deliveries, *moving).run,
+        "executor": Mover(EXECUTE_DUE, node.upkeep, made.executions, *moving).run,
         "attempts": lambda: messaging.attempts.run(node.upkeep, options.poll_seconds),
         "queues": Advancer(queues, node.upkeep, made.advances, options.poll_seconds).run,
         "collector": collector.run,

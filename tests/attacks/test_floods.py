@@ -9,7 +9,7 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.messaging.image_requests import CheckImage
+from postroom.messaging.ingest.requests import CheckImage
 from postroom.protocol import streams
 from postroom.ranges.requests import Get, Scan
 from postroom.server.cluster.session import Session

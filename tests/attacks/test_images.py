@@ -8,7 +8,7 @@ import pytest
 from postroom import limits
 from postroom.kv import keys
 from postroom.messaging.bulk_requests import TABLES, ScanRecords
-from postroom.messaging.image_requests import (
+from postroom.messaging.ingest.requests import (
     AbandonRestore,
     BeginRestore,
     CheckImage,

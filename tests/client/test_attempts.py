@@ -13,7 +13,7 @@ import pytest
 import postroom
 import postroom.aio
 from postroom import limits
-from postroom.messaging import attempts, dead_letters, outbox
+from postroom.messaging import attempts, outbox, undelivered
 from postroom.messaging.attempts import AttemptNotes
 from postroom.messaging.requests import (
     NoteAttempts,
@@ -47,7 +47,7 @@ def test_many_are_tried_in_vain_over_several_turns(
         most = max(most, done[0])
         return staged
 
-    for module in (attempts, outbox, dead_letters):
+    for module in (attempts, outbox, undelivered):
         monkeypatch.setattr(module, "_encode", encoded)
     monkeypatch.setattr(store.node, "prepare", looked)
     tx = db.begin(timeout=5)

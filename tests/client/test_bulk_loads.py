@@ -8,7 +8,7 @@ import postroom
 from postroom.client.commits import repeat_one
 from postroom.client.sync import CoreDatabase
 from postroom.errors import ConditionFailed, Invalid
-from postroom.messaging.staging_requests import LoadRows
+from postroom.messaging.ingest.requests import LoadRows
 from tests.client.stores import Store
 
 NAME = b"load"

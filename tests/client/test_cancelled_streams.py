@@ -11,10 +11,10 @@ import pytest
 import postroom.aio
 from postroom.client.codec import resolve
 from postroom.client.images import Restore
-from postroom.client.staging import StagingCalls
+from postroom.client.sync_parts import StagingCalls
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
-from postroom.messaging.image_requests import RestoreEntries
+from postroom.messaging.ingest.requests import RestoreEntries
 from postroom.raft.interface import NoPeers
 from postroom.ranges.requests import Put
 from postroom.server.assembly import NodeOptions

@@ -22,8 +22,7 @@ from postroom.errors import (
 from postroom.kv import keys
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images as scanning
-from postroom.messaging.image_requests import BeginRestore
-from postroom.messaging.staging_requests import StageRows
+from postroom.messaging.ingest.requests import BeginRestore, StageRows
 from postroom.ranges.requests import Put
 from tests.client.images import IMAGE, Workload, read, restore, seen, shown
 from tests.client.stores import Store

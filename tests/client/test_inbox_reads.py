@@ -193,7 +193,7 @@ def test_a_message_scheduled_for_later_is_not_in_the_inbox(store: Store) -> None
 def test_too_much_that_is_due_counts_as_due_for_all(
     embedded: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postroom.messaging.checks.DUE_LOOKED_AT_ONCE", 2)
+    monkeypatch.setattr("postroom.messaging.inbox_reads.DUE_LOOKED_AT_ONCE", 2)
     store = embedded
     send(store.db, b"1", b"2", b"3", to=b"r", deliver_at=5)
     store.restart(after_seconds=10, services=False)

@@ -11,7 +11,7 @@ import pytest
 
 import postroom
 from postroom import limits
-from postroom.messaging import inbox_order, index
+from postroom.messaging import inbox_index
 from tests.client.stores import Store
 from tests.client.watched_engine import WatchedEngine
 
@@ -125,8 +125,8 @@ def test_a_span_of_few_inboxes_reads_these(store: Store) -> None:
 def test_the_order_tells_what_reading_all_inboxes_tells(
     seed: int, ordered_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "_PAGE", 7)
-    monkeypatch.setattr(inbox_order, "_CHUNK", 4)
+    monkeypatch.setattr(inbox_index, "_PAGE", 7)
+    monkeypatch.setattr(inbox_index, "_CHUNK", 4)
     monkeypatch.setattr(limits, "INBOXES_ORDERED_MAX", ordered_max)
     monkeypatch.setattr(limits, "TURN_STEPS_MAX", 64)
     random, store = Random(seed), Store()

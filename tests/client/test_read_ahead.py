@@ -8,7 +8,7 @@ from random import Random  # noqa: TID251 (seeded)
 import pytest
 
 import postroom
-from postroom.messaging.read_ahead import ReadAhead
+from postroom.messaging.inbox_reads import ReadAhead
 from tests.client.postponed import KEY, postpone, send
 from tests.client.stores import Store
 

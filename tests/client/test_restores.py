@@ -10,7 +10,7 @@ import pytest
 from postroom import limits
 from postroom.errors import SnapshotTooOld, TransactionConflict, Unavailable
 from postroom.kv import keys
-from postroom.messaging.image_requests import AbandonRestore, BeginRestore, CheckImage
+from postroom.messaging.ingest.requests import AbandonRestore, BeginRestore, CheckImage
 from postroom.ranges.evaluation import MustWait, View
 from tests.client.images import IMAGE, read, restore, shown
 from tests.client.stores import Between, Store

@@ -13,7 +13,7 @@ from postroom import limits
 from postroom.client import pages
 from postroom.kv import versions
 from postroom.kv.engine import WriteSet
-from postroom.messaging import schedule
+from postroom.messaging import undelivered
 from postroom.messaging.requests import CancelScheduled, ListScheduled
 from postroom.ranges.requests import CommitTransaction
 from tests.client.stores import Between, Store
@@ -96,7 +96,7 @@ def test_a_page_has_an_end_and_the_next_goes_on(
     whole, wanted = store.db.scheduled(), store.db.scheduled(b"k1", b"k2")
     assert (len(whole), len(wanted)) == (60, 20)
     for looked_at, size in ((1, 1 << 20), (7, 1 << 20), (1000, 1), (1000, 150)):
-        monkeypatch.setattr(schedule, "LOOKED_AT_ONCE", looked_at)
+        monkeypatch.setattr(undelivered, "LOOKED_AT_ONCE", looked_at)
         monkeypatch.setattr(pages, "LIST_BYTES_PER_PAGE", size)
         assert store.db.scheduled() == whole
         assert store.db.scheduled(b"k1", b"k2") == wanted
@@ -110,7 +110,7 @@ def test_a_long_schedule_is_looked_at_in_bounded_steps(store: Store) -> None:
     pages_asked = Between(store, ListScheduled, lambda: None)
     store.engine.steps = 0
     assert [each.key for each in store.db.scheduled(b"k2999", b"k3")] == [b"k2999"]
-    assert pages_asked.times == 3 + 1 - (3000 % schedule.LOOKED_AT_ONCE == 0)
+    assert pages_asked.times == 3 + 1 - (3000 % undelivered.LOOKED_AT_ONCE == 0)
     assert store.engine.steps <= 3000 + 2 * pages_asked.times
 
 

@@ -23,17 +23,16 @@ from postroom.client.staging import packed
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
 from postroom.messaging.ingest.machine import encode
-from postroom.messaging.ingest.reading import read_staging
-from postroom.messaging.ingest.records import QueryRecord, StagedRecords
-from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.messaging.requests import EnqueueMessage
-from postroom.messaging.staging_requests import (
+from postroom.messaging.ingest.requests import (
     ApplyStaged,
     PublishStaged,
     ReadStaging,
     StageRows,
     Winner,
 )
+from postroom.messaging.ingest.staging import QueryRecord, StagedRecords
+from postroom.messaging.queues.requests import EnqueueInQueue
+from postroom.messaging.requests import EnqueueMessage
 from postroom.ranges.requests import Delete, Increment, Put
 from tests.client.stores import Store
 
@@ -325,7 +324,7 @@ def test_a_list_of_staged_batches_is_read_over_short_turns() -> None:
         {at.queries + name: record for name in names}
         | {at.jobs.prefix + name: b"" for name in names[:33]}
     )
-    answer: Any = read_staging(at, view, ReadStaging())
+    answer: Any = at.read_staging(view, ReadStaging())
     try:
         while True:
             next(answer)

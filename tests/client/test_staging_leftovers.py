@@ -12,8 +12,8 @@ from postroom import limits
 from postroom.client.staging import packed
 from postroom.client.sync import CoreDatabase
 from postroom.errors import Invalid
-from postroom.messaging.ingest import reading
-from postroom.messaging.staging_requests import PublishStaged, StageRows, SweepStaged, Winner
+from postroom.messaging.ingest import staging
+from postroom.messaging.ingest.requests import PublishStaged, StageRows, SweepStaged, Winner
 from postroom.ranges.requests import Increment, Put
 from tests.client.stores import Store
 from tests.client.test_staging import ask, attempt_of, job_of, publish, small_steps, stage
@@ -68,8 +68,8 @@ def test_each_step_of_sweeping_is_short(store: Store, monkeypatch: pytest.Monkey
 def test_a_batch_left_half_published_is_found_among_many_queries(
     store: Store, small_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "STAGED_COUNTED_MAX", 3)
-    monkeypatch.setattr(reading, "UNFINISHED_AT_ONCE", 2)
+    monkeypatch.setattr(staging, "STAGED_COUNTED_MAX", 3)
+    monkeypatch.setattr(staging, "UNFINISHED_AT_ONCE", 2)
     db = store.db
     for number in range(8):
         db.staging.publish(b"a%d" % number, 0, job_of(50 + number), [])

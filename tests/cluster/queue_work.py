@@ -27,7 +27,8 @@ from postroom import aio
 from postroom.client.database import CoreDatabase
 from postroom.errors import LeaseLost
 from postroom.kv.clock import LOGICAL_BITS, from_seconds
-from postroom.messaging.queues.advance import CONSUMER_HAS_GONE, TIME_IS_OVER
+from postroom.messaging.queues.advance import TIME_IS_OVER
+from postroom.messaging.queues.claiming import CONSUMER_HAS_GONE
 from postroom.messaging.queues.requests import StoredQueueMessage
 from tests.sim.workloads.jobs import LANES, PLAIN, PRODUCERS, Jobs
 from tests.sim.workloads.workload import EXPECTED, Client

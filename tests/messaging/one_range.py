@@ -20,7 +20,7 @@ import msgspec
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Budget, WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal

@@ -12,7 +12,7 @@ from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
-from postroom.messaging.inbox_order import InboxOrder
+from postroom.messaging.inbox_index import InboxOrder
 from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
 from postroom.ranges.evaluation import View
 from postroom.ranges.memory import Holders

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroom.limits import READ_AHEAD_BYTES_MAX, READ_AHEAD_INBOXES_MAX
-from postroom.messaging.read_ahead import MESSAGES, ReadAhead
+from postroom.messaging.inbox_reads import MESSAGES, ReadAhead
 
 KEY = b"inbox"
 PREFIX = b"engine key of "

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from postroom.messaging.bulk_requests import ScanRecords
+from postroom.messaging.ingest.requests import AbortStaged
 from postroom.messaging.queues.requests import Attempt, EnqueueInQueue
 from postroom.messaging.requests import CheckInbox, EnqueueUpdate, ListScheduled
-from postroom.messaging.staging_requests import AbortStaged
 from postroom.protocol.requests import REQUESTS, Requests, name_of, weight_of
 from postroom.ranges.contract import (
     UNTIL_IT_HAPPENS,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom import limits
+from postroom.messaging.ingest.requests import LoadRows
 from postroom.messaging.queues.requests import Acknowledge, Attempt
 from postroom.messaging.requests import (
     CheckInbox,
@@ -22,7 +23,6 @@ from postroom.messaging.requests import (
     PostponeMessages,
     ReapMessages,
 )
-from postroom.messaging.staging_requests import LoadRows
 from postroom.protocol import frames, incremental_decoder
 from postroom.protocol.decoding import DecodingBudget, PackedWalk
 from postroom.protocol.failures import WireError

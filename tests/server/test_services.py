@@ -8,7 +8,7 @@ import pytest
 
 from postroom.errors import StoreCorrupted, TransactionTooLarge
 from postroom.messaging.requests import BuryDue, DeliverDue, Moved
-from postroom.messaging.services import Mover, dispatcher, executor
+from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Mover
 from postroom.ranges.garbage import Collector
 from postroom.ranges.requests import Collected, CollectGarbage
 from postroom.server import services as supervised
@@ -46,7 +46,7 @@ class World:
         return self.asked - before
 
     def dispatcher(self) -> Mover:
-        return dispatcher(self.move, self.wake_up, lambda: 0, lambda: self.last_commit, 5.0)
+        return Mover(DELIVER_DUE, self.move, self.wake_up, lambda: 0, lambda: self.last_commit, 5.0)
 
     def collector(self) -> Collector:
         return Collector(self.collect, self.tasks.sleep, lambda: 0, lambda: self.last_commit, 60, 5)
@@ -180,7 +180,7 @@ def test_an_entry_that_cannot_be_moved_alone_is_buried_and_the_others_move(
     error: Exception,
 ) -> None:
     world, poisoned = World(), Poisoned(error)
-    service = dispatcher(poisoned, world.wake_up, lambda: 0, lambda: 1)
+    service = Mover(DELIVER_DUE, poisoned, world.wake_up, lambda: 0, lambda: 1)
     world.tasks.spawn(service.run())
     world.tasks.run()
     assert poisoned.entries == []
@@ -191,7 +191,7 @@ def test_a_damaged_store_buries_nothing() -> None:
     world, poisoned = World(), Poisoned(StoreCorrupted("damaged"))
     services = Services(
         world.tasks,
-        {"dispatcher": dispatcher(poisoned, world.wake_up, lambda: 0, lambda: 1).run},
+        {"dispatcher": Mover(DELIVER_DUE, poisoned, world.wake_up, lambda: 0, lambda: 1).run},
     )
     services.start()
     world.pass_(60.0)
@@ -213,6 +213,6 @@ def test_the_executor_says_that_an_update_is_to_be_buried() -> None:
             return Moved(0, more=False, next_due=0)
         raise TransactionTooLarge("too large")
 
-    world.tasks.spawn(executor(send, world.wake_up, lambda: 0, lambda: 1).run())
+    world.tasks.spawn(Mover(EXECUTE_DUE, send, world.wake_up, lambda: 0, lambda: 1).run())
     world.tasks.run()
     assert BuryDue(True, "TransactionTooLarge: too large") in asked

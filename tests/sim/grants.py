@@ -28,7 +28,7 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.index import read_mail
+from postroom.messaging.inbox_index import read_mail
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Peek, ReapQueue
 from postroom.ranges.evaluation import MustWait, View
 from postroom.ranges.ports import MemoryKeeper

@@ -21,7 +21,7 @@ from postroom.kv import keys, versions
 from postroom.kv.engine import Reader
 from postroom.kv.gathering import Gathering, OverlaidReader
 from postroom.messaging.claims import Arrival, Claims
-from postroom.messaging.inbox_order import HOLDER
+from postroom.messaging.inbox_index import HOLDER
 from postroom.messaging.outbox import Outbox
 from postroom.messaging.queues.claiming import Claiming
 from postroom.messaging.queues.requests import ClaimQueue

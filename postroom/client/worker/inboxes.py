@@ -65,7 +65,7 @@ from postroom.errors import (
 )
 from postroom.kv.tuples import prefix as span_of
 from postroom.limits import KEY_BYTES_MAX, WORKER_BACKOFF_SECONDS_MAX
-from postroom.messaging.deaths import reviving_letter
+from postroom.messaging.undelivered import reviving_letter
 
 LOCK_PREFIX: Final = b"\x00postroom/worker/"
 LOCK_PATIENCE_SECONDS: Final = 0.05

@@ -36,8 +36,8 @@ from postroom.client.worker.calls import Calls, Running
 from postroom.client.worker.failures import Failure, Failures, Options, outcome_of
 from postroom.errors import Error, LeaseLost
 from postroom.log_once import shown
-from postroom.messaging.deaths import reviving_queue_message
 from postroom.messaging.queues.requests import QueueSettings
+from postroom.messaging.undelivered import reviving_queue_message
 
 LOOKS_PER_LEASE: Final = 4
 YOUNG_SECONDS: Final = 20.0

@@ -6,7 +6,7 @@ add rows to it. Which event leads from which state to which other one is one tab
 
     machine ── states, events, the record of an ingest
        ├── batches    rows wait unseen, until their batch is published        (sinks of Spark)
-       │     └── sweeping   the deletion of what nobody publishes any more
+       │     └── staging    their records, and the deletion of what nobody publishes any more
        ├── loads      rows go straight to their places in an empty span       (bulk loads)
        └── restores   entries of an image go to their places in a closed store
 

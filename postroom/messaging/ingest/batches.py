@@ -46,7 +46,6 @@ import msgspec
 
 from postroom.errors import Error, Invalid, shorten
 from postroom.kv.clock import from_seconds
-from postroom.messaging.dead_letters import DeadLetters
 from postroom.messaging.ingest.machine import (
     TRANSITIONS,
     Ingest,
@@ -55,7 +54,14 @@ from postroom.messaging.ingest.machine import (
     StagedBatch,
     refused,
 )
-from postroom.messaging.ingest.records import (
+from postroom.messaging.ingest.requests import (
+    ApplyStaged,
+    ForgetQuery,
+    PublishStaged,
+    StageRows,
+    Winner,
+)
+from postroom.messaging.ingest.staging import (
     AppliedUpTo,
     QueryRecord,
     StagedRecords,
@@ -67,13 +73,7 @@ from postroom.messaging.ingest.records import (
 )
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, Executable
-from postroom.messaging.staging_requests import (
-    ApplyStaged,
-    ForgetQuery,
-    PublishStaged,
-    StageRows,
-    Winner,
-)
+from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry, WriteEvaluator

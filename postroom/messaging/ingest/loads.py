@@ -25,9 +25,10 @@ from postroom.messaging.ingest.machine import (
     Ingests,
     IngestState,
     LoadedSpan,
+    check_sorted,
+    is_empty,
 )
-from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
-from postroom.messaging.staging_requests import BeginLoad, EndLoad, LoadRows
+from postroom.messaging.ingest.requests import BeginLoad, EndLoad, LoadRows
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry
 
@@ -74,25 +75,21 @@ class BulkLoads:
                 or outside of its span.
             ConditionFailed: a key has another value.
         """
-        self._check(ctx, request)
-        lower, upper = request.keys[0], request.keys[-1]
-        span = keys.KeySpan(keys.head_key(lower), keys.data_span(upper + b"\x00", None).lower)
-        if is_empty(ctx, *span):
-            yield from _insert(ctx, request)
-        else:
-            yield from _insert_one_by_one(ctx, request)
-
-    def _check(self, ctx: Evaluation, request: LoadRows) -> None:
         span = self._loads.of_run(ctx, request.name, request.run).source
         check_sorted("keys", request.keys, request.values)
         assert isinstance(span, LoadedSpan)
-        last = request.keys[-1]
-        if request.keys[0] < span.start or (span.end is not None and last >= span.end):
-            out = request.keys[0] if request.keys[0] < span.start else last
+        first, last = request.keys[0], request.keys[-1]
+        if first < span.start or (span.end is not None and last >= span.end):
+            out = first if first < span.start else last
             raise Invalid(
                 f"the key {shorten(out)} is outside of the span of the load "
                 f"{shorten(request.name)}; nothing was changed: give a span that has all keys"
             )
+        upper = keys.data_span(last + b"\x00", None).lower
+        if is_empty(ctx, keys.head_key(first), upper):
+            yield from _insert(ctx, request)
+        else:
+            yield from _insert_one_by_one(ctx, request)
 
     def end(self, ctx: Evaluation, request: EndLoad) -> bool:
         """Evaluate ``EndLoad``; return whether the run was the present one."""

@@ -17,7 +17,8 @@ follows. Any other event is refused, with the text of its kind in ``_REFUSALS``:
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -230,3 +231,21 @@ class Ingests:
         ctx.writes[engine_key] = stored = None if after is _NONE else encode(moved)
         ctx.grow(len(engine_key) + len(stored or b"") + WRITE_BYTES)
         return moved
+
+
+def check_sorted(what: str, names: Sequence[bytes], values: Sequence[bytes]) -> None:
+    """Check that a chunk has names in rising order, and a value for each.
+
+    Raises:
+        Invalid: it has not.
+    """
+    if not names or len(names) != len(values):
+        raise Invalid(f"a chunk has {what}, and a value for each; nothing was changed")
+    if not all(one < other for one, other in pairwise(names)):
+        raise Invalid(f"the {what} of a chunk rise; nothing was changed: sort them first")
+
+
+def is_empty(ctx: Evaluation, lower: bytes, upper: bytes) -> bool:
+    """Return whether there is nothing in a span of engine keys: one question for a chunk."""
+    ctx.steps += 1
+    return next(ctx.iterate(lower, upper), None) is None

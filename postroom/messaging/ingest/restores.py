@@ -47,7 +47,17 @@ from postroom.kv.clock import Timestamp, from_seconds
 from postroom.kv.engine import Reader
 from postroom.messaging import image_entries as entries
 from postroom.messaging import images
-from postroom.messaging.image_requests import (
+from postroom.messaging.ingest.machine import (
+    Ingest,
+    IngestEvent,
+    Ingests,
+    IngestState,
+    RestoredImage,
+    check_sorted,
+    is_empty,
+    refused,
+)
+from postroom.messaging.ingest.requests import (
     AbandonRestore,
     BeginRestore,
     EndPart,
@@ -56,15 +66,6 @@ from postroom.messaging.image_requests import (
     Restoration,
     RestoreEntries,
 )
-from postroom.messaging.ingest.machine import (
-    Ingest,
-    IngestEvent,
-    Ingests,
-    IngestState,
-    RestoredImage,
-    refused,
-)
-from postroom.messaging.ingest.sorted_chunks import check_sorted, is_empty
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.ports import Registry

@@ -15,19 +15,100 @@ The manager notes which attempts go back; the next ``AdvanceQueues`` gives them 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from postroom.kv.clock import Timestamp
+from postroom.kv.engine import Reader
 from postroom.limits import TRANSACTION_SECONDS_MAX
-from postroom.messaging.queues.advance import CONSUMER_HAS_GONE
 from postroom.messaging.queues.consumers import WaitingClaim
-from postroom.messaging.queues.environment import QueueEnvironment
-from postroom.messaging.queues.leases import Lease, attempt_of
+from postroom.messaging.queues.leases import CreditWaits, Lease, attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
-from postroom.ranges.evaluation import MustWait, View
+from postroom.messaging.services import CommitWakeUp
+from postroom.ranges.evaluation import Evaluation, MustWait, View
+from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
 from postroom.ranges.requests import CLIENT_ID_BYTES
+
+CONSUMER_HAS_GONE: Final = "the consumer has gone"
+CLIENTS_REMEMBERED: Final = 10_000
+
+
+@dataclass(kw_only=True, slots=True, eq=False)
+class QueueEnvironment:
+    """The environment of the queues of a range: clocks, chance, and calls that wake others.
+
+    Attributes:
+        monotonic: the seconds of a clock that never goes back.
+        reading: about now, as a timestamp.
+        by_wall: the same by the wall clock alone. After a leader whose clock was ahead, timestamps
+            go on from its own, and that has ended no lease.
+        chance: a random number from 0 up to 1.
+        check_age: a function that refuses timestamps that cannot be read at.
+        wake_tokens: a function that answers requests that wait for tokens.
+        holders: the transactions that hold messages.
+        reader: the stored state at a timestamp that is protected as a whole.
+        may_purge: the timestamp up to which nobody reads the past, at most a threshold.
+        kept: how long the past can be read, in timestamp units.
+        wake_up: the flag that wakes the service.
+        forgets_strangers: whether a client that was not seen since the start of the node is gone.
+            This is so in an embedded store, whose clients are in its process.
+        rouse: a function that lets a store that rests begin to work.
+        refusals: the errors of claims that are about to be answered, by the identity of their
+            requests.
+        credit: the consumers that wait for credit.
+        sleeps_until: until when the service sleeps, if it is not woken.
+    """
+
+    monotonic: Callable[[], float]
+    reading: Callable[[], int]
+    by_wall: Callable[[], int]
+    chance: Callable[[], float]
+    check_age: Callable[[View, int], None]
+    wake_tokens: Callable[[list[object]], None]
+    holders: Holders
+    reader: Callable[[Reader, int], Reader]
+    may_purge: Callable[[Evaluation, int], int]
+    kept: int
+    wake_up: CommitWakeUp
+    forgets_strangers: bool
+    rouse: Callable[[], None]
+    refusals: dict[int, Exception] = field(default_factory=dict)
+    credit: CreditWaits = field(default_factory=CreditWaits)
+    sleeps_until: float = 0.0
+    _seen: dict[bytes, None] = field(default_factory=dict)
+
+    def wake(self, *, urgent: bool = False) -> None:
+        """Wake the service: it has something to do now, and perhaps a claim waits for it."""
+        self.rouse()
+        self.wake_up.set(urgent=urgent)
+
+    def wake_by(self, deadline: float) -> None:
+        """Wake the service if it would sleep beyond a time at which it has something to do."""
+        if deadline < self.sleeps_until:
+            self.wake_up.set()
+
+    def answer(self, waiter: WaitingClaim) -> None:
+        """Answer a claim that waits."""
+        self.wake_tokens([waiter])
+
+    def answer_credit(self, _: object) -> None:
+        """Answer the consumers that have credit again."""
+        freed = self.credit.take_freed()
+        if freed:
+            self.wake_tokens(freed)
+
+    def seen(self, client: bytes) -> None:
+        """Note that a client is there."""
+        if len(self._seen) >= CLIENTS_REMEMBERED and client not in self._seen:
+            del self._seen[next(iter(self._seen))]
+        self._seen[client] = None
+
+    def may_be_there(self, client: bytes) -> bool:
+        """Return whether a client that holds messages may still be there."""
+        return not self.forgets_strangers or client in self._seen
 
 
 class Claiming:
@@ -78,7 +159,7 @@ class Claiming:
         for client in manager.leases.clients():
             self.holds(manager, client)
         for transaction_id in manager.leases.transactions:
-            self._environment.hold(transaction_id, TRANSACTION_SECONDS_MAX)
+            self._environment.holders.hold(transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(transaction_id, {})[manager] = None
         for lease in manager.leases.all():
             client = lease.consumer[:CLIENT_ID_BYTES]
@@ -114,7 +195,7 @@ class Claiming:
                 return Claimed(held)
         self._environment.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
-            self._environment.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
+            self._environment.holders.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(request.transaction_id, {})[manager] = None
         waiter = manager.wait(request)
         if manager.counted.ready or manager.counted.scheduled:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
@@ -25,7 +26,6 @@ from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import ClaimQueue, ClaimSelection, StoredQueueMessage
 from postroom.ranges import checks
 from postroom.ranges.checks import Headers
-from postroom.ranges.requests import CLIENT_ID_BYTES
 
 WISHES_KEPT: Final = 1000
 
@@ -40,7 +40,8 @@ class Wish:
         read_headers: a function that reads the headers of a message.
 
     Attributes:
-        kinds, looks_closer: see :class:`.rotation.Wants`.
+        kinds: the kinds that it takes; ``None``: any.
+        looks_closer: whether it depends on more than the kind.
         cursor: the key up to which the stored messages were searched for those that are not in
             memory; ``None``: to the end.
     """
@@ -163,12 +164,12 @@ class Wishes:
             wish.cursor = b""
 
 
+@dataclass(slots=True, eq=False)
 class WaitingClaim:
     """A claim that waits, and the token of its call.
 
     Attributes:
         request: the claim.
-        client: the id of its client.
         wish: what it takes; ``None``: anything.
         messages: the messages that a proposal leases to it, with their ``size`` in bytes.
         granted: whether it is answered: that proposal is applied, or there is nothing for it.
@@ -178,30 +179,15 @@ class WaitingClaim:
         busy: how many messages its consumer holds.
     """
 
-    __slots__ = (
-        "busy",
-        "client",
-        "granted",
-        "looked_at",
-        "messages",
-        "refused",
-        "request",
-        "served",
-        "size",
-        "wish",
-    )  # fmt: skip
-
-    def __init__(self, request: ClaimQueue, wish: Wish | None) -> None:
-        self.request = request
-        self.client = request.consumer[:CLIENT_ID_BYTES]
-        self.wish = wish
-        self.messages: list[StoredQueueMessage] = []
-        self.size = 0
-        self.granted = False
-        self.refused: Exception | None = None
-        self.looked_at = 0
-        self.served = 0
-        self.busy = 0
+    request: ClaimQueue
+    wish: Wish | None
+    messages: list[StoredQueueMessage] = field(default_factory=list)
+    size: int = 0
+    granted: bool = False
+    refused: Exception | None = None
+    looked_at: int = 0
+    served: int = 0
+    busy: int = 0
 
 
 Placed: TypeAlias = tuple[int, int, WaitingClaim]

@@ -26,6 +26,7 @@ from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_BATCH_SIZE_MAX, QUEUE_CACHE_SIZE_MAX, QUEUE_SETTING_SECONDS_MAX
+from postroom.messaging.queues.records import UNDECODABLE, QueueDamaged, damaged
 from postroom.messaging.queues.requests import (
     CreateQueue,
     DropQueue,
@@ -33,7 +34,6 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     UpdateQueue,
 )
-from postroom.messaging.queues.trouble import UNDECODABLE, QueueDamaged, damaged
 from postroom.ranges.evaluation import Evaluation
 
 NUMBER_RECORD: Final = "queues"

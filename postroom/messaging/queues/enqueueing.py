@@ -1,4 +1,4 @@
-"""Enqueuing: a message joins its queue in the transaction that sends it.
+"""Enqueuing: a message joins its queue in the transaction that sends it; and event groups.
 
 ::
 
@@ -10,25 +10,61 @@ For an id that was made up nothing is looked for: there is no other one.
 
 A message that is done and still kept is a duplicate like a live one. Its id is free after it is
 purged, and with ``purge_after=0`` at once.
+
+A message is enqueued when all messages of an event group are done::
+
+    enqueued   group g: 1, 2, 3 outstanding
+    WhenDone   ............................ followers of g
+    ended      2, 1, 0 ─▶ the followers are enqueued, in the write of the last end
+
+A message of a group is outstanding from its enqueuing until it is acknowledged or cancelled. A dead
+message holds its group up until it is replayed and done, or cancelled. A dead message that was
+moved to another queue does not. If nothing is outstanding at the request, the follower is enqueued
+at once. The number is stored, one record for each group with outstanding messages.
+
+Enqueuing may be more than one message: the followers of a group go along, and a dead message may
+join another queue. Settling, schedules and dead letters therefore enqueue here as transactions do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from postroom.errors import ConditionFailed, Invalid, shorten
+from postroom.errors import ConditionFailed, Invalid, ValueTooLarge, shorten
 from postroom.kv.clock import from_seconds
-from postroom.limits import HEADERS_BYTES_PER_STEP
-from postroom.messaging.queues import counters, groups, records
+from postroom.limits import (
+    FOLLOWERS_BYTES_MAX,
+    FOLLOWERS_MAX,
+    HEADERS_BYTES_PER_STEP,
+)
+from postroom.messaging import counters
+from postroom.messaging import due as times
+from postroom.messaging.queues import records
+from postroom.messaging.queues.claiming import QueueEnvironment
+from postroom.messaging.queues.directory import Directory
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import Place, find_unheld, lease_of, read_state
-from postroom.messaging.queues.records import Body, Entry, Locator, MessageState, encode
-from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings
-from postroom.messaging.queues.trouble import damaged, decoded
+from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
+from postroom.messaging.queues.records import (
+    Body,
+    Entry,
+    Locator,
+    MessageState,
+    damaged,
+    decoded,
+    encode,
+)
+from postroom.messaging.queues.requests import (
+    EnqueueInQueue,
+    QueueSettings,
+    WhenDone,
+)
+from postroom.messaging.undelivered import DeathLog
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+from postroom.ranges.ports import Registry
 
 IGNORED: Final = "ignored"
 REPLACED: Final = "replaced"
@@ -95,7 +131,7 @@ def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue, body_key: by
         ctx.writes[layout.pointer_key(kind, id_)] = key
         ctx.grow(2 * len(key) + len(id_))
     if group:
-        groups.count(ctx, manager, group, 1)
+        count_in_group(ctx, manager, group, 1)
     place_new(ctx, manager, entry, now)
     ctx.steps += 1
     ctx.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
@@ -194,9 +230,9 @@ def _replace(
     before, group = known.body.group, request.group
     if group != before:
         if group:
-            groups.count(ctx, manager, group, 1)
+            count_in_group(ctx, manager, group, 1)
         if before:
-            followers += groups.count(ctx, manager, before, -1)
+            followers += count_in_group(ctx, manager, before, -1)
     return REPLACED
 
 
@@ -229,36 +265,163 @@ def _write_replacement(
     move(ctx, manager, place, entry, now)
 
 
-class Rewritten:
-    """A mark in an evaluation's scratch: the keys of stored entries that it writes again.
+class Enqueueing:
+    """The evaluators that enqueue messages, in the queues of a range.
 
-    If such an entry is fired in the same proposal, the stored one has to be deleted as well.
+    Args:
+        directory: the directory of the queues.
+        environment: the clocks and chance.
+
+    Attributes:
+        find, find_if_there: see :class:`.Directory`.
+        kept, chance, may_purge: see :class:`.QueueEnvironment`.
+        deaths: the log of messages that died without a consumer that could tell it.
     """
 
+    def __init__(self, directory: Directory, environment: QueueEnvironment) -> None:
+        self.find, self.find_if_there = directory.find, directory.find_if_there
+        self.kept, self._by_wall = environment.kept, environment.by_wall
+        self.chance, self.may_purge = environment.chance, environment.may_purge
+        self.deaths = DeathLog()
 
-def rewritten(ctx: Evaluation, key: bytes) -> None:
-    """Note that an entry is written to a key where it may be stored in an earlier form."""
-    ctx.scratch.setdefault(Rewritten, set()).add(key)
+    def register(self, registry: Registry) -> None:
+        """Register the evaluators."""
+        registry.writes[EnqueueInQueue] = self.enqueue
+        registry.writes[WhenDone] = self._when_done
+
+    def enqueue(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
+        """Evaluate ``EnqueueInQueue``."""
+        manager, settings = self.find(ctx, request.queue)
+        return self._enqueue(ctx, manager, settings, request)
+
+    def _enqueue(
+        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, request: EnqueueInQueue
+    ) -> str | None:
+        followers: list[EnqueueInQueue] = []
+        outcome = enqueue(ctx, manager, settings, request, followers)
+        for follower in followers:  # one that replaces another message may add followers
+            found = self.find_if_there(ctx, follower.queue)
+            if found is not None:
+                manager, settings = found[0], _follower_settings(found[1])
+                enqueue(ctx, manager, settings, _as_follower(follower), followers)
+        return outcome
+
+    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
+        """Enqueue a message; ignore a duplicate whatever the settings of the queue say."""
+        manager, _ = self.find(ctx, request.queue)
+        return self._enqueue(ctx, manager, QueueSettings(), request)
+
+    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> str | None:
+        """Enqueue a follower that was checked before.
+
+        The end of a group's last message must not fail because of what follows.
+        """
+        manager, settings = self.find(ctx, request.queue)
+        return self._enqueue(ctx, manager, _follower_settings(settings), _as_follower(request))
+
+    def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> None:
+        """Enqueue a message that died in another queue, with whatever headers.
+
+        Its headers say also why it died.
+        """
+        manager, _ = self.find(ctx, request.queue)
+        put(ctx, manager, request, manager.layout.body_key(request.key, request.kind, request.id))
+
+    def _when_done(self, ctx: Evaluation, request: WhenDone) -> None:
+        manager, _ = self.find(ctx, request.queue)
+        self.find(ctx, request.enqueue.queue)
+        due = times.resolved(request.enqueue.due, ctx.timestamp, self._by_wall)
+        follower = msgspec.structs.replace(request.enqueue, due=due)
+        when_done(ctx, manager, request.group, follower, self.enqueue)
 
 
-def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int) -> None:
-    """Move a ready or scheduled message to the place that ``entry`` gives it."""
-    layout = manager.layout
-    was = place.where
-    ctx.writes[place.key] = None
-    ready_at = records.ready_at(entry, ordered=manager.ordered)
-    if ready_at > now:
-        key, where = layout.scheduled_key(entry, ordered=manager.ordered), counters.SCHEDULED
-    else:
-        key, where = layout.ready_key(entry, ordered=manager.ordered), counters.READY
-    ctx.writes[key] = encode(entry)
-    if key == place.key:
-        rewritten(ctx, key)
-    change = counters.RESCHEDULED[was, where]
-    if was == counters.READY:
-        gone = place.key, place.entry.group
-        ctx.notes.append((manager, counters.UNCHANGED, Manager.ready_removed, *gone))
-    if where == counters.READY:
-        ctx.notes.append((manager, change, Manager.ready_added, key, entry))
-    else:
-        ctx.notes.append((manager, change, Manager.scheduled_added, ready_at, now))
+def _follower_settings(settings: QueueSettings) -> QueueSettings:
+    is_error = settings.on_duplicate == "error"
+    return msgspec.structs.replace(settings, on_duplicate="ignore") if is_error else settings
+
+
+def _as_follower(request: EnqueueInQueue) -> EnqueueInQueue:
+    """Return the follower as one whose id may exist by now, since it was made up earlier."""
+    return msgspec.structs.replace(request, is_unique=False)
+
+
+class Outstanding(msgspec.Struct, frozen=True, array_like=True):
+    """The number of outstanding messages of a group, and its followers."""
+
+    messages: int = 0
+    followers: list[EnqueueInQueue] = []
+
+
+_groups = msgspec.msgpack.Decoder(Outstanding)
+
+
+def read_group(ctx: Evaluation, manager: Manager, group: str) -> Outstanding:
+    """Return the outstanding messages and the followers of a group."""
+    stored = ctx.get(manager.layout.group_key(group))
+    if stored is None:
+        return Outstanding()
+    known = decoded(_groups, stored, manager.name)
+    if known.messages < 1:
+        raise damaged(manager.name, "a stored group", f"it counts {known.messages} messages")
+    return known
+
+
+def outstanding(stored: bytes) -> int:
+    """Return how many messages of a group are outstanding, from its record."""
+    return _groups.decode(stored).messages
+
+
+def count_in_group(
+    ctx: Evaluation, manager: Manager, group: str, number: int
+) -> list[EnqueueInQueue]:
+    """Add a number to the outstanding messages; return the followers if none is left."""
+    known = read_group(ctx, manager, group)
+    key = manager.layout.group_key(group)
+    left = known.messages + number
+    ctx.steps += 1
+    ctx.grow(len(key) + 16)
+    if left > 0:
+        is_again = ctx.is_written(key)
+        ctx.writes[key] = stored = encode(Outstanding(left, known.followers))
+        if not is_again:
+            ctx.grow(len(stored))
+        return []
+    ctx.writes[key] = None
+    return known.followers
+
+
+def when_done(
+    ctx: Evaluation,
+    manager: Manager,
+    group: str,
+    follower: EnqueueInQueue,
+    enqueue: Callable[[Evaluation, EnqueueInQueue], object],
+) -> None:
+    """Evaluate ``WhenDone``.
+
+    Raises:
+        Invalid: the group has too many followers, or has no name; or the follower could not be
+            enqueued.
+        ValueTooLarge: its followers take more than ``FOLLOWERS_BYTES_MAX`` bytes.
+    """
+    if not group:
+        raise Invalid("when_done needs a group: messages without one are in none")
+    check_headers(follower.headers, follower.key)
+    known = read_group(ctx, manager, group)
+    if not known.messages:
+        enqueue(ctx, follower)
+        return
+    if len(known.followers) >= FOLLOWERS_MAX:
+        raise Invalid(
+            f"the group {group[:48]!r} of the queue {manager.name!r} has {FOLLOWERS_MAX} followers "
+            "already; nothing was changed: let one of them do the work of several"
+        )
+    stored = encode(Outstanding(known.messages, [*known.followers, follower]))
+    if len(stored) > FOLLOWERS_BYTES_MAX:
+        raise ValueTooLarge(
+            f"the followers of the group {group[:48]!r} of the queue {manager.name!r} would take "
+            f"{len(stored)} bytes, the limit is {FOLLOWERS_BYTES_MAX}; nothing was changed: let "
+            "them name what they need, under keys"
+        )
+    ctx.writes[manager.layout.group_key(group)] = stored
+    ctx.grow(len(stored))

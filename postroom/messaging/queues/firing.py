@@ -25,16 +25,22 @@ from typing import Final
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS, from_seconds, seconds_until
 from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX, UPKEEP_BYTES
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters, holdings, records
+from postroom.messaging.queues import holdings, records
 from postroom.messaging.queues.consumers import WaitingClaim
-from postroom.messaging.queues.enqueueing import Rewritten
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.places import leased_message
+from postroom.messaging.queues.places import Rewritten, leased_message
 from postroom.messaging.queues.ready import Placed
-from postroom.messaging.queues.records import Entry, Holding, without_payload
-from postroom.messaging.queues.trouble import UNDECODABLE, damaged, decoded
+from postroom.messaging.queues.records import (
+    UNDECODABLE,
+    Entry,
+    Holding,
+    damaged,
+    decoded,
+    without_payload,
+)
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000

@@ -29,6 +29,7 @@ only what was fired (:mod:`.manager`).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import msgspec
@@ -36,12 +37,12 @@ import msgspec
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
-from postroom.messaging.queues import counters, records
-from postroom.messaging.queues.counters import Change, QueueCounts
+from postroom.messaging import counters
+from postroom.messaging.counters import Change, QueueCounts
+from postroom.messaging.queues import records
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager, Note
-from postroom.messaging.queues.records import Ended, Holding, Locator, encode
-from postroom.messaging.queues.trouble import damaged
+from postroom.messaging.queues.records import Ended, Holding, Locator, damaged, encode
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 Marked: TypeAlias = tuple[LeasedHolding, bytes]
@@ -54,6 +55,7 @@ FEW_ENTRIES: Final = 8
 _LAST_NAME: Final = 0xFFFF_FFFF
 
 
+@dataclass(slots=True)
 class Changes:
     """The changes of one proposal to the leases of one queue, but for the ends of whole holdings.
 
@@ -63,11 +65,8 @@ class Changes:
             have failed: only those count whose keys are written.
     """
 
-    __slots__ = ("extended", "flags")
-
-    def __init__(self) -> None:
-        self.flags: dict[bytes, Lease] = {}
-        self.extended: dict[Locator, list[Lease]] = {}
+    flags: dict[bytes, Lease] = field(default_factory=dict)
+    extended: dict[Locator, list[Lease]] = field(default_factory=dict)
 
 
 def changes(ctx: Evaluation, manager: Manager) -> Changes | None:
@@ -238,7 +237,7 @@ def _add(manager: Manager, changes: dict[Change, int]) -> QueueCounts:
             without it.
     """
     try:
-        return counters.add(manager.name, manager.counted, changes)
+        return counters.add_changes(manager.name, manager.counted, changes)
     except StoreCorrupted as error:
         manager.host.set_aside(damaged(manager.name, "its record of counters", error))
         raise Unavailable(

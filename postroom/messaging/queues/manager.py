@@ -25,21 +25,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from postroom.kv import keys
 from postroom.kv.clock import seconds_until
 from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_LEASED_MAX
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters
-from postroom.messaging.queues.agenda import earliest
+from postroom.messaging.counters import Change
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
-from postroom.messaging.queues.counters import Change
 from postroom.messaging.queues.definitions import retention
-from postroom.messaging.queues.environment import QueueHost
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
-from postroom.messaging.queues.pacing import GroupBuckets, TokenBucket
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
@@ -48,43 +45,35 @@ from postroom.messaging.queues.records import (
     Locator,
     QueueLayout,
     bodies,
+    decoded,
 )
 from postroom.messaging.queues.requests import (
     ClaimQueue,
     QueueDefinition,
     QueueSettings,
 )
-from postroom.messaging.queues.trouble import Trouble, decoded
+from postroom.messaging.queues.timing import GroupBuckets, TokenBucket, Trouble
 from postroom.ranges.checks import Headers
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.waiting import Deadlines
+
+if TYPE_CHECKING:
+    from postroom.messaging.queues.range_queues import RangeQueues
 
 
 class Speculation:
     """The changes of one evaluation to the memory of a queue, until they are committed or aborted.
 
     Args:
-        ready, leases, consumers, wishes: the memory of the queue.
-        on_abort: called when an evaluation is aborted.
+        manager: the manager of the queue.
 
     Attributes:
         taken: engine keys of the entries that the proposal under evaluation has taken.
         has_fired: whether it has fired all that it could.
     """
 
-    def __init__(
-        self,
-        ready: ReadyCache,
-        leases: LeaseTable,
-        consumers: Consumers,
-        wishes: Wishes,
-        on_abort: Callable[[], None],
-    ) -> None:
-        self._ready = ready
-        self._leases = leases
-        self._consumers = consumers
-        self._wishes = wishes
-        self._on_abort = on_abort
+    def __init__(self, manager: Manager) -> None:
+        self._manager = manager
         self._ctx: Evaluation | None = None
         self.taken: set[bytes] = set()
         self.has_fired = False
@@ -109,13 +98,13 @@ class Speculation:
             return False
         self.abort_other(ctx)
         self._ctx = ctx
-        self._leases.begin_naming()
+        self._manager.leases.begin_naming()
         self.has_fired = False
         return True
 
     def commit(self) -> None:
         """Commit the changes: the proposal is applied and its notes have taken effect."""
-        self._leases.break_promises()
+        self._manager.leases.break_promises()
         self.taken.clear()
         self._ctx = None
 
@@ -133,14 +122,16 @@ class Speculation:
 
     def abort(self) -> None:
         """Undo the changes of a proposal that did not come about."""
-        self._ready.forget()
-        self._leases.break_promises()
-        self._leases.name_again()
-        self._consumers.forget_ungranted()
-        self._wishes.begin_again()
+        manager = self._manager
+        manager.ready.forget()
+        manager.leases.break_promises()
+        manager.leases.name_again()
+        manager.consumers.forget_ungranted()
+        manager.wishes.begin_again()
         self.taken.clear()
         self._ctx = None
-        self._on_abort()
+        manager.host.look_at(manager)
+        manager.host.plan(manager)
 
 
 LATENESS_KEPT: Final = 1000
@@ -167,6 +158,7 @@ class Manager:
             attempt is not counted.
         speculation: what the proposal under evaluation has taken from this memory.
         lateness: how late the last messages were fired, in seconds.
+        bucket: the token bucket of the whole queue; ``None``: its rate is unlimited.
         try_again_at: when the rate of the queue allows the next message.
         poll_at: when the stored state is read again although no timer rang.
         empty_from: the key of a dropped queue below which nothing is left.
@@ -175,7 +167,7 @@ class Manager:
         was_asked_for: whether it was used since idle managers were last looked for.
     """
 
-    def __init__(self, range_id: int, definition: QueueDefinition, host: QueueHost) -> None:
+    def __init__(self, range_id: int, definition: QueueDefinition, host: RangeQueues) -> None:
         self.definition = definition
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number)
@@ -188,9 +180,7 @@ class Manager:
         self.ready = ReadyCache(
             settings.cache_size, ordered=self.ordered, on_left_out=self.wishes.left_out
         )
-        self.speculation = Speculation(
-            self.ready, self.leases, self.consumers, self.wishes, self._came_to_nothing
-        )
+        self.speculation = Speculation(self)
         self.host = host
         self.first_due = 0
         self.first_moment = 0
@@ -208,7 +198,7 @@ class Manager:
         self.names_all = True
         self.freed_at: Deadlines[str] = Deadlines()
         self.group_buckets = GroupBuckets(host.monotonic())
-        self._bucket: TokenBucket | None = None
+        self.bucket: TokenBucket | None = None
         self._heads = [self.layout.scheduled, self.layout.moments]
         self._change_bucket()
 
@@ -219,19 +209,17 @@ class Manager:
 
     # --- start and end
 
-    def begin_empty(self) -> None:
-        """Note that the queue was made just now and stores nothing."""
-        self.ready.nothing_is_stored()
-
     def restart(self, stored: Reader, now: int) -> None:
         """Read the stored state as of ``now`` (a timestamp), with a new lease of the range."""
         layout = self.layout
-        self.counted = counters.read(stored.get(layout.counters))
+        self.counted = counters.read_queue_counts(stored.get(layout.counters))
         if not self.counted.ready:
             self.ready.nothing_is_stored()
         self.leases.read(stored, layout, self.host.monotonic(), now)
         self.find_first_due(stored)
-        counters.check(self.counted, len(self.leases), has_scheduled=self._has_scheduled)
+        counters.check_queue_counts(
+            self.counted, len(self.leases), has_scheduled=self._has_scheduled
+        )
         first = next(iter(stored.iterate(layout.done, keys.after_prefix(layout.done))), None)
         if first is not None:
             done_at = int.from_bytes(first[0][len(layout.done) :][:8], "big")
@@ -293,11 +281,11 @@ class Manager:
     def _change_bucket(self) -> None:
         rate, now = self.definition.settings.max_rate, self.host.monotonic()
         if rate is None:
-            self._bucket = None
-        elif self._bucket is None:
-            self._bucket = TokenBucket(rate, now)
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = TokenBucket(rate, now)
         else:
-            self._bucket.change(rate, now)
+            self.bucket.change(rate, now)
 
     def end(self, refusal: Exception | None) -> None:
         """Stop serving the queue; tell the waiting claims ``refusal``, unless it is `None`."""
@@ -338,11 +326,6 @@ class Manager:
         if ctx.staged.get(placed[0]) or ctx.is_written(placed[0]):
             self.offer(*placed)
 
-    def _came_to_nothing(self) -> None:
-        """Serve the waiting claims anew, since an evaluation was aborted."""
-        self.host.look_at(self)
-        self.host.plan(self)
-
     def applied(self, counted: counters.QueueCounts) -> None:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
@@ -366,18 +349,13 @@ class Manager:
         allowed = 1 << 30
         if settings.max_concurrency is not None:
             allowed = settings.max_concurrency - len(self.leases)
-        if self._bucket is not None and allowed > 0:
-            tokens = self._bucket.available(now)
+        if self.bucket is not None and allowed > 0:
+            tokens = self.bucket.available(now)
             if not tokens:
-                self.try_again_at = self._bucket.next_at(now)
+                self.try_again_at = self.bucket.next_at(now)
                 self.host.wake_by(self, self.try_again_at)
             allowed = min(allowed, tokens)
         return max(allowed, 0)
-
-    @property
-    def bucket(self) -> TokenBucket | None:
-        """Return the token bucket of the whole queue, or `None` if its rate is unlimited."""
-        return self._bucket
 
     # --- waiting claims
 
@@ -386,10 +364,6 @@ class Manager:
         waiter = WaitingClaim(request, self.wishes.of(request.selection, self.consumers))
         self.consumers.add(waiter)
         return waiter
-
-    def consumer_ids(self) -> set[bytes]:
-        """Return the consumers that wait or hold a message."""
-        return {waiter.request.consumer for waiter in self.consumers} | self.leases.consumers
 
     def _headers(self, entry: Entry) -> Headers:
         ctx = self.speculation.ctx
@@ -444,9 +418,9 @@ class Manager:
     def scheduled_added(self, due: int, now: int) -> None:
         """Note that a message was scheduled, due at ``due``."""
         if due >= times.MOMENT:
-            self.first_moment = earliest(self.first_moment, times.shown(due))
+            self.first_moment = times.earliest(self.first_moment, times.shown(due))
         else:
-            self.first_due = earliest(self.first_due, due)
+            self.first_due = times.earliest(self.first_due, due)
         seconds = seconds_until(times.look_at(due, now, self.host.by_wall), now)
         self.host.wake_by(self, self.host.monotonic() + seconds)
         line = due >= times.MOMENT
@@ -575,11 +549,11 @@ class Manager:
 
     def next_by_timestamp(self) -> int:
         """Return the first timestamp at which something is due; 0: nothing is."""
-        return earliest(self.first_due, self.purge_at and self.purge_at + 1)
+        return times.earliest(self.first_due, self.purge_at and self.purge_at + 1)
 
     def next_by_wall(self) -> int:
         """Return the first moment of the wall clock at which something is due; 0: nothing is."""
-        return earliest(self.first_moment, self.next_tick)
+        return times.earliest(self.first_moment, self.next_tick)
 
     def next_by_time(self) -> float | None:
         """Return the first time on the monotonic clock at which something is due, or `None`."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import datetime
 import logging
+from collections.abc import Callable
 from itertools import islice, takewhile
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -27,8 +28,8 @@ from postroom.kv.engine import Reader
 from postroom.limits import QUEUE_NAME_BYTES_MAX, SCHEDULES_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.requests import EnqueueInQueue, SetSchedule
-from postroom.messaging.queues.trouble import damaged, decoded
+from postroom.messaging.queues.records import damaged, decoded
+from postroom.messaging.queues.requests import EnqueueInQueue, QueueSettings, SetSchedule
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import Evaluation
 
@@ -37,6 +38,9 @@ SET_BACK_SECONDS: Final = 60.0
 """The seconds by which a wall clock must be set back for new ticks to be found."""
 TICKS_AN_HOUR: Final = 3600
 """The number of ticks in an hour at most: the finest unit of a schedule is a second."""
+
+Enqueue: TypeAlias = Callable[[Evaluation, EnqueueInQueue], object]
+"""A function that enqueues a message, unless there is one of its kind and id."""
 
 _log = logging.getLogger("postroom.queues")
 
@@ -57,13 +61,6 @@ class PeriodicSchedule(msgspec.Struct, frozen=True, array_like=True):
 
 _decoder = msgspec.msgpack.Decoder(PeriodicSchedule)
 _encode = msgspec.msgpack.encode
-
-
-class TickedQueues(Protocol):
-    """The queues of a range, as ticks use them."""
-
-    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message, unless there is one of its kind and id."""
 
 
 def _cron(expression: str, after: datetime.datetime, *, reverse: bool = False) -> Any:
@@ -117,7 +114,11 @@ def _latest_tick(request: SetSchedule, now: int) -> int:
     return max(takewhile(lambda tick: tick <= now, ticks), default=latest)
 
 
-def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> None:
+def set_schedule(
+    find: Callable[[Evaluation, str], tuple[Manager, QueueSettings]],
+    ctx: Evaluation,
+    request: SetSchedule,
+) -> None:
     """Evaluate ``SetSchedule``.
 
     Raises:
@@ -125,6 +126,7 @@ def set_schedule(ctx: Evaluation, manager: Manager, request: SetSchedule) -> Non
             too deep; or the queue has too many schedules.
         ValueTooLarge: its headers are too large.
     """
+    manager, _ = find(ctx, request.queue)
     check_headers(request.headers, manager.name.encode())
     if len(request.name.encode()) > QUEUE_NAME_BYTES_MAX:
         raise Invalid(
@@ -176,10 +178,10 @@ def first_tick(reader: Reader | Evaluation, manager: Manager) -> int:
     """Return the first next tick of all schedules, by the wall clock; 0: there is none."""
     now = manager.host.by_wall()
     ticks = [each.next_at(now) for each in read_all(reader, manager)]
-    return min(filter(None, ticks), default=0)
+    return times.earliest(*ticks)
 
 
-def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:
+def tick(ctx: Evaluation, manager: Manager, enqueue: Enqueue) -> bool:
     """Enqueue for the ticks that are due, and find the next ones; return whether more are due.
 
     A schedule whose ticks cannot be found (this node has no such time zone, or no cron library)
@@ -191,7 +193,7 @@ def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:
         due = schedule.next_at(now)
         if due and due <= now and ctx.bytes < bytes_max:
             try:
-                due = _tick(ctx, manager, queues, schedule, now)
+                due = _tick(ctx, manager, enqueue, schedule, now)
             except Invalid as error:
                 _log.warning(
                     "the schedule %s of queue %s waits: %s",
@@ -205,7 +207,7 @@ def tick(ctx: Evaluation, manager: Manager, queues: TickedQueues) -> bool:
 
 
 def _tick(
-    ctx: Evaluation, manager: Manager, queues: TickedQueues, schedule: PeriodicSchedule, now: int
+    ctx: Evaluation, manager: Manager, enqueue: Enqueue, schedule: PeriodicSchedule, now: int
 ) -> int:
     """Enqueue for a schedule that is due, and return its next tick."""
     request = schedule.request
@@ -213,7 +215,7 @@ def _tick(
     if schedule.next <= now:
         latest = max(_latest_tick(request, now), schedule.next)
         name = f"{request.name}@{Timestamp(latest).datetime.isoformat()}".encode()
-        queues.enqueue_once(
+        enqueue(
             ctx,
             EnqueueInQueue(
                 manager.name, name, request.kind, name, request.payload, request.headers,

@@ -1,4 +1,4 @@
-"""The search for a message of a queue by its name, and the check of an attempt at it.
+"""The places of messages: found by name, changed by another schedule; and attempts at them.
 
 ::
 
@@ -6,6 +6,12 @@
 
 The key of a message's entry follows from its body, or from its state if it has failed before. Thus
 nothing has to be written to find it again. The leaseholder has the leases in memory.
+
+``Reschedule`` brings messages forward in bulk, or puts them off; it may set their epoch too. Leased
+messages are left alone: their consumers decide. In an ordered group the place of a message does not
+change, only the time before which its group waits for it. A message that is brought forward does
+not wait for those before it that are not due yet. ``ReplayMessages`` makes dead messages ready
+again, as if they had never been fired.
 
 An attempt is named by its message, its epoch and the timestamp at which it began. The epoch alone
 is not enough: a replayed message, and another one that gets the same id, begin with the same epoch.
@@ -15,21 +21,38 @@ says which of these it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Container, Generator, Iterator
+from functools import partial
 from typing import Final, NamedTuple, NoReturn
 
 from postroom.errors import LeaseLost, StoreCorrupted, shorten
 from postroom.kv import keys
+from postroom.limits import QUEUE_EPOCH_MAX
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.queues import counters, records
+from postroom.messaging.queues import records
 from postroom.messaging.queues.holdings import changes, extended, is_over
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.records import Body, Entry, Locator, MessageState
-from postroom.messaging.queues.requests import Attempt, StoredQueueMessage
-from postroom.messaging.queues.trouble import damaged, decoded
+from postroom.messaging.queues.records import (
+    Body,
+    Entry,
+    Locator,
+    MessageState,
+    damaged,
+    decoded,
+    encode,
+)
+from postroom.messaging.queues.requests import (
+    Attempt,
+    QueueSettings,
+    ReplayMessages,
+    Reschedule,
+    StoredQueueMessage,
+)
 from postroom.ranges.checks import NO_HEADERS, Headers
-from postroom.ranges.evaluation import Evaluation, View
+from postroom.ranges.evaluation import Evaluation, View, check_size
+from postroom.ranges.ports import Registry
 
 
 class Place(NamedTuple):
@@ -325,3 +348,122 @@ def _named(attempt: Attempt, manager: Manager) -> str:
         else shorten(attempt.id)
     )
     return f"{which} at the message {id_} of the queue {manager.name!r}"
+
+
+class Rewritten:
+    """A mark in an evaluation's scratch: the keys of stored entries that it writes again.
+
+    If such an entry is fired in the same proposal, the stored one has to be deleted as well.
+    """
+
+
+def rewritten(ctx: Evaluation, key: bytes) -> None:
+    """Note that an entry is written to a key where it may be stored in an earlier form."""
+    ctx.scratch.setdefault(Rewritten, set()).add(key)
+
+
+def move(ctx: Evaluation, manager: Manager, place: Place, entry: Entry, now: int) -> None:
+    """Move a ready or scheduled message to the place that ``entry`` gives it."""
+    layout = manager.layout
+    was = place.where
+    ctx.writes[place.key] = None
+    ready_at = records.ready_at(entry, ordered=manager.ordered)
+    if ready_at > now:
+        key, where = layout.scheduled_key(entry, ordered=manager.ordered), counters.SCHEDULED
+    else:
+        key, where = layout.ready_key(entry, ordered=manager.ordered), counters.READY
+    ctx.writes[key] = encode(entry)
+    if key == place.key:
+        rewritten(ctx, key)
+    change = counters.RESCHEDULED[was, where]
+    if was == counters.READY:
+        gone = place.key, place.entry.group
+        ctx.notes.append((manager, counters.UNCHANGED, Manager.ready_removed, *gone))
+    if where == counters.READY:
+        ctx.notes.append((manager, change, Manager.ready_added, key, entry))
+    else:
+        ctx.notes.append((manager, change, Manager.scheduled_added, ready_at, now))
+
+
+def settle_each(
+    ctx: Evaluation,
+    manager: Manager,
+    attempts: list[Attempt],
+    where: Container[str],
+    act: Callable[[Place], None],
+    verb: str,
+) -> Generator[None, None, int]:
+    """Act on the named messages that are in some places; return how many there were."""
+    found, size_before = 0, ctx.bytes
+    for attempt in attempts:
+        for locator in named(ctx, manager, attempt):
+            place = find(ctx, manager, locator)
+            if place is not None and place.where in where:
+                act(place)
+                found += 1
+        check_size(ctx.bytes - size_before, f"{verb} fewer messages in a transaction")
+        if ctx.is_used_up():
+            yield
+    return found
+
+
+class Rescheduling:
+    """The evaluators of ``Reschedule`` and ``ReplayMessages``, in all queues of a range.
+
+    Args:
+        find: a function that returns the manager and the settings of a queue.
+    """
+
+    def __init__(self, find: Callable[[Evaluation, str], tuple[Manager, QueueSettings]]) -> None:
+        self._find = find
+
+    def register(self, registry: Registry) -> None:
+        """Register the evaluators."""
+        registry.writes[Reschedule] = self.reschedule
+        registry.writes[ReplayMessages] = self.replay
+
+    def reschedule(self, ctx: Evaluation, request: Reschedule) -> Generator[None, None, int]:
+        """Evaluate ``Reschedule`` and return how many messages were found."""
+        manager, _ = self._find(ctx, request.queue)
+        where = (counters.READY, counters.SCHEDULED)
+        act = partial(_reschedule, ctx, manager, request)
+        return settle_each(ctx, manager, request.attempts, where, act, "reschedule")
+
+    def replay(self, ctx: Evaluation, request: ReplayMessages) -> Generator[None, None, int]:
+        """Evaluate ``ReplayMessages`` and return how many messages were found."""
+        manager, _ = self._find(ctx, request.queue)
+        act = partial(_revive, ctx, manager)
+        return settle_each(ctx, manager, request.attempts, (counters.DEAD,), act, "replay")
+
+
+def _reschedule(ctx: Evaluation, manager: Manager, request: Reschedule, place: Place) -> None:
+    now, old = ctx.timestamp, place.entry
+    due = manager.due(request.due, now)
+    epoch = old.epoch if request.epoch is None else min(request.epoch, QUEUE_EPOCH_MAX)
+    error = "" if place.state is None else place.state.error
+    entry = records.with_schedule(old, due, now, ordered=manager.ordered, epoch=epoch)
+    state = MessageState(old.seq, records.LIVE, epoch, due, 0, error)
+    ctx.writes[manager.layout.state_key(*old.locator)] = encode(state)
+    ctx.grow(len(place.key) * 2 + 256)
+    if manager.keeps_order_in(entry.group) and place.where == counters.READY:
+        ctx.writes[place.key] = encode(entry)
+        rewritten(ctx, place.key)
+        placed = (place.key, entry)
+        ctx.notes.append((manager, (), Manager.ready_replaced, place.key, placed))
+        ctx.notes.append((manager, (), Manager.group_freed, entry.group, None))
+    else:
+        move(ctx, manager, place, entry, now)
+
+
+def _revive(ctx: Evaluation, manager: Manager, place: Place) -> None:
+    now, layout = ctx.timestamp, manager.layout
+    entry = records.with_schedule(
+        place.entry, now, now, ordered=manager.ordered, epoch=0, has_failed=False
+    )
+    ctx.writes[place.key] = None
+    state = MessageState(entry.seq, records.LIVE, 0, now)
+    ctx.writes[layout.state_key(*entry.locator)] = encode(state)
+    key = layout.ready_key(entry, ordered=manager.ordered)
+    ctx.writes[key] = stored = encode(entry)
+    ctx.grow(len(key) + 2 * len(stored) + len(place.key))
+    ctx.notes.append((manager, counters.REPLAYED, Manager.ready_added, key, entry))

@@ -48,7 +48,27 @@ class HeldMessage(msgspec.Struct, frozen=True, array_like=True):
     seconds: float
 
 
-class QueueStats(msgspec.Struct, frozen=True, array_like=True):
+class QueueTotals(msgspec.Struct, frozen=True, array_like=True):
+    """The counters of a queue that its statistics tell; see :class:`QueueStats`."""
+
+    ready: int = 0
+    scheduled: int = 0
+    leased: int = 0
+    dead: int = 0
+    done: int = 0
+    archived: int = 0
+    enqueued: int = 0
+    fired: int = 0
+    acknowledged: int = 0
+    rejected: int = 0
+    expired: int = 0
+    buried: int = 0
+    replayed: int = 0
+    cancelled: int = 0
+    purged: int = 0
+
+
+class QueueStats(QueueTotals, frozen=True, array_like=True):
     """The statistics of one queue.
 
     The counters are stored, and change with what they count; ``fired`` and other totals only grow.
@@ -85,21 +105,6 @@ class QueueStats(msgspec.Struct, frozen=True, array_like=True):
             leased. A consumer that hangs goes on to extend its lease.
     """
 
-    ready: int = 0
-    scheduled: int = 0
-    leased: int = 0
-    dead: int = 0
-    done: int = 0
-    archived: int = 0
-    enqueued: int = 0
-    fired: int = 0
-    acknowledged: int = 0
-    rejected: int = 0
-    expired: int = 0
-    buried: int = 0
-    replayed: int = 0
-    cancelled: int = 0
-    purged: int = 0
     consumers: int = 0
     oldest: int = 0
     lateness_p50: float | None = None

@@ -15,6 +15,7 @@ answered (:mod:`.claiming`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from postroom.errors import Invalid, TransactionTooLarge
@@ -22,23 +23,27 @@ from postroom.kv.clock import from_seconds
 from postroom.kv.engine import BlockDamaged, Reader
 from postroom.limits import TURN_STEPS_MAX, UPKEEP_BYTES
 from postroom.messaging import due as times
-from postroom.messaging.queues import periodic
-from postroom.messaging.queues.advance import Advance
-from postroom.messaging.queues.agenda import ADVANCED_AT_ONCE, Agenda, earliest
-from postroom.messaging.queues.claiming import Claiming
+from postroom.messaging.queues import periodic, settling
+from postroom.messaging.queues.advance import Advance, empty, trim
+from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed
-from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.dropping import empty
-from postroom.messaging.queues.environment import QueueEnvironment
+from postroom.messaging.queues.directory import Directory, survey
+from postroom.messaging.queues.enqueueing import Enqueueing
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
-from postroom.messaging.queues.overview import Overview, survey
+from postroom.messaging.queues.places import Rescheduling
 from postroom.messaging.queues.reading import Reading
-from postroom.messaging.queues.requests import AdvanceQueues, QueueDefinition
-from postroom.messaging.queues.trouble import UNREADABLE, QueueDamaged, Troubles, damaged
-from postroom.messaging.queues.writes import QueueWriteEvaluators
+from postroom.messaging.queues.records import UNREADABLE, QueueDamaged, damaged
+from postroom.messaging.queues.requests import (
+    AdvanceQueues,
+    QueueDefinition,
+    SetSchedule,
+    TrimArchive,
+)
+from postroom.messaging.queues.timing import Agenda, Trouble, told_troubles
 from postroom.messaging.requests import Moved
+from postroom.messaging.services import ADVANCED_AT_ONCE
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 
@@ -71,6 +76,7 @@ class RangeQueues:
 
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
+        kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
     def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
@@ -89,19 +95,22 @@ class RangeQueues:
         self.by_wall = environment.by_wall
         self._agenda = Agenda(environment.monotonic, environment.reading, environment.by_wall)
         self._wall_seen = 0
-        self._troubles = Troubles()
+        self._troubles: dict[str, Trouble] = {}
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
-        self._overview = Overview(range_id, self._directory.definitions, environment.kept)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.answer, self.note = self._claiming.answer, self._claiming.note
-        self._writes = QueueWriteEvaluators(self._directory, environment)
-        environment.agenda = self
+        self._enqueueing = Enqueueing(self._directory, environment)
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
-        self._writes.register(registry)
-        self._directory.register(registry)
+        for part in (
+            self._directory, self._enqueueing, Rescheduling(self._directory.find),
+        ):  # fmt: skip
+            part.register(registry)
+        settling.register(self._enqueueing, registry)
+        registry.writes[TrimArchive] = partial(trim, self._enqueueing)
+        registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
         Reading(self._directory.known, self._directory.all, self._environment.check_age).register(
@@ -121,7 +130,7 @@ class RangeQueues:
         if not is_whole:
             return
         directory = self._directory
-        found = self._overview.take(stored, self.by_wall())
+        found = directory.take_stored(stored, self.by_wall())
         for error in found.unreadable:
             directory.set_aside(error, None)
         directory.defined.update(found.defined)
@@ -186,16 +195,16 @@ class RangeQueues:
             A timestamp; 0: never. Queues that are damaged have nothing to do.
         """
         wall = self.by_wall
-        found = self._overview.read(stored, wall())
+        found = self._directory.read_stored(stored, wall())
         if found.dropped or found.held:
             return 1
         first = min(found.by_timestamp.values(), default=0)
         moment = min(found.by_wall.values(), default=0)
         by_wall = times.look_at(times.at(moment), self.reading(), wall) if moment else 0
-        return earliest(first, by_wall)
+        return times.earliest(first, by_wall)
 
     def _has_dropped(self, name: str, manager: Manager | None) -> None:
-        self._agenda.forget(name)
+        self._agenda.plan(name)
         if manager is not None:
             self._to_look.pop(manager, None)
             self._claiming.forget(manager)
@@ -314,7 +323,7 @@ class RangeQueues:
             return False
         notes_before = len(ctx.notes)
         bytes_max = ctx.bytes + share.bytes_max
-        step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
+        step = Advance(self._enqueueing, manager, ctx, bytes_max)
         more = step.become_due(share.fired_max)
         for _, _, act, key, entry in ctx.notes[notes_before:]:
             if act is Manager.ready_added:
@@ -363,7 +372,7 @@ class RangeQueues:
         # It may do nothing and leave no note. It must not be aborted then either.
         ctx.after.append(lambda: manager.commit(ctx))
         try:
-            step = Advance(self._writes, self._writes.settling, manager, ctx, bytes_max)
+            step = Advance(self._enqueueing, manager, ctx, bytes_max)
             more = step.step(messages_max)
         except Exception:
             # Abort now: others may be served before the service hears of the failure.
@@ -388,20 +397,16 @@ class RangeQueues:
         for number, manager in list(self._dropped.items()):
             if ctx.bytes >= bytes_max or ctx.steps >= steps_max:
                 return True
-            if manager.trouble.until <= now:
-                self._advancing, bytes_before = manager, ctx.bytes
-                more |= self._empty(ctx, number, manager, messages_max, bytes_max)
-                self._grew(manager, ctx.bytes - bytes_before)
+            if manager.trouble.until > now:
+                continue
+            self._advancing, bytes_before = manager, ctx.bytes
+            if empty(ctx, manager, messages_max, bytes_max):
+                more = True
+            else:
+                self._directory.definitions.forget(ctx, manager.definition)
+                ctx.after.append(partial(self._is_empty, number))
+            self._grew(manager, ctx.bytes - bytes_before)
         return more
-
-    def _empty(
-        self, ctx: Evaluation, number: int, manager: Manager, messages_max: int, bytes_max: int
-    ) -> bool:
-        if empty(ctx, manager, messages_max, bytes_max):
-            return True
-        self._directory.definitions.forget(ctx, manager.definition)
-        ctx.after.append(lambda: self._is_empty(number))
-        return False
 
     def _is_empty(self, number: int) -> None:
         self._dropped.pop(number, None)
@@ -416,7 +421,9 @@ class RangeQueues:
     def is_due(self) -> bool:
         """Return whether the service has something to do now."""
         now = self.monotonic()
-        self._poll()
+        for name in self._agenda.polls():
+            if (manager := self._by_name.get(name)) is not None:
+                self.poll(manager)
         wall_before, self._wall_seen = self._wall_seen, self.by_wall()
         if wall_before - self._wall_seen > SET_BACK:
             self._wall_was_set_back()
@@ -435,17 +442,12 @@ class RangeQueues:
         """Return whether there is something to do in a queue; if not, plan it anew."""
         manager = self._directory.manager(name)
         if manager is None:
-            self._agenda.forget(name)
+            self._agenda.plan(name)
             return False
         if manager.trouble.until <= self.monotonic() and self._is_due(manager):
             return True
         self.plan(manager)
         return False
-
-    def _poll(self) -> None:
-        for name in self._agenda.polls():
-            if (manager := self._by_name.get(name)) is not None:
-                self.poll(manager)
 
     def poll(self, manager: Manager) -> None:
         """Poll the stored state of a queue, if it is time and a claim waits for it."""
@@ -479,7 +481,7 @@ class RangeQueues:
             return error.queue, False
         if manager is None:
             return None
-        self._troubles.add(manager.name, manager.trouble)
+        self._troubles[manager.name] = manager.trouble
         is_news = manager.trouble.failed(error, self.monotonic())
         self.plan(manager)
         return manager.name, is_news
@@ -490,7 +492,7 @@ class RangeQueues:
         if manager is None:
             return
         self._to_look.pop(manager, None)
-        self._agenda.forget(error.queue)
+        self._agenda.plan(error.queue)
         self._directory.set_aside(error, manager.definition)
         self._claiming.forget(manager)
         manager.end(QueueDamaged(error.queue, str(error)))
@@ -498,4 +500,5 @@ class RangeQueues:
 
     def trouble(self) -> tuple[int, str]:
         """Return how often the queues that are not sound have failed, and why the first one has."""
-        return self._troubles.told(self._directory.damaged.values(), self.monotonic())
+        damaged = self._directory.damaged.values()
+        return told_troubles(damaged, self._troubles, self.monotonic())

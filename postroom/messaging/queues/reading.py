@@ -32,13 +32,21 @@ from postroom.messaging.queues.queries import (
     ReadQueueStats,
     ReadSchedules,
 )
-from postroom.messaging.queues.records import Body, Ended, Entry, Locator, MessageState
+from postroom.messaging.queues.records import (
+    UNDECODABLE,
+    Body,
+    Ended,
+    Entry,
+    Locator,
+    MessageState,
+    damaged,
+    decoded,
+)
 from postroom.messaging.queues.requests import (
     QueueDefinition,
     SetSchedule,
     StoredQueueMessage,
 )
-from postroom.messaging.queues.trouble import UNDECODABLE, damaged, decoded
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 
@@ -302,11 +310,11 @@ class Reading:
         del counted["moved"]
         lateness = sorted(manager.lateness)
         oldest, now = _oldest(view, manager), manager.host.monotonic()
-        longest = manager.leases.longest()
+        longest, holders = manager.leases.longest(), manager.leases.consumers
         view.steps += (len(manager.ready) + len(manager.leases)) // 16
         return QueueStats(
             **counted,
-            consumers=len(manager.consumer_ids()),
+            consumers=len({each.request.consumer for each in manager.consumers} | holders),
             oldest=oldest,
             lateness_p50=_quantile(lateness, 0.5),
             lateness_p99=_quantile(lateness, 0.99),
@@ -437,7 +445,7 @@ def _oldest(view: View, manager: Manager) -> int:
     """Return when the oldest ready or leased message became due; 0: there is none."""
     by_wall = manager.host.by_wall
     dues = [times.passed(each.entry.due, view.now, by_wall) for each in manager.leases.all()]
-    return min(filter(None, (*dues, _oldest_ready(view, manager))), default=0)
+    return times.earliest(*dues, _oldest_ready(view, manager))
 
 
 def _oldest_ready(view: View, manager: Manager) -> int:

@@ -30,8 +30,9 @@ from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
+from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.rotation import Group, Rotation, Sizes, Wants
+from postroom.messaging.queues.rotation import Group, Rotation, Sizes
 
 Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, which orders the entries of a group."""
@@ -76,7 +77,7 @@ class ReadyCache:
         self._groups: dict[str, Group] = {}
         self._sizes = Sizes()
         self._alive: dict[bytes, Entry] = {}
-        self._rotations: dict[Wants | None, Rotation] = {}
+        self._rotations: dict[Wish | None, Rotation] = {}
         self._held_up: dict[str, dict[Rotation, None]] = {}
         self._watched: set[str] = set()
         self._more: dict[str, None] = {}
@@ -332,7 +333,7 @@ class ReadyCache:
             for rotation in self._rotations.values():
                 rotation.join(name)
 
-    def take(self, wants: Wants | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
+    def take(self, wants: Wish | None, may: Callable[[str, Entry], bool] | None) -> Placed | None:
         """Take the entry whose turn it is, or return `None` if there is none.
 
         Args:
@@ -371,7 +372,7 @@ class ReadyCache:
             return key, entry
         return None
 
-    def _begin_rotation(self, wants: Wants | None) -> Rotation:
+    def _begin_rotation(self, wants: Wish | None) -> Rotation:
         """Begin a rotation, to which all entries here are new."""
         if len(self._rotations) >= ORDERS_KEPT:
             del self._rotations[next(iter(self._rotations))]
@@ -414,6 +415,3 @@ class ReadyCache:
         """Free all groups."""
         for name in [*self._held_up, *self._watched]:
             self.free(name)
-
-
-__all__ = ["Placed", "ReadyCache", "Wants"]

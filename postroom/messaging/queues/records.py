@@ -32,19 +32,35 @@ With ``order="group"`` the rank in a group is the first schedule, which neither 
 another schedule changes. A message that is put off keeps its place, and holds up those behind it:
 it becomes ready at its first schedule, and is not fired before ``not_before``. Messages without a
 group are in no order there either.
+
+A record may be damaged::
+
+    restart · firing · time ─▶ a record that nothing can decode ─▶ its queue is set aside
+    a request of a client   ─▶ the same ─────────────────────────▶ that request is refused
+
+A queue that is set aside serves nobody until the stored records are replaced, or the queue is
+dropped (:mod:`.advance`). All others go on. It is set aside in the leaseholder's memory only.
+Nothing is written: the next leaseholder finds the damage by itself, and followers apply records
+without reading them. A block that the storage engine cannot read (``BlockDamaged``) is damage of a
+disk, not of a record, and another node may have it whole. It is handled elsewhere.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
+from postroom.errors import StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader
+from postroom.limits import TROUBLE_CHARACTERS_MAX
+from postroom.log_once import shown
 from postroom.messaging import due as times
 from postroom.ranges.checks import Headers, has_headers
+
+T = TypeVar("T")
 
 AGEING_SECONDS: Final = 60
 """The number of seconds for which a message overtakes those of the next level of priority."""
@@ -260,6 +276,59 @@ def without_payload(entry: Entry) -> Entry:
 def mark_key(holding: bytes, stamp: bytes) -> bytes:
     """Return the key of the mark that the proposal of this stamp adds to a holding."""
     return holding + stamp
+
+
+# --- damage
+
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The errors of decoding a damaged record: a text may be no UTF-8, headers may be too deep."""
+UNREADABLE: Final = (*UNDECODABLE, ValueError, LookupError, OverflowError, StoreCorrupted)
+"""The errors of reading a damaged record. Let ``BlockDamaged`` through before catching these."""
+
+
+class QueueDamaged(StoreCorrupted):
+    """An error for a record of a queue that cannot be read. To users it is a ``StoreCorrupted``.
+
+    Attributes:
+        queue: its name.
+    """
+
+    def __init__(self, queue: str, message: str) -> None:
+        super().__init__(message)
+        self.queue = queue
+
+
+def damaged(queue: str, what: str, error: object) -> QueueDamaged:
+    """Return the error for a queue with a damaged record.
+
+    Args:
+        queue: its name.
+        what: the record.
+        error: the error of reading it.
+    """
+    why = shown(str(error), TROUBLE_CHARACTERS_MAX)
+    return QueueDamaged(
+        queue,
+        f"the queue {queue!r} is damaged: {what} cannot be read ({why}); nothing was changed: "
+        "restore a backup, or drop the queue with all that it holds; other queues go on",
+    )
+
+
+def decoded(decoder: msgspec.msgpack.Decoder[T], packed: bytes, queue: str) -> T:
+    """Return a decoded record of a queue.
+
+    Raises:
+        QueueDamaged: it cannot be decoded.
+    """
+    try:
+        return decoder.decode(packed)
+    except UNDECODABLE as error:
+        kind = decoder.type
+        what = f"a stored {getattr(kind, '__name__', 'list').lower()} of {len(packed)} bytes"
+        raise damaged(queue, what, error) from error
+
+
+# --- engine keys
 
 
 class QueueLayout:

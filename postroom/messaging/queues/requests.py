@@ -389,7 +389,7 @@ class TrimArchive(ConcernsStore, Write, frozen=True, tag="trim_archive"):
     """A request to delete archived messages acknowledged up to a timestamp: one step of that.
 
     The answer says how many it has deleted, and whether there are more that may go
-    (:mod:`.writes`).
+    (:mod:`.advance`).
 
     Attributes:
         created_at: when the queue that is meant was made; a later queue of this name is not meant.

@@ -34,8 +34,9 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
+from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.records import Entry
 
 Queued: TypeAlias = tuple[bytes, int, Entry]
@@ -218,21 +219,6 @@ class Sizes:
         return next(iter(self._by_power[max(self._by_power)]))
 
 
-class Wants(Protocol):
-    """The messages that a consumer takes.
-
-    Attributes:
-        kinds: the kinds that it takes; ``None``: any.
-        looks_closer: whether it depends on more than the kind.
-    """
-
-    kinds: frozenset[str] | None
-    looks_closer: bool
-
-    def takes(self, entry: Entry) -> bool:
-        """Return whether it takes this entry."""
-
-
 class Rotation:
     """The order of turns of the groups of a queue, for one wish.
 
@@ -254,7 +240,7 @@ class Rotation:
         "_wants", "is_plain", "kinds", "line",
     )  # fmt: skip
 
-    def __init__(self, wants: Wants | None, alive: dict[bytes, Entry], *, ordered: bool) -> None:
+    def __init__(self, wants: Wish | None, alive: dict[bytes, Entry], *, ordered: bool) -> None:
         self._wants = wants
         self._alive = alive
         self._ordered = ordered

@@ -21,7 +21,7 @@ that messages that failed together are not tried again together.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -33,10 +33,11 @@ from postroom.limits import (
     REASON_CHARACTERS_MAX,
 )
 from postroom.log_once import shown
+from postroom.messaging import counters
 from postroom.messaging import due as times
-from postroom.messaging.deaths import DeathLog, reviving_queue_message
 from postroom.messaging.due import due_after, jittered_backoff
-from postroom.messaging.queues import counters, groups, holdings, records
+from postroom.messaging.queues import holdings, records
+from postroom.messaging.queues.enqueueing import Enqueueing, count_in_group, read_group
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import (
@@ -47,8 +48,16 @@ from postroom.messaging.queues.places import (
     is_attempt,
     named,
     read_body,
+    settle_each,
 )
-from postroom.messaging.queues.records import Ended, Entry, Locator, MessageState, encode
+from postroom.messaging.queues.records import (
+    Ended,
+    Entry,
+    Locator,
+    MessageState,
+    QueueDamaged,
+    encode,
+)
 from postroom.messaging.queues.requests import (
     Acknowledge,
     Attempt,
@@ -58,9 +67,10 @@ from postroom.messaging.queues.requests import (
     QueueSettings,
     RejectMessages,
 )
-from postroom.messaging.queues.trouble import QueueDamaged
+from postroom.messaging.undelivered import reviving_queue_message
 from postroom.ranges.checks import unpacked
 from postroom.ranges.evaluation import Evaluation, check_size
+from postroom.ranges.ports import Registry
 
 BACKOFF_SECONDS: Final = 1.0
 """The back-off after the first rejection, if the queue has no ``min_backoff``."""
@@ -83,37 +93,6 @@ class Death(NamedTuple):
     how: str = ""
 
 
-class SettledQueues(Protocol):
-    """The queues of a range, as settling uses them.
-
-    Attributes:
-        kept: how long the past can be read, in timestamp units.
-    """
-
-    kept: int
-
-    def find(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings]:
-        """Return the manager and the settings of a queue."""
-
-    def find_if_there(self, ctx: Evaluation, name: str) -> tuple[Manager, QueueSettings] | None:
-        """Return the manager and the settings of a queue, or `None` if there is none."""
-
-    def follow(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message that was checked before; it never fails."""
-
-    def enqueue_once(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message, unless there is one of its kind and id."""
-
-    def enqueue_moved(self, ctx: Evaluation, request: EnqueueInQueue) -> Any:
-        """Enqueue a message of another queue, as it is."""
-
-    def may_purge(self, ctx: Evaluation, threshold: int, /) -> int:
-        """Return the timestamp up to which nobody reads the past, at most ``threshold``."""
-
-    def chance(self) -> float:
-        """Return a random number from 0 up to 1."""
-
-
 def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float) -> float:
     """Return how long a failed message waits until it is fired again, in seconds.
 
@@ -130,76 +109,98 @@ def backoff_seconds(settings: QueueSettings, epoch: int, how: str, chance: float
     return jittered_backoff(base, epoch, least, most, chance)
 
 
-class Settling:
-    """An evaluator of all that ends attempts, in the queues of a range."""
+def register(queues: Enqueueing, registry: Registry) -> None:
+    """Register the evaluators of all that ends attempts."""
 
-    def __init__(self, queues: SettledQueues) -> None:
+    def settling(ctx: Evaluation, queue: str) -> Settling:
+        return Settling(queues, ctx, *queues.find(ctx, queue))
+
+    registry.writes |= {
+        Acknowledge: lambda ctx, request: settling(ctx, request.queue).acknowledge(request),
+        RejectMessages: lambda ctx, request: settling(ctx, request.queue).reject(request),
+        Extend: lambda ctx, request: settling(ctx, request.queue).extend(request),
+        CancelMessages: lambda ctx, request: settling(ctx, request.queue).cancel(request),
+    }
+
+
+class Settling:
+    """The settling of messages of one queue in one proposal: all that ends attempts.
+
+    Args:
+        queues: the queues of the range.
+        ctx: the evaluation.
+        manager: the manager of the queue.
+        settings: the settings of the queue, as the requests before have left them.
+    """
+
+    def __init__(
+        self, queues: Enqueueing, ctx: Evaluation, manager: Manager, settings: QueueSettings
+    ) -> None:
         self._queues = queues
-        self._deaths = DeathLog()
+        self._ctx = ctx
+        self._manager = manager
+        self._settings = settings
 
     # --- requests
 
-    def acknowledge(self, ctx: Evaluation, request: Acknowledge) -> Generator[None, None, int]:
+    def acknowledge(self, request: Acknowledge) -> Generator[None, None, int]:
         """Evaluate ``Acknowledge`` and return how many messages were ended.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        manager, settings = self._queues.find(ctx, request.queue)
+        ctx, manager = self._ctx, self._manager
         ended, size_before = 0, ctx.bytes
-        status = records.ARCHIVED if settings.archive else records.DONE
         for first in range(0, len(request.attempts), TOGETHER_AT_ONCE):
             attempts = request.attempts[first : first + TOGETHER_AT_ONCE]
             leases = held_together(ctx, manager, attempts)
             if leases is not None:
-                self._end_leases(ctx, manager, leases, status)
+                self._finish_together(leases)
                 ended += len(leases)
                 yield from _next(ctx, size_before)
                 continue
             for attempt in attempts:
-                ended += self._acknowledge_one(ctx, manager, settings, attempt)
+                ended += self._acknowledge_one(attempt)
                 yield from _next(ctx, size_before)
         return ended
 
-    def _acknowledge_one(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, attempt: Attempt
-    ) -> int:
+    def _acknowledge_one(self, attempt: Attempt) -> int:
+        ctx, manager = self._ctx, self._manager
         if attempt.epoch >= 0 and not attempt.by_id:
-            self.finish_lease(ctx, manager, settings, held(ctx, manager, attempt))
+            self._finish(_place_of(held(ctx, manager, attempt)))
             return 1
         ended = 0
         for locator in named(ctx, manager, attempt):
             place = find(ctx, manager, locator)
             if place is not None and is_attempt(attempt, place, manager):
-                self._finish(ctx, manager, settings, place)
+                self._finish(place)
                 ended += 1
         return ended
 
-    def reject(self, ctx: Evaluation, request: RejectMessages) -> Generator[None, None, int]:
+    def reject(self, request: RejectMessages) -> Generator[None, None, int]:
         """Evaluate ``RejectMessages`` and return how many messages were given back or buried.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        manager, settings = self._queues.find(ctx, request.queue)
+        ctx = self._ctx
         rejected, size_before = 0, ctx.bytes
         for attempt in request.attempts:
             if attempt.epoch >= 0 and not attempt.by_id:
-                lease = held(ctx, manager, attempt)
-                self._reject_lease(ctx, manager, settings, lease, request)
+                self._reject_lease(held(ctx, self._manager, attempt), request)
                 rejected += 1
             else:
-                rejected += self._reject_named(ctx, manager, settings, attempt, request)
+                rejected += self._reject_named(attempt, request)
             yield from _next(ctx, size_before)
         return rejected
 
-    def extend(self, ctx: Evaluation, request: Extend) -> Generator[None, None, int]:
+    def extend(self, request: Extend) -> Generator[None, None, int]:
         """Evaluate ``Extend`` and return the timestamp at which the leases now end.
 
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        manager, _ = self._queues.find(ctx, request.queue)
+        ctx, manager = self._ctx, self._manager
         seconds = min(request.seconds, LEASE_SECONDS_MAX)
         until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
         for attempt in request.attempts:
@@ -215,34 +216,22 @@ class Settling:
             yield from _next(ctx, size_before)
         return until
 
-    def cancel(self, ctx: Evaluation, request: CancelMessages) -> Generator[None, None, int]:
+    def cancel(self, request: CancelMessages) -> Generator[None, None, int]:
         """Evaluate ``CancelMessages`` and return how many messages were found."""
-        manager, _ = self._queues.find(ctx, request.queue)
-        cancelled, size_before = 0, ctx.bytes
-        for attempt in request.attempts:
-            for locator in named(ctx, manager, attempt):
-                place = find(ctx, manager, locator)
-                if place is not None:
-                    change = counters.CANCELLED[place.where]
-                    self._end(ctx, manager, place, records.CANCELLED, change)
-                    cancelled += 1
-            yield from _next(ctx, size_before)
-        return cancelled
+
+        def end(place: Place) -> None:
+            self._end(place, records.CANCELLED, counters.CANCELLED[place.where])
+
+        where = counters.CANCELLED
+        return settle_each(self._ctx, self._manager, request.attempts, where, end, "name")
 
     # --- done messages
 
-    def finish_lease(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease
-    ) -> None:
-        """Finish a message as done, by the attempt that holds it."""
-        self._finish(ctx, manager, settings, _place_of(lease))
-
-    def _end_leases(
-        self, ctx: Evaluation, manager: Manager, leases: dict[Locator, Lease], status: int
-    ) -> None:
+    def _finish_together(self, leases: dict[Locator, Lease]) -> None:
         """Finish messages as done, by the attempts that hold them, with one note for all."""
-        layout, now, writes = manager.layout, ctx.timestamp, ctx.writes
-        ended, size, state_of = [], 0, layout.state_key
+        ctx, manager, now = self._ctx, self._manager, self._ctx.timestamp
+        status, act, changes = _ARCHIVED if self._settings.archive else _DONE
+        writes, ended, size, state_of = ctx.writes, [], 0, manager.layout.state_key
         holdings.end(ctx, manager, leases.values())
         for (key, kind, id_), lease in leases.items():
             entry = lease.entry
@@ -253,34 +242,25 @@ class Settling:
             size += 2 * len(state_key) + 128
             ended.append(Ended(key, kind, id_, entry.seq, status))
             if entry.group:
-                self._group_ended(ctx, manager, entry.group)
+                self._group_ended(entry.group)
         ctx.steps += len(leases)
         ctx.bytes += size
-        changes = counters.ARCHIVED if status == records.ARCHIVED else counters.ACKNOWLEDGED
         change = counters.times(changes[counters.LEASED], len(leases))
-        act = Manager.archived if status == records.ARCHIVED else Manager.ended
         ctx.notes.append((manager, change, act, list(leases), ended))
 
-    def _finish(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, place: Place
-    ) -> None:
-        if settings.archive:
-            status, change = records.ARCHIVED, counters.ARCHIVED[place.where]
-        else:
-            status, change = records.DONE, counters.ACKNOWLEDGED[place.where]
-        self._end(ctx, manager, place, status, change)
+    def _finish(self, place: Place) -> None:
+        status, _, changes = _ARCHIVED if self._settings.archive else _DONE
+        self._end(place, status, changes[place.where])
 
-    def _end(
-        self, ctx: Evaluation, manager: Manager, place: Place, status: int, change: counters.Change
-    ) -> None:
+    def _end(self, place: Place, status: int, change: counters.Change) -> None:
         """End a message, which is live no longer, wherever it was."""
-        entry = place.entry
-        state_key = manager.layout.state_key(entry.key, entry.kind, entry.id)
-        _leave(ctx, manager, place)
-        fired = 0 if place.lease is None else place.lease.fired_at
-        ctx.writes[state_key] = encode(
-            MessageState(entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", fired)
+        ctx, manager, entry = self._ctx, self._manager, place.entry
+        self._leave(place)
+        state = MessageState(
+            entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", _fired_at(place)
         )
+        state_key = manager.layout.state_key(*entry.locator)
+        ctx.writes[state_key] = encode(state)
         ctx.steps += 1
         ctx.bytes += 2 * len(state_key) + 128
         if place.where == counters.READY:
@@ -290,115 +270,85 @@ class Settling:
         locators = [] if place.lease is None else [entry.locator]
         ctx.notes.append((manager, change, act, locators, ended))
         if entry.group:
-            self._group_ended(ctx, manager, entry.group)
+            self._group_ended(entry.group)
 
-    def _group_ended(self, ctx: Evaluation, manager: Manager, group: str) -> None:
-        for follower in groups.count(ctx, manager, group, -1):
-            if self._queues.find_if_there(ctx, follower.queue) is not None:
-                self._queues.follow(ctx, follower)
+    def _group_ended(self, group: str) -> None:
+        for follower in count_in_group(self._ctx, self._manager, group, -1):
+            if self._queues.find_if_there(self._ctx, follower.queue) is not None:
+                self._queues.follow(self._ctx, follower)
+
+    def _leave(self, place: Place) -> None:
+        """Delete a message from the place where it is."""
+        if place.lease is None:
+            self._ctx.writes[place.key] = None
+        else:
+            holdings.end(self._ctx, self._manager, [place.lease])
 
     # --- failed attempts
 
-    def _reject_named(
-        self,
-        ctx: Evaluation,
-        manager: Manager,
-        settings: QueueSettings,
-        attempt: Attempt,
-        request: RejectMessages,
-    ) -> int:
+    def _reject_named(self, attempt: Attempt, request: RejectMessages) -> int:
         """Reject a message by id, whoever holds it.
 
         A message that nobody holds can only be buried.
         """
         rejected = 0
-        for locator in named(ctx, manager, attempt):
-            place = find(ctx, manager, locator)
+        for locator in named(self._ctx, self._manager, attempt):
+            place = find(self._ctx, self._manager, locator)
             if place is None or place.where == counters.DEAD:
                 continue
-            if not is_attempt(attempt, place, manager):
+            if not is_attempt(attempt, place, self._manager):
                 continue
             if place.lease is not None:
-                self._reject_lease(ctx, manager, settings, place.lease, request)
+                self._reject_lease(place.lease, request)
             elif request.dead:
-                death = Death(request.reason, place.entry.epoch)
-                self._bury(ctx, manager, settings, place, death)
+                self._bury(place, Death(request.reason, place.entry.epoch))
             else:
                 continue
             rejected += 1
         return rejected
 
-    def _reject_lease(
-        self,
-        ctx: Evaluation,
-        manager: Manager,
-        settings: QueueSettings,
-        lease: Lease,
-        request: RejectMessages,
-    ) -> None:
+    def _reject_lease(self, lease: Lease, request: RejectMessages) -> None:
+        epoch = lease.entry.epoch
         if request.uncounted:
-            self.give_back(ctx, manager, lease)
-            return
-        seconds, entry = request.delay, lease.entry
-        if seconds is None:
-            chance = self._queues.chance()
-            seconds = backoff_seconds(settings, entry.epoch, REJECTED, chance)
-        if request.dead:
-            place = _place_of(lease)
-            death = Death(request.reason, entry.epoch + 1, REJECTED)
-            self._bury(ctx, manager, settings, place, death)
+            self.give_back(lease)
+        elif request.dead:
+            self._bury(_place_of(lease), Death(request.reason, epoch + 1, REJECTED))
         else:
-            self.fail(ctx, manager, settings, lease, (REJECTED, request.reason, seconds))
+            seconds = request.delay
+            if seconds is None:
+                chance = self._queues.chance()
+                seconds = backoff_seconds(self._settings, epoch, REJECTED, chance)
+            self.fail(lease, REJECTED, request.reason, seconds)
 
-    def expire(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
-    ) -> None:
+    def expire(self, lease: Lease, why: str) -> None:
         """Fail an attempt whose lease has expired."""
         chance = self._queues.chance()
-        seconds = backoff_seconds(settings, lease.entry.epoch, EXPIRED, chance)
-        self.fail(ctx, manager, settings, lease, (EXPIRED, why, seconds))
+        seconds = backoff_seconds(self._settings, lease.entry.epoch, EXPIRED, chance)
+        self.fail(lease, EXPIRED, why, seconds)
 
-    def lose(
-        self, ctx: Evaluation, manager: Manager, settings: QueueSettings, lease: Lease, why: str
-    ) -> None:
-        """Fail the attempt of a consumer that has gone, and make its message ready at once.
-
-        The attempt counts. A back-off is for messages that failed while a consumer processed them.
-        """
-        self.fail(ctx, manager, settings, lease, (EXPIRED, why, 0.0))
-
-    def fail(
-        self,
-        ctx: Evaluation,
-        manager: Manager,
-        settings: QueueSettings,
-        lease: Lease,
-        failure: tuple[str, str, float],
-    ) -> None:
-        """Fail an attempt: ``failure`` says how, why, and after how many seconds to try again."""
-        how, why, seconds = failure
-        epoch = lease.entry.epoch + 1
-        if settings.max_attempts is not None and epoch >= settings.max_attempts:
-            place = _place_of(lease)
+    def fail(self, lease: Lease, how: str, why: str, seconds: float) -> None:
+        """Fail an attempt; its message is fired again after some seconds, if it is not dead."""
+        ctx, manager = self._ctx, self._manager
+        epoch, attempts_max = lease.entry.epoch + 1, self._settings.max_attempts
+        if attempts_max is not None and epoch >= attempts_max:
             death = Death(why, epoch, how)
-            other = self._bury(ctx, manager, settings, place, death)
+            other = self._bury(_place_of(lease), death)
             if how == EXPIRED:
-                self._tell_death(ctx, manager, lease.entry, death, other)
+                self._tell_death(lease.entry, death, other)
             return
-        layout, now = manager.layout, ctx.timestamp
+        now = ctx.timestamp
         due = min(due_after(now, seconds), times.LATEST)
         entry = records.with_schedule(
             lease.entry, due, now, ordered=manager.ordered, epoch=epoch, has_failed=True
         )
         holdings.end(ctx, manager, [lease])
         state = MessageState(entry.seq, records.LIVE, epoch, due, 0, why[:REASON_CHARACTERS_MAX])
-        ctx.writes[layout.state_key(*entry.locator)] = stored = encode(state)
+        ctx.writes[manager.layout.state_key(*entry.locator)] = stored = encode(state)
         ctx.grow(2 * len(stored) + 2 * len(entry.key) + 128)
-        self._place_again(ctx, manager, entry, now, how)
+        self._place_again(entry, how)
 
-    def _place_again(
-        self, ctx: Evaluation, manager: Manager, entry: Entry, now: int, how: str
-    ) -> None:
+    def _place_again(self, entry: Entry, how: str) -> None:
+        manager, now = self._manager, self._ctx.timestamp
         layout, locator = manager.layout, entry.locator
         if manager.keeps_order_in(entry.group) or entry.due <= now:
             key = layout.ready_key(entry, ordered=manager.ordered)
@@ -408,14 +358,14 @@ class Settling:
             key = layout.scheduled_key(entry, ordered=manager.ordered)
             change = counters.FAILED[how, counters.SCHEDULED]
             note = (manager, change, Manager.postponed, locator, (entry.due, now))
-        ctx.writes[key] = encode(entry)
-        ctx.notes.append(note)
+        self._ctx.writes[key] = encode(entry)
+        self._ctx.notes.append(note)
 
-    def give_back(self, ctx: Evaluation, manager: Manager, lease: Lease) -> None:
+    def give_back(self, lease: Lease) -> None:
         """Make a leased message ready again, as if it had not been fired."""
-        layout, entry = manager.layout, lease.entry
+        ctx, manager, entry = self._ctx, self._manager, lease.entry
         holdings.end(ctx, manager, [lease])
-        key = layout.ready_key(entry, ordered=manager.ordered)
+        key = manager.layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[key] = stored = encode(entry)
         ctx.grow(2 * len(stored) + len(key))
         act = Manager.given_back
@@ -423,35 +373,28 @@ class Settling:
 
     # --- dead messages
 
-    def _bury(
-        self,
-        ctx: Evaluation,
-        manager: Manager,
-        settings: QueueSettings,
-        place: Place,
-        death: Death,
-    ) -> str | None:
+    def _bury(self, place: Place, death: Death) -> str | None:
         """Bury a message: keep it here with the reason, or move it to the dead letter queue.
 
         Return the name of that queue if it was moved.
         """
+        ctx, manager, at = self._ctx, self._manager, self._ctx.timestamp
         reason, epoch, how = death
         entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
         reason = reason[:REASON_CHARACTERS_MAX]
         if how:
             ctx.notes.append((manager, counters.DIED[how], Manager.nothing, None, None))
-        other = settings.dead_letter_queue
-        if other is not None and self._may_move(ctx, manager, other, entry.group):
-            self._move_away(ctx, manager, other, entry, reason)
-            change = counters.MOVED_AWAY[place.where]
-            self._end(ctx, manager, place, records.MOVED, change)
+        other = self._settings.dead_letter_queue
+        if other is not None and self._may_move(other, entry.group):
+            self._move_away(other, entry, reason)
+            self._end(place, records.MOVED, counters.MOVED_AWAY[place.where])
             return other
-        layout, at = manager.layout, ctx.timestamp
-        _leave(ctx, manager, place)
-        ctx.writes[layout.dead_key(at, entry.seq)] = stored = encode(entry)
-        fired = 0 if place.lease is None else place.lease.fired_at
-        state = MessageState(entry.seq, records.DEAD, epoch, entry.due, at, reason, fired)
-        ctx.writes[layout.state_key(*entry.locator)] = encode(state)
+        self._leave(place)
+        ctx.writes[manager.layout.dead_key(at, entry.seq)] = stored = encode(entry)
+        state = MessageState(
+            entry.seq, records.DEAD, epoch, entry.due, at, reason, _fired_at(place)
+        )
+        ctx.writes[manager.layout.state_key(*entry.locator)] = encode(state)
         ctx.grow(2 * len(stored) + len(reason) + 128)
         change = counters.BURIED[place.where]
         if place.lease is not None:
@@ -460,39 +403,37 @@ class Settling:
             ctx.notes.append((manager, change, Manager.ready_removed, place.key, entry.group))
         return None
 
-    def _tell_death(
-        self, ctx: Evaluation, manager: Manager, entry: Entry, death: Death, moved_to: str | None
-    ) -> None:
+    def _tell_death(self, entry: Entry, death: Death, moved_to: str | None) -> None:
         """Log the death of a message whose consumer cannot log it."""
+        queue = self._manager.name
         try:
             id_: str | bytes = entry.id.decode()
         except UnicodeDecodeError:
             id_ = entry.id
-        revive = f"to revive it: {reviving_queue_message(manager.name, id_)}"
+        revive = f"to revive it: {reviving_queue_message(queue, id_)}"
         if moved_to is not None:
             revive = f"it is in queue {moved_to!r} now"
-        what = f"message {shown(id_)} of queue {manager.name!r}"
-        self._deaths.died(ctx, what, death.epoch, death.reason, revive)
+        what = f"message {shown(id_)} of queue {queue!r}"
+        self._queues.deaths.died(self._ctx, what, death.epoch, death.reason, revive)
 
-    def _may_move(self, ctx: Evaluation, manager: Manager, other: str, group: str) -> bool:
+    def _may_move(self, other: str, group: str) -> bool:
         """Return whether a dying message can move to another queue.
 
         It cannot if that queue does not exist or is damaged, or if the queue of a follower of its
         group is damaged. Then the message stays in its own queue.
         """
         try:
-            if self._queues.find_if_there(ctx, other) is None:
+            if self._queues.find_if_there(self._ctx, other) is None:
                 return False
             if group:
-                for follower in groups.read(ctx, manager, group).followers:
-                    self._queues.find_if_there(ctx, follower.queue)
+                for follower in read_group(self._ctx, self._manager, group).followers:
+                    self._queues.find_if_there(self._ctx, follower.queue)
         except QueueDamaged:
             return False
         return True
 
-    def _move_away(
-        self, ctx: Evaluation, manager: Manager, other: str, entry: Entry, reason: str
-    ) -> None:
+    def _move_away(self, other: str, entry: Entry, reason: str) -> None:
+        ctx, manager = self._ctx, self._manager
         body = read_body(ctx, manager, entry.locator)
         if body is None:
             return
@@ -502,32 +443,27 @@ class Settling:
         }  # fmt: skip
         headers = {**unpacked(body.headers), DEAD_HEADER: told}
         id_ = ctx.stamp + ctx.next_ordinal() + manager.layout.number
-        key = entry.key[:KEY_BYTES_MAX]
-        self._queues.enqueue_moved(
-            ctx,
-            EnqueueInQueue(
-                other, key, entry.kind, id_, body.payload, headers, entry.priority,
-                group=entry.group, is_unique=True,
-            ),
+        moved = EnqueueInQueue(
+            other, entry.key[:KEY_BYTES_MAX], entry.kind, id_, body.payload, headers,
+            entry.priority, group=entry.group, is_unique=True,
         )  # fmt: skip
+        self._queues.enqueue_moved(ctx, moved)
+
+
+_DONE: Final = records.DONE, Manager.ended, counters.ACKNOWLEDGED
+_ARCHIVED: Final = records.ARCHIVED, Manager.archived, counters.ARCHIVED
+"""The status of acknowledged messages, the act that notes it, and the changes by place."""
 
 
 def _place_of(lease: Lease) -> Place:
     return Place(counters.LEASED, lease.holding.key, lease.entry, lease, None)
 
 
-def _leave(ctx: Evaluation, manager: Manager, place: Place) -> None:
-    """Delete a message from the place where it is."""
-    if place.lease is None:
-        ctx.writes[place.key] = None
-    else:
-        holdings.end(ctx, manager, [place.lease])
+def _fired_at(place: Place) -> int:
+    return 0 if place.lease is None else place.lease.fired_at
 
 
 def _next(ctx: Evaluation, size_before: int) -> Generator[None, None, None]:
     check_size(ctx.bytes - size_before, "name fewer messages in a transaction")
     if ctx.is_used_up():
         yield
-
-
-__all__: list[str] = ["Settling", "backoff_seconds"]

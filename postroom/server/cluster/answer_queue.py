@@ -22,9 +22,8 @@ import msgspec
 from postroom.errors import Invalid
 from postroom.limits import FRAME_BYTES_MAX
 from postroom.messaging.bulk_requests import RecordsPage
-from postroom.messaging.image_requests import Counted, Restoration
+from postroom.messaging.ingest.requests import Counted, Restoration, Staging
 from postroom.messaging.requests import Peeked, ReapedMessages
-from postroom.messaging.staging_requests import Staging
 from postroom.protocol import frames
 from postroom.protocol.failures import failure_from
 from postroom.ranges.requests import Committed, CommittedChanges, Pairs, Value, Values

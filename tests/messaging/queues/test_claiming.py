@@ -8,8 +8,8 @@ from postroom.errors import Invalid
 from postroom.messaging.queues import firing
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
+from postroom.messaging.queues.records import QueueDamaged
 from postroom.messaging.queues.requests import ClaimSelection
-from postroom.messaging.queues.trouble import QueueDamaged
 from postroom.ranges.checks import unpacked
 from tests.messaging.queues.harness import Q, Queues, attempt
 from tests.messaging.queues.lease_rules import check_holders

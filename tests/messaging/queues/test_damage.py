@@ -12,7 +12,7 @@ from postroom.client.queues.messages import info_of
 from postroom.errors import Invalid, StoreCorrupted
 from postroom.kv import keys
 from postroom.kv.engine import BlockDamaged
-from postroom.messaging.queues import dropping, records
+from postroom.messaging.queues import advance, records
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.queries import ReadQueues
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
@@ -358,7 +358,7 @@ def test_a_dropped_queue_is_emptied_to_the_end_whoever_leads(
     queues: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All keys are looked through in many steps, and the node ends in between."""
-    monkeypatch.setattr(dropping, "LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(advance, "LOOKED_AT_ONCE", 3)
     db = queues.store.db
     for number in range(20):
         db.put(b"value %d" % number, b"v")

@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.messaging.queues import counters, groups, periodic, records
+from postroom.messaging import counters
+from postroom.messaging.queues import enqueueing, periodic, records
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
 from tests.messaging.queues.harness import ANY, Q
@@ -29,7 +30,7 @@ NONE = ClaimSelection(kinds=("none",))
 Change = Callable[[Any], Any]
 _counted = msgspec.msgpack.Decoder(counters.QueueCounts).decode
 _schedule = msgspec.msgpack.Decoder(periodic.PeriodicSchedule).decode
-_group = msgspec.msgpack.Decoder(groups.Outstanding).decode
+_group = msgspec.msgpack.Decoder(enqueueing.Outstanding).decode
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from postroom.messaging.queues import pacing
-from postroom.messaging.queues.pacing import GroupBuckets
+from postroom.messaging.queues import timing
+from postroom.messaging.queues.timing import GroupBuckets
 from tests.messaging.queues.harness import Queues
 
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "GROUP_BUCKETS_MAX", 16)
+    monkeypatch.setattr(timing, "GROUP_BUCKETS_MAX", 16)
 
 
 @pytest.mark.usefixtures("few")

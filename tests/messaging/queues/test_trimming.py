@@ -8,7 +8,7 @@ import pytest
 
 import postroom
 import postroom.testing
-from postroom.messaging.queues import writes
+from postroom.messaging.queues import advance
 
 GC_TTL = 80.0
 """History is kept for less."""
@@ -77,7 +77,7 @@ def test_archived_messages_stay_as_long_as_their_past_can_be_read(
 def test_archived_messages_are_trimmed_in_steps(
     store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "TRIMMED_AT_ONCE", 3)
+    monkeypatch.setattr(advance, "TRIMMED_AT_ONCE", 3)
     db = store.db
     q = db.create_queue("q", archive=True)
     with db.begin() as tx:
@@ -99,7 +99,7 @@ def test_archived_messages_are_trimmed_in_steps(
 def test_large_keys_make_smaller_steps(
     store: postroom.testing.Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "TRIMMED_BYTES_AT_ONCE", 100_000)
+    monkeypatch.setattr(advance, "TRIMMED_BYTES_AT_ONCE", 100_000)
     db = store.db
     q = db.create_queue("q", archive=True)
     with db.begin() as tx:

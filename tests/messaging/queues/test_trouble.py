@@ -14,7 +14,7 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import Entry
 from postroom.messaging.queues.requests import StoredQueueMessage
 from postroom.messaging.queues.settling import Settling
-from postroom.messaging.queues.trouble import SET_ASIDE_SECONDS, SOUND_SECONDS
+from postroom.messaging.queues.timing import SET_ASIDE_SECONDS, SOUND_SECONDS
 from tests.messaging.queues.harness import Queues
 
 

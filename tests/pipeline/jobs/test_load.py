@@ -13,8 +13,8 @@ import postroom
 from postroom.client.commits import repeat_one
 from postroom.client.staging import packed
 from postroom.errors import Invalid
-from postroom.messaging.ingest import reading
-from postroom.messaging.staging_requests import PublishStaged, StageRows, Winner
+from postroom.messaging.ingest import staging
+from postroom.messaging.ingest.requests import PublishStaged, StageRows, Winner
 from postroom.pipeline.jobs import LoadOptions, load
 from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.load import check, failure, fields_of, is_done, sink_options
@@ -59,7 +59,7 @@ def test_options_of_a_load_become_options_of_the_sink() -> None:
 def test_a_load_is_known_however_many_names_are(
     db: postroom.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
+    monkeypatch.setattr(staging, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
     for number in range(10):
         db.staging.publish(b"load/n%d" % number, 0, bytes(24), [])
     assert len(db.staging.read().queries) == 3

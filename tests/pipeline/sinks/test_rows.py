@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from postroom.errors import Invalid
 from postroom.kv.clock import from_datetime
 from postroom.messaging import due
-from postroom.messaging.ingest.records import rows as decoder
+from postroom.messaging.ingest.staging import rows as decoder
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage
 from postroom.pipeline.options import SinkOptions, parse_sink

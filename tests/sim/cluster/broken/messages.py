@@ -6,12 +6,14 @@ from typing import Any
 
 from postroom.kv import keys
 from postroom.messaging import inbox as inboxes
+from postroom.messaging import inbox_reads
 from postroom.messaging.claims import Claims
-from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.delivery import Delivery
-from postroom.messaging.execution import AddingUp, Execution, Step
 from postroom.messaging.inbox import Inboxes
+from postroom.messaging.inbox_reads import Peeks
+from postroom.messaging.moving import AddingUp, Delivery, Execution, Step
 from postroom.messaging.outbox import Outbox
+from postroom.messaging.requests import Delivered, Peeked
+from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.evaluation import Evaluation
 from tests.sim.cluster.broken import Patch
 
@@ -23,7 +25,7 @@ def peek_ignores_later_reaps() -> Patch:
         def decode(self, packed: bytes) -> list[tuple[bytes, bytes]]:
             return []
 
-    return inboxes, "_taken", Nothing()
+    return inbox_reads, "_taken", Nothing()
 
 
 def peek_shows_later_messages() -> Patch:
@@ -31,20 +33,22 @@ def peek_shows_later_messages() -> Patch:
 
     class Early:
         def decode(self, stored: bytes) -> Any:
-            return inboxes.Delivered(0, b"", None)
+            return Delivered(0, b"", None)
 
-    return inboxes, "_delivered", Early()
+    return inbox_reads, "_delivered", Early()
 
 
 def peek_leaves_out_the_last() -> Patch:
     """End a page one message early, and say that it was the last one."""
-    fill = inboxes.fill
+    peek = Peeks.peek
 
-    def shorter(entries: Any, entries_max: int, bytes_max: int) -> Any:
-        found, more = fill(entries, entries_max, bytes_max)
-        return (found if more else found[:2]), more
+    def shorter(self: Peeks, view: Any, request: Any) -> Any:
+        peeked = peek(self, view, request)
+        if isinstance(peeked, Peeked) and not peeked.more:
+            return Peeked(peeked.messages[:2], False, peeked.timestamp)
+        return peeked
 
-    return inboxes, "fill", shorter
+    return Peeks, "peek", shorter
 
 
 def claims_nobody() -> Patch:

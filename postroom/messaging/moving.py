@@ -1,8 +1,14 @@
-"""The execution of deferred updates; updates that commute are added up.
+"""The moves of outbox entries: delivery of messages into inboxes, and execution of updates.
 
-Ten thousand increments of one counter become one write. Increments of a key are added up while
-nothing else touches the key; the metrics of ``Accounting`` are, too. All other requests to a key
-keep their order: before a ``Put``, the increments before it are carried out.
+Each move is one write. Entries come from the outbox, or straight from a commit. Messages of one
+sender range to one key are delivered in the order of their commits and enter the inbox under their
+ids. They never overtake each other. A message that was scheduled for later keeps its id, and thus
+the place that its commit had.
+
+Updates that commute are added up: ten thousand increments of one counter become one write.
+Increments of a key are added up while nothing else touches the key; the metrics of ``Accounting``
+are, too. All other requests to a key keep their order: before a ``Put``, the increments before it
+are carried out.
 
 The size of a pass is limited in advance: when its sums, or writes, are large already, no more
 updates join it, and the others wait for the next one. A pass removes a limited number of keys of a
@@ -28,10 +34,17 @@ from postroom import limits
 from postroom.errors import Error
 from postroom.kv import keys
 from postroom.limits import PREFIXES_MAX, PROPOSAL_BYTES_MAX
-from postroom.messaging.claims import QUIET
-from postroom.messaging.dead_letters import DeadLetters
-from postroom.messaging.outbox import Outbox, Parcel
-from postroom.messaging.requests import Executable, ExecuteDue, Moved
+from postroom.messaging.inbox import Arrivals, Inboxes
+from postroom.messaging.outbox import QUIET, Outbox, Parcel
+from postroom.messaging.requests import (
+    Deliverable,
+    DeliverDue,
+    Delivered,
+    Executable,
+    ExecuteDue,
+    Moved,
+)
+from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.accounting import add_metrics, add_posted
 from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation
@@ -39,8 +52,99 @@ from postroom.ranges.evaluators import delete_some
 from postroom.ranges.ports import Registry, WriteEvaluator
 from postroom.ranges.requests import Accounting, DeleteRange, Increment, UpdateRequest
 
-_encode = msgspec.msgpack.encode
-_entries = msgspec.msgpack.Decoder(Executable)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Delivery:
+    """The delivery of messages, new ones as they are committed and those that are due."""
+
+    def __init__(
+        self,
+        range_id: int,
+        outbox: Outbox,
+        inboxes: Inboxes,
+        wake: Callable[[list[object]], None],
+    ) -> None:
+        self._sender = keys.u64(range_id)
+        self._outbox = outbox
+        self._inboxes = inboxes
+        self._quiet = partial(wake, [QUIET])
+
+    def register(self, registry: Registry) -> None:
+        """Register the delivery."""
+        registry.commands[DeliverDue] = self.deliver_due
+
+    def deliver_sent(self, ctx: Evaluation) -> Iterator[None] | None:
+        """Deliver the messages that this proposal sends, or store them for later."""
+        parcels: list[Parcel] = ctx.sent
+        if not parcels:
+            return None
+        ctx.sent = []
+        ctx.count("enqueued", len(parcels))
+        left = 0 if self._outbox.has_due(ctx) else limits.DELIVERED_AT_ONCE_MAX
+        if len(parcels) > 1 and len(parcels) > _parcels_a_turn():
+            return self._take_up_in_parts(ctx, parcels, left)
+        self._take_up(ctx, parcels, left)
+        return None
+
+    def _take_up_in_parts(
+        self, ctx: Evaluation, parcels: list[Parcel], left: int
+    ) -> Generator[None, None, None]:
+        """Take up the many messages of a transaction, a part of them in each turn."""
+        for first in range(0, len(parcels), _parcels_a_turn()):
+            left = self._take_up(ctx, parcels[first : first + _parcels_a_turn()], left)
+            yield
+
+    def _take_up(self, ctx: Evaluation, parcels: list[Parcel], left: int) -> int:
+        """Deliver up to ``left`` parcels that are due, and store the others.
+
+        Return how many more may be delivered.
+        """
+        arrivals: Arrivals = {}
+        now, sender = ctx.timestamp, self._sender
+        for due, id_, request, transaction_id, source in parcels:
+            if left and due <= now:
+                left -= 1
+                message = _encode((now, request.value, request.headers))  # a ``Delivered``
+                arrived, key = (id_[:8] + sender + id_[8:], message), request.key
+                if key in arrivals:
+                    arrivals[key].append(arrived)
+                else:
+                    arrivals[key] = [arrived]
+            else:
+                entry = Deliverable(
+                    request.key, request.value, request.headers, transaction_id, source
+                )
+                self._outbox.store(ctx, due, id_, entry)
+        self._deliver(ctx, arrivals)
+        return left
+
+    def deliver_due(self, ctx: Evaluation, request: DeliverDue) -> Moved:
+        """Evaluate ``DeliverDue``."""
+        outbox, now, sender = self._outbox, ctx.timestamp, self._sender
+        due, next_due = outbox.take_due(ctx, request.messages_max)
+        arrivals: Arrivals = {}
+        for key, stored in due:
+            entry = outbox.decode(stored)
+            message = _encode(Delivered(now, entry.value, entry.headers, entry.trial))
+            id_ = outbox.id_of(key)
+            arrivals.setdefault(entry.key, []).append((id_[:8] + sender + id_[8:], message))
+            ctx.erase(key)
+        if due:
+            self._deliver(ctx, arrivals)
+            outbox.advance(ctx, [key for key, _ in due])
+            ctx.count(outbox.pending, -len(due))
+        ctx.after.append(self._quiet)
+        return Moved(len(due), 0 < next_due <= now, next_due)
+
+    def _deliver(self, ctx: Evaluation, arrivals: Arrivals) -> None:
+        if arrivals:
+            ctx.count("delivered", self._inboxes.deliver(ctx, arrivals))
+
+
+def _parcels_a_turn() -> int:
+    """Return how many parcels a turn takes: each of them is a read and a write."""
+    return max(limits.TURN_STEPS_MAX // 2, 1)
 
 
 class UpdatePart(NamedTuple):
@@ -254,7 +358,7 @@ class Execution:
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
         parts = [
-            UpdatePart(key, outbox.id_of(key), 0, *msgspec.structs.astuple(_entries.decode(stored)))
+            UpdatePart(key, outbox.id_of(key), 0, *msgspec.structs.astuple(outbox.decode(stored)))
             for key, stored in due
         ]
         left = self._carry_out(ctx, parts)

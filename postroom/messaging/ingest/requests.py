@@ -1,7 +1,13 @@
-"""The requests of staging: rows that wait in the store until their batch is published.
+"""The requests of ingests: staging, bulk loads, and restores of *images*.
 
-All but ``ReadStaging`` are writes inside a transaction, and all may be repeated: nothing is done
-twice. :mod:`postroom.messaging.ingest.batches` describes how they work together.
+All may be repeated: nothing is done twice. Rows are staged, and wait in the store until their batch
+is published (:mod:`.batches`). The requests of staging and of loads but ``ReadStaging`` are writes
+inside a transaction.
+
+An image is everything that a store holds at one timestamp, entry by entry. It is read as two tables
+(:mod:`postroom.messaging.bulk_requests`). It is put back in chunks into an empty store
+(``BeginRestore`` to ``EndRestore``; :mod:`.restores`). The entries and their names are described in
+:mod:`postroom.messaging.image_entries`.
 """
 
 from __future__ import annotations
@@ -11,19 +17,25 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 import msgspec
 
 from postroom.limits import (
+    IMAGE_NAME_BYTES_MAX,
+    RESTORED_CHUNK_ROWS_MAX,
+    RESTORED_PARTS_MAX,
     STAGED_CHUNK_BYTES_MAX,
     STAGED_CHUNKS_MAX,
     STAGED_QUERY_BYTES_MAX,
     STAGED_WINNERS_MAX,
+    TRANSACTION_BYTES_MAX,
 )
 from postroom.messaging.queues.requests import EnqueueInQueue
-from postroom.messaging.requests import EnqueueMessage
+from postroom.messaging.requests import AlwaysLong, EnqueueMessage
 from postroom.ranges.contract import (
+    Command,
     Concern,
     ConcernsSpan,
     ConcernsStore,
     KeySet,
     Read,
+    Role,
     Scope,
     Touched,
     Write,
@@ -36,6 +48,7 @@ from postroom.ranges.requests import (
     Payload,
     Put,
     Seconds,
+    TimestampNumber,
 )
 
 JOB_BYTES: Final = 24
@@ -89,7 +102,7 @@ class StageRows(Write, frozen=True, tag="stage_rows"):
         return KeySet((self.query,))
 
 
-class PublishStaged(Write, frozen=True, tag="publish_staged"):
+class PublishStaged(AlwaysLong, Write, frozen=True, tag="publish_staged"):
     """A request to publish these task attempts as the batch; the answer is ``[new, more]``.
 
     ``new``: it was not published before. ``more``: ``ApplyStaged`` is needed. ``once``: the query
@@ -109,12 +122,8 @@ class PublishStaged(Write, frozen=True, tag="publish_staged"):
         """Return the name of the query."""
         return KeySet((self.query,))
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class ApplyStaged(Write, frozen=True, tag="apply_staged"):
+class ApplyStaged(AlwaysLong, Write, frozen=True, tag="apply_staged"):
     """A request for the next step of a query's publication.
 
     The answer is whether there are more.
@@ -129,12 +138,8 @@ class ApplyStaged(Write, frozen=True, tag="apply_staged"):
         """Return the name of the query."""
         return KeySet((self.query,))
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class AbortStaged(Write, frozen=True, tag="abort_staged"):
+class AbortStaged(AlwaysLong, Write, frozen=True, tag="abort_staged"):
     """A request that fences a job, so that it will not be published.
 
     The answer is whether that is so; it is not if the job was published already. With ``sink``, it
@@ -158,12 +163,8 @@ class AbortStaged(Write, frozen=True, tag="abort_staged"):
         """Return the id of the job."""
         return self.job
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class SweepStaged(ConcernsStore, Write, frozen=True, tag="sweep_staged"):
+class SweepStaged(AlwaysLong, ConcernsStore, Write, frozen=True, tag="sweep_staged"):
     """A request to delete some records that are of no use any more.
 
     These are rows staged for aborted jobs and for published batches, and records older than
@@ -180,10 +181,6 @@ class SweepStaged(ConcernsStore, Write, frozen=True, tag="sweep_staged"):
     seconds: Seconds
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 2)] | None = None
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
-
 
 class ForgetQuery(Write, frozen=True, tag="forget_query"):
     """A request to forget a query that will never come back; the answer is whether it was known."""
@@ -199,7 +196,7 @@ class ForgetQuery(Write, frozen=True, tag="forget_query"):
         return KeySet((self.query,))
 
 
-class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
+class BeginLoad(AlwaysLong, ConcernsSpan, Write, frozen=True, tag="begin_load"):
     """A request to begin a bulk load into ``[start, end)``.
 
     The span is empty, or the load was begun under the same name. The answer is whether it was
@@ -218,12 +215,8 @@ class BeginLoad(ConcernsSpan, Write, frozen=True, tag="begin_load"):
         """Return the name of the load."""
         return self.name
 
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
-
-class LoadRows(Write, frozen=True, tag="load_rows"):
+class LoadRows(AlwaysLong, Write, frozen=True, tag="load_rows"):
     """A request to load values of keys that do not exist yet, in rising order.
 
     A key that has the same value is left alone; one with another value fails all.
@@ -248,10 +241,6 @@ class LoadRows(Write, frozen=True, tag="load_rows"):
     def touches(self) -> Touched:
         """Return the span of the keys."""
         return (self.keys[0], self.keys[-1] + b"\x00") if self.keys else None
-
-    def is_long(self) -> bool:
-        """Return ``True``: there may be any number of rows."""
-        return True
 
 
 class EndLoad(ConcernsStore, Write, frozen=True, tag="end_load"):
@@ -312,3 +301,143 @@ class ReadStaging(ConcernsStore, Read, frozen=True, tag="read_staging"):
 
     unfinished: bool = False
     begin: Annotated[bytes, msgspec.Meta(max_length=STAGED_QUERY_BYTES_MAX + 1)] = b""
+
+
+RUN_BYTES = 16
+
+Run: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=RUN_BYTES, max_length=RUN_BYTES)]
+ImageId: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=64)]
+Name: TypeAlias = Annotated[bytes, msgspec.Meta(min_length=1, max_length=IMAGE_NAME_BYTES_MAX)]
+Stored: TypeAlias = Annotated[bytes, msgspec.Meta(max_length=TRANSACTION_BYTES_MAX)]
+Part: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=RESTORED_PARTS_MAX)]
+Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+class Restoration(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``ReadRestore``.
+
+    Attributes:
+        state: empty (never restored), ``opening``, ``restoring``, ``abandoning``, ``done``.
+        image, timestamp: the image that is, or was, restored.
+        parts: the complete parts of the restore under way, with the number of entries of each.
+    """
+
+    state: str = ""
+    image: bytes = b""
+    timestamp: int = 0
+    parts: dict[int, int] = {}
+
+
+class Counted(msgspec.Struct, frozen=True, array_like=True):
+    """The answer of ``CheckImage``.
+
+    Attributes:
+        tables: the number of entries of each table.
+        wrong: the first errors that were found, in words.
+    """
+
+    tables: dict[str, int]
+    wrong: list[str]
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
+    """A request to restore an image; the store is closed to everybody else until that is done.
+
+    The answer is one of ``OPENING``, ``RESTORING`` and ``DONE``
+    (:mod:`postroom.messaging.ingest.restores`). If it is ``OPENING``, send the request again.
+
+    Attributes:
+        run: this try; earlier ones add nothing any more.
+        image: the id of the image.
+        timestamp: the timestamp of the image.
+    """
+
+    answer: ClassVar = str
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    image: ImageId
+    timestamp: TimestampNumber
+
+
+class RestoreEntries(ConcernsStore, Command, frozen=True, tag="restore_entries"):
+    """A request to restore a chunk of the image: entries, in rising order of their names.
+
+    An entry that is there with the same value is left alone; one with another value fails all.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    names: Annotated[list[Name], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
+    stored: Annotated[list[Stored], msgspec.Meta(max_length=RESTORED_CHUNK_ROWS_MAX)]
+
+
+class EndPart(ConcernsStore, Command, frozen=True, tag="end_restored_part"):
+    """A request that marks a part of the image as complete, with its number of entries."""
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    part: Part
+    rows: Rows
+
+
+class EndRestore(ConcernsStore, Command, frozen=True, tag="end_restore"):
+    """A request that ends the restore: the store serves everybody from now on.
+
+    Attributes:
+        parts, rows: how many there must be.
+    """
+
+    answer: ClassVar = None
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+
+    run: Run
+    parts: Count
+    rows: Rows
+
+
+class AbandonRestore(ConcernsStore, Command, frozen=True, tag="abandon_restore"):
+    """A request to abandon a restore and empty the store again.
+
+    The answer is whether there is more to be removed: send the request again then.
+    """
+
+    answer: ClassVar = bool
+    since: ClassVar = 1
+    role: ClassVar = Role.ADMIN
+    frees_room: ClassVar = True
+
+
+class ReadRestore(ConcernsStore, Read, frozen=True, tag="read_restore"):
+    """A request for the state of the restore; the answer is ``Restoration``."""
+
+    answer: ClassVar = Restoration
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+
+class CheckImage(ConcernsStore, Read, frozen=True, tag="check_image"):
+    """A request to count the entries, and to check the counters and indexes against them.
+
+    It reads as of a timestamp that is protected as a whole; 0: now.
+    """
+
+    answer: ClassVar = Counted
+    since: ClassVar = 1
+    is_served_in_restore: ClassVar = True
+
+    timestamp: TimestampNumber = 0
