@@ -124,13 +124,17 @@ class StoreOptions:
         """Open the store; raise an error if there is none, since the path may be mistyped."""
         if self.path is None:
             return self._connect()
-        if not self._has_content(self.path):
-            raise Error(
-                f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
-            )
+        self.check_folder()
         return postroom.open(
             str(self.path), codec=AsStored(), create=False, memory_bytes=self.memory_bytes
         )
+
+    def check_folder(self) -> None:
+        """Raise an error if a folder is named, and there is no store in it."""
+        if self.path is not None and not self._has_content(self.path):
+            raise Error(
+                f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
+            )
 
     @staticmethod
     def _has_content(path: Path) -> bool:
