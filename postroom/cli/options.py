@@ -119,11 +119,15 @@ class StoreOptions:
 
     def open_existing(self) -> postroom.Database:
         """Open the store; raise an error if there is none, since the path may be mistyped."""
+        self.check_folder()
+        return self.open_for(AsStored(), create=False)
+
+    def check_folder(self) -> None:
+        """Raise an error if a folder is named, and there is no store in it."""
         if self.path is not None and not self._has_content(self.path):
             raise Error(
                 f"there is no store in {str(self.path)!r}: check --path, or create one with 'put'"
             )
-        return self.open_for(AsStored(), create=False)
 
     @staticmethod
     def _has_content(path: Path) -> bool:

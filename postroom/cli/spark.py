@@ -75,10 +75,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
 def source_options(store: StoreOptions) -> dict[str, str]:
     """Return the store as options of the Spark source."""
     if store.path is not None:
-        if not store.path.is_dir() or not any(store.path.iterdir()):
-            raise typer.BadParameter(
-                f"there is no store in {str(store.path)!r}", param_hint="--path"
-            )
+        store.check_folder()
         return {"path": str(store.path)}
     options = {"connect": ",".join(store.addresses)}
     if store.tls is None:

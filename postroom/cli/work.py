@@ -14,6 +14,7 @@ import typer
 import postroom
 import postroom.aio
 from postroom.cli.options import StoreOptions, on_a_store_if_given
+from postroom.client.codec import resolve
 from postroom.errors import Error
 
 
@@ -42,6 +43,7 @@ def worker(
     It finishes what it has begun; a second signal cancels that. The store is the worker's own, or
     the one that the options name. Standard error says "ready", and reports failures.
     """
+    _check_codec(codec)
     found = _import_worker(application)
     chosen = None if queues is None else [each.strip() for each in queues.split(",")]
     logging.basicConfig(
@@ -59,6 +61,15 @@ def worker(
         _run(found, store, codec, options)
     else:
         asyncio.run(_run_async(found, store, codec, options))
+
+
+def _check_codec(codec: str | None) -> None:
+    try:
+        resolve(codec)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{codec!r} is neither msgpack nor json", param_hint="--codec"
+        ) from None
 
 
 def _import_worker(application: str) -> postroom.Worker | postroom.aio.Worker:

@@ -253,6 +253,13 @@ def test_a_mistyped_path_makes_no_store(shell: Shell, command: list[str]) -> Non
     assert not shell.path.exists()
 
 
+@pytest.mark.parametrize("job", [["audit"], ["export", "x"], ["load", "x.csv", "--name", "x"]])
+def test_a_job_says_what_to_do_about_a_mistyped_path(shell: Shell, job: list[str]) -> None:
+    command = ["pipeline", "run", *job, "--path", str(shell.path)]
+    assert failed_with(CliRunner().invoke(app, command), 1, "no store", "check --path")
+    assert not shell.path.exists()
+
+
 def test_wrong_usage(shell: Shell) -> None:
     assert CliRunner().invoke(app, ["get", "key"]).exit_code == 2
     assert CliRunner().invoke(app, ["no-such-command"]).exit_code == 2

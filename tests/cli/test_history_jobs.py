@@ -20,6 +20,6 @@ def test_a_store_that_is_not_there_is_said_before_spark_is_started(
     assert "--to" in shown.output
     given = ["--path", str(tmp_path / "nothing"), "--to", str(tmp_path / "to")]
     refused = CliRunner().invoke(app, [*run, *given])
-    assert refused.exit_code == 2
+    assert refused.exit_code == 1
     assert not (tmp_path / "to").exists()
     assert CliRunner().invoke(app, [*run, "--path", str(tmp_path)]).exit_code == 2

@@ -300,6 +300,7 @@ def test_a_worker_works_until_it_is_told_to_stop(shell: Shell, tmp_path: Path, n
         (("app",), 2, "MODULE:NAME"),
         (("missing:worker",), 2, "no module"),
         (("app:other",), 2, "no worker"),
+        (("app:worker", "--codec", "yaml"), 2, "'yaml' is neither msgpack nor json"),
         (("app:worker",), 1, "no database"),
         (("app:empty",), 1, "no tasks"),
         (("app:worker", "--path", "nowhere"), 1, "no queue 'emails'"),

@@ -11,7 +11,7 @@ import pytest
 import postroom.aio
 from postroom.client.codec import resolve
 from postroom.client.images import Restore
-from postroom.client.sync_parts import StagingCalls
+from postroom.client.staging import StagingCalls
 from postroom.kv.clock import SystemClock
 from postroom.kv.memory import MemoryEngine
 from postroom.messaging.ingest.requests import RestoreEntries
