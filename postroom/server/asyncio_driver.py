@@ -24,14 +24,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Protocol
 
-from postroom.client.sender import TransactionIds, raise_error, taken_back_by
+from postroom.client.sender import raise_error, taken_back_by
 from postroom.errors import DatabaseClosed, Error, Invalid
-from postroom.kv import forks
 from postroom.kv.engine import WriteSet
-from postroom.limits import REQUEST_SECONDS, TURN_STEPS_MAX
+from postroom.limits import TURN_STEPS_MAX
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Get, Value
-from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
+from postroom.ranges.requests import CommitTransaction, Get, Value
+from postroom.server.drivers import CLOSED, Answer, NodeDriver
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 WRITTEN_AT_ONCE_KEYS: Final = 4096
@@ -136,7 +135,7 @@ def _is_large(staged: WriteSet) -> bool:
     return sum(map(len, filter(None, staged.values()))) > WRITTEN_AT_ONCE_BYTES
 
 
-class AsyncioDriver:
+class AsyncioDriver(NodeDriver):
     """A driver of a node on the running event loop; a ``Sender`` for the clients on it.
 
     Attributes:
@@ -144,29 +143,19 @@ class AsyncioDriver:
     """
 
     def __init__(self, node: Node, randomness: random.Random, *, is_embedded: bool = True) -> None:
-        self.node = node
+        super().__init__(node, randomness)
         self._is_embedded = is_embedded
-        self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
-        self.patience_seconds = REQUEST_SECONDS
         self.loop = asyncio.get_running_loop()
         self.new_future: Callable[[], asyncio.Future[None]] = partial(
             asyncio.Future, loop=self.loop
         )
-        self._signals = DeferredSignals()
         self._turn_wanted = False
         self.alarm = create_alarm(self.loop, self.ring)
         self._is_armed = False
         self._armed_for = 0.0
         self._writing: _Writing | None = None
-        self._closed = False
-        self._refusal = CLOSED
         node.on_wake = self._on_wake
-        self._submit = node.replicas.submit
-        self._try_get = node.replicas.try_get
         self._reads_left = TURN_STEPS_MAX
-        self.monotonic = node.monotonic
-        forks.mind(self)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -209,18 +198,6 @@ class AsyncioDriver:
         if self._closed:
             raise DatabaseClosed(self._refusal)
         return self.node.clock.read()
-
-    def reading(self) -> int:
-        """Return a cheap timestamp of about now, or a new one before the clock has begun.
-
-        It is below the clock's timestamps after a restart.
-        """
-        return self.node.clock.lasting() or self.now()
-
-    def forked(self) -> None:
-        """Refuse all requests in the child of a fork: node and folder are the parent's."""
-        self._closed, self._refusal = True, FORKED
-        forks.keep_for_ever(self.node)
 
     async def close(self) -> None:
         """Finish the requests under way, and close the node; idempotent."""

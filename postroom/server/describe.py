@@ -11,12 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from postroom.kv.engine import Engine
-from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId
-from postroom.ranges.nodes import Nodes, NodeStatus, PeerStatus, StorageStatus
+from postroom.ranges.nodes import NodeStatus, PeerStatus, StorageStatus
 from postroom.server.assembly import NodeOptions
-from postroom.server.disk_guard import Damage
+from postroom.server.disk_guard import Damage, GuardedNode
 from postroom.server.services import Services
 from postroom.version import VERSION
 
@@ -50,19 +48,13 @@ LEARNER: Final = "learner"
 OUTSIDER: Final = "outsider"
 
 
-class DescribedNode(Protocol):
+class DescribedNode(GuardedNode, Protocol):
     """The parts of a node that its description is made of."""
 
-    engine: Engine
     options: NodeOptions
-    nodes: Nodes | None
     damage: Damage
     services: Services
     certificate: str
-
-    @property
-    def group(self) -> RaftGroup:
-        """Return the consensus group of its range."""
 
     @property
     def node_id(self) -> int:

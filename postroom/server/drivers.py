@@ -1,4 +1,4 @@
-"""The parts of both drivers of a node: their answers, and the deferral of signal handlers.
+"""The parts of both drivers of a node: state, answers, and the deferral of signal handlers.
 
 Python runs handlers in the main thread, between any two of its steps, and their exceptions
 (``KeyboardInterrupt``, a time-out) are raised there. A turn that is left half-way cannot be
@@ -18,6 +18,7 @@ which ends the event loop, and everything that uses the store on it.
 from __future__ import annotations
 
 import asyncio
+import random  # noqa: TID251 - passed in, as an instance
 import signal
 import threading
 from collections.abc import Mapping
@@ -26,8 +27,12 @@ from importlib import import_module
 from types import FrameType
 from typing import Any, Final
 
+from postroom.client.sender import TransactionIds
 from postroom.kv import forks
+from postroom.limits import REQUEST_SECONDS
 from postroom.ranges.calls import Call
+from postroom.ranges.requests import CLIENT_ID_BYTES
+from postroom.server.node import Node
 
 CLOSED: Final = "the database was closed; nothing was changed: open it again"
 FORKED: Final = forks.refusal("opened", "open one")
@@ -143,3 +148,41 @@ def _is_of_asyncio(handler: Any) -> bool:
         function = getattr(handler.func, "__func__", None)
         return function is not None and function is getattr(asyncio.Runner, "_on_sigint", None)
     return handler is not None and handler is _OF_LOOPS
+
+
+class NodeDriver:
+    """The driver of a node, as far as both of them are alike; a sender for the clients there.
+
+    Args:
+        node: the node.
+        randomness: for ids of transactions, and for pauses.
+    """
+
+    def __init__(self, node: Node, randomness: random.Random) -> None:
+        self.node = node
+        self.random = randomness
+        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
+        self.patience_seconds = REQUEST_SECONDS
+        self.monotonic = node.monotonic
+        self._signals = DeferredSignals()
+        self._closed = False
+        self._refusal = CLOSED
+        self._submit = node.replicas.submit
+        self._try_get = node.replicas.try_get
+        forks.mind(self)
+
+    def now(self) -> int:
+        """Return a new timestamp."""
+        raise NotImplementedError
+
+    def reading(self) -> int:
+        """Return a cheap timestamp of about now, or a new one before the clock has begun.
+
+        It is below the clock's timestamps after a restart.
+        """
+        return self.node.clock.lasting() or self.now()
+
+    def forked(self) -> None:
+        """Refuse all requests in the child of a fork: node and folder are the parent's."""
+        self._closed, self._refusal = True, FORKED
+        forks.keep_for_ever(self.node)

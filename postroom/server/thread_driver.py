@@ -22,14 +22,12 @@ from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
 from postroom.client.blocking import Sleep, run_blocking
-from postroom.client.sender import TransactionIds, post, raise_error, taken_back_by
+from postroom.client.sender import post, raise_error, taken_back_by
 from postroom.errors import CommitUnknown, DatabaseClosed, Error
-from postroom.kv import forks
 from postroom.kv.engine import WriteSet
-from postroom.limits import REQUEST_SECONDS
 from postroom.protocol.failures import DeadlineExceeded
-from postroom.ranges.requests import CLIENT_ID_BYTES, CommitTransaction, Value
-from postroom.server.drivers import CLOSED, FORKED, Answer, DeferredSignals
+from postroom.ranges.requests import CommitTransaction, Value
+from postroom.server.drivers import CLOSED, Answer, NodeDriver
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
@@ -87,16 +85,12 @@ class _ThreadAnswer(Answer):
         return self._result
 
 
-class ThreadDriver:
+class ThreadDriver(NodeDriver):
     """A driver of a node for any number of threads; a ``BlockingSender`` for their clients."""
 
     def __init__(self, node: Node, randomness: random.Random) -> None:
-        self.node = node
-        self.random = randomness
-        self.next_id = TransactionIds(randomness.randbytes(CLIENT_ID_BYTES)).draw
-        self.patience_seconds = REQUEST_SECONDS
+        super().__init__(node, randomness)
         self._lock = threading.Lock()
-        self._signals = DeferredSignals()
         self._driving = False
         self._prepared: WriteSet | None = None
         self._driven_by: _ThreadAnswer | None = None
@@ -104,19 +98,13 @@ class ThreadDriver:
         self._broken: Error | None = None
         self._waiting: dict[_ThreadAnswer, None] = {}
         self._to_wake: deque[threading.Lock] = deque()
-        self._closed = False
         self._let_go = False
-        self._refusal = CLOSED
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
         self._deadline: float | None = None
         self._asleep_until = 0.0
         node.on_wake = self._on_wake
-        self.monotonic = node.monotonic
-        self._submit = node.replicas.submit
-        self._try_get = node.replicas.try_get
         self._background = threading.Thread(target=self._upkeep, name="postroom", daemon=True)
-        forks.mind(self)
 
     def start(self) -> None:
         """Begin to serve."""
@@ -156,13 +144,6 @@ class ThreadDriver:
                 raise DatabaseClosed(self._refusal)
             return self.node.clock.read()
 
-    def reading(self) -> int:
-        """Return a cheap timestamp of about now, or a new one before the clock has begun.
-
-        It is below the clock's timestamps after a restart.
-        """
-        return self.node.clock.lasting() or self.now()
-
     run = staticmethod(run_blocking)
 
     def forked(self) -> None:
@@ -171,8 +152,8 @@ class ThreadDriver:
         The lock is replaced: a thread of the parent may have held it.
         """
         self._lock = threading.Lock()
-        self._closed, self._let_go, self._refusal = True, True, FORKED
-        forks.keep_for_ever(self.node)
+        self._let_go = True
+        super().forked()
 
     async def close(self) -> None:
         """Finish the requests under way, and close the node; idempotent.
