@@ -7,6 +7,9 @@ from typing import Final
 KEY_BYTES_MAX: Final = 8 * 1024
 VALUE_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
+INTEGER_MIN: Final = -(1 << 63)
+"""The least number that a counter may hold, and ``INTEGER_MAX``: the greatest."""
+INTEGER_MAX: Final = (1 << 63) - 1
 TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
 TRANSACTION_SECONDS_MAX: Final = 60.0
 REAPED_BYTES_DEFAULT: Final = TRANSACTION_BYTES_MAX // 2

@@ -34,6 +34,8 @@ from postroom.kv.engine import BlockDamaged, EngineFailed, WriteSet
 from postroom.limits import (
     COMMAND_BYTES_MAX,
     HEADERS_BYTES_PER_STEP,
+    INTEGER_MAX,
+    INTEGER_MIN,
     PROPOSAL_BYTES_MAX,
     TRANSACTION_BYTES_MAX,
     TRANSACTION_SECONDS_MAX,
@@ -69,7 +71,6 @@ from postroom.ranges.usual import UsualParts
 _UNKNOWN: Final[Any] = object()
 _encode = msgspec.msgpack.Encoder().encode
 _mail = msgspec.msgpack.Decoder(InboxIndexEntry).decode
-_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(slots=True)
@@ -446,7 +447,7 @@ class _Batch:
                 number += INTEGER.unpack_from(old, versions.PAYLOAD)[0]
             elif old is not None:
                 number = _added(old, by, key, packed=packed)
-            if not _INTEGER_MIN <= number <= _INTEGER_MAX:
+            if not INTEGER_MIN <= number <= INTEGER_MAX:
                 raise _Unusual
             self._put_version(head, old, versions.INTEGER_KIND, INTEGER.pack(number))
         if self.bytes + self.moved > full_at:

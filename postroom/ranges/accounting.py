@@ -11,18 +11,15 @@ sum of a prefix is the total that was posted to it and to all keys below it. An 
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from postroom.errors import Overflow, shorten
 from postroom.kv import keys
+from postroom.limits import INTEGER_MAX, INTEGER_MIN
 from postroom.ranges.checks import check_accounting, check_metrics, prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.requests import Accounting
 
-INTEGER_MIN: Final = -(1 << 63)
-INTEGER_MAX: Final = (1 << 63) - 1
 _encode = msgspec.msgpack.encode
 _sums = msgspec.msgpack.Decoder(dict[str, int])
 

@@ -23,8 +23,8 @@ from postroom.errors import (
     shorten,
 )
 from postroom.kv import keys, versions
-from postroom.limits import READ_BYTES_MAX
-from postroom.ranges.accounting import INTEGER_MAX, INTEGER_MIN, accounting, read_metrics
+from postroom.limits import INTEGER_MAX, INTEGER_MIN, READ_BYTES_MAX
+from postroom.ranges.accounting import accounting, read_metrics
 from postroom.ranges.checks import SEPARATOR
 from postroom.ranges.commit_waits import wounded
 from postroom.ranges.evaluation import Blocked, Evaluation, MustWait, View, check_size

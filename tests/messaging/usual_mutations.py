@@ -50,7 +50,7 @@ MUTATIONS: Final[tuple[tuple[str, str], ...]] = (
     ("versions.INTEGER_KIND if write.integer else", "versions.VALUE_KIND if write.integer else"),
     ("if write.integer and len(write.value) != INTEGER.size:", "if False:"),
     ("staged[head] if head in staged else self", "self"),
-    ("if not _INTEGER_MIN <= number <= _INTEGER_MAX:", "if False:"),
+    ("if not INTEGER_MIN <= number <= INTEGER_MAX:", "if False:"),
     ("if old is not None and old[0] == versions.INTEGER:", "if old is not None:"),
     ("number = _added(old, by, key, packed=packed)", "number = by"),
     ("(before := old[1:9]) != stamp:", "(before := old[1:9]):"),
