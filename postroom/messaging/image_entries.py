@@ -68,12 +68,12 @@ from postroom.messaging.requests import (
 )
 from postroom.ranges.state import APPLIED_RECORD, decode_applied
 
-DATA, INBOX, INBOX_INDEX, ACCOUNTING = "data", "inbox", "inbox_index", "accounting"
-QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS = "queue", "queue_index", "outbox", "dead_letters"
-STAGING, COUNTERS = "staging", "counters"
+DATA: Final = "data"
+INBOX: Final = "inbox"
+INBOX_INDEX: Final = "inbox_index"
 TABLES: Final = (
-    DATA, INBOX, INBOX_INDEX, ACCOUNTING, QUEUE, QUEUE_INDEX, OUTBOX, DEAD_LETTERS, STAGING,
-    COUNTERS,
+    DATA, INBOX, INBOX_INDEX, "accounting", "queue", "queue_index", "outbox", "dead_letters",
+    "staging", "counters",
 )  # fmt: skip
 
 _STAMP: Final = 8
@@ -89,26 +89,6 @@ Check = Callable[[bytes, bytes, bytes], None]
 It gets the part of the name behind its table, the value, and the timestamp of the image (8 bytes).
 It raises ``ValueError`` if the entry is not valid.
 """
-
-_BESIDE_KEYS: Final = {
-    keys.HEAD: DATA,
-    keys.INBOX: INBOX,
-    keys.HOLD_UP: INBOX_INDEX,
-    keys.ACCOUNTING: ACCOUNTING,
-    keys.POSTED: ACCOUNTING,
-    keys.QUEUE_BODY: QUEUE,
-    keys.QUEUE_STATE: QUEUE,
-    keys.QUEUE_POINTER: QUEUE,
-}
-_OF_RANGE: Final = {
-    keys.DELIVERABLE: OUTBOX,
-    keys.EXECUTABLE: OUTBOX,
-    keys.DEAD_LETTER: DEAD_LETTERS,
-    keys.RECORD: COUNTERS,
-    keys.QUEUES: QUEUE_INDEX,
-    keys.STAGING: STAGING,
-}
-
 
 _COUNTERS: Final = b"messages"
 COUNTERS_NAME: Final = keys.RANGE + keys.RECORD + _COUNTERS
@@ -141,7 +121,7 @@ def table_of(name: bytes) -> str | None:
     space = name[:1]
     if space == keys.DATA:
         end = name.find(keys.END_OF_KEY, 1)
-        return None if end < 0 else _BESIDE_KEYS.get(name[end + 2 : end + 3])
+        return None if end < 0 else _BESIDE_KEYS.get(name[end + 2 : end + 3], _NO_TABLE)[0]
     if space == keys.MAIL:
         return INBOX_INDEX
     if space != keys.RANGE:
@@ -151,7 +131,7 @@ def table_of(name: bytes) -> str | None:
         return None
     if kind == keys.STAGING and name[_KIND + 1 : _KIND + 2] not in _STAGED:
         return None
-    return _OF_RANGE.get(kind)
+    return _OF_RANGE.get(kind, _NO_TABLE)[0]
 
 
 def _is_counters(record: bytes) -> bool:
@@ -212,7 +192,7 @@ def check(name: bytes, stored: bytes, until: bytes) -> str:
         if table is None:
             raise ValueError("it belongs to no table")
         if name[:1] == keys.RANGE:
-            _CHECKS_OF_RANGE[name[_KIND : _KIND + 1]](name[_KIND + 1 :], stored, until)
+            _OF_RANGE[name[_KIND : _KIND + 1]][1](name[_KIND + 1 :], stored, until)
         else:
             _check_of_key(name, stored, until)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
@@ -231,7 +211,7 @@ def _check_of_key(name: bytes, stored: bytes, until: bytes) -> None:
     if name[:1] == keys.MAIL:
         _mail(name[end + 2 :], stored, until)
     else:
-        _CHECKS_BESIDE_KEYS[name[end + 2 : end + 3]](name[end + 3 :], stored, until)
+        _BESIDE_KEYS[name[end + 2 : end + 3]][1](name[end + 3 :], stored, until)
 
 
 def _not_later(stamp: bytes, until: bytes) -> None:
@@ -383,21 +363,25 @@ _STAGED: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.STAGED_CHUNK: staging.rows.decode,
     keys.STAGED_LOAD: machine.decoder(machine.LoadedSpan),
 }
-_CHECKS_BESIDE_KEYS: Final[dict[bytes, Check]] = {
-    keys.HEAD: _head,
-    keys.INBOX: _decoded(Delivered, MESSAGE_ID_BYTES, 0),
-    keys.HOLD_UP: _hold_up,
-    keys.ACCOUNTING: _sums,
-    keys.POSTED: _sums,
-    keys.QUEUE_BODY: _queue_message(records.Body),
-    keys.QUEUE_STATE: _queue_message(records.MessageState),
-    keys.QUEUE_POINTER: _pointer,
+_BESIDE_KEYS: Final[dict[bytes, tuple[str, Check]]] = {
+    keys.HEAD: (DATA, _head),
+    keys.INBOX: (INBOX, _decoded(Delivered, MESSAGE_ID_BYTES, 0)),
+    keys.HOLD_UP: (INBOX_INDEX, _hold_up),
+    keys.ACCOUNTING: ("accounting", _sums),
+    keys.POSTED: ("accounting", _sums),
+    keys.QUEUE_BODY: ("queue", _queue_message(records.Body)),
+    keys.QUEUE_STATE: ("queue", _queue_message(records.MessageState)),
+    keys.QUEUE_POINTER: ("queue", _pointer),
 }
-_CHECKS_OF_RANGE: Final[dict[bytes, Check]] = {
-    keys.DELIVERABLE: _decoded(Deliverable, _STAMP + _ORDINAL_BYTES, _STAMP),
-    keys.EXECUTABLE: _decoded(Executable, _STAMP + _ORDINAL_BYTES, _STAMP),
-    keys.DEAD_LETTER: _decoded(DeadLetterRecord, _ORDINAL_BYTES, 0),
-    keys.RECORD: _counters,
-    keys.QUEUES: _queues,
-    keys.STAGING: _staging,
+"""The tables and the checks of the entries beside keys, by suffix."""
+_OUTBOX_NAME: Final = _STAMP + _ORDINAL_BYTES
+_OF_RANGE: Final[dict[bytes, tuple[str, Check]]] = {
+    keys.DELIVERABLE: ("outbox", _decoded(Deliverable, _OUTBOX_NAME, _STAMP)),
+    keys.EXECUTABLE: ("outbox", _decoded(Executable, _OUTBOX_NAME, _STAMP)),
+    keys.DEAD_LETTER: ("dead_letters", _decoded(DeadLetterRecord, _ORDINAL_BYTES, 0)),
+    keys.RECORD: ("counters", _counters),
+    keys.QUEUES: ("queue_index", _queues),
+    keys.STAGING: ("staging", _staging),
 }
+"""The tables and the checks of the entries of a range, by kind."""
+_NO_TABLE: Final = (None, None)

@@ -227,21 +227,13 @@ class Claiming:
 
         Messages that are being given back are left out.
         """
-        now = self._environment.monotonic()
-        return [
-            leased_message(
-                view,
-                manager,
-                lease.entry,
-                (
-                    lease.until,
-                    lease.fired_at,
-                    max(int((lease.holding.deadline - now) * 1000), 0),
-                ),
-            )
-            for lease in manager.leases.of_claim(request.consumer, request.number)
-            if lease.attempt not in manager.to_give_back
-        ]
+        now, messages = self._environment.monotonic(), []
+        for lease in manager.leases.of_claim(request.consumer, request.number):
+            if lease.attempt not in manager.to_give_back:
+                lasts = max(int((lease.holding.deadline - now) * 1000), 0)
+                times = (lease.until, lease.fired_at, lasts)
+                messages.append(leased_message(view, manager, lease.entry, times))
+        return messages
 
     def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""

@@ -124,11 +124,6 @@ class Lease(msgspec.Struct, gc=False, eq=False):
         return self.holding.stored.until
 
     @property
-    def since(self) -> int:
-        """Return the timestamp at which it was given, or last extended."""
-        return self.holding.stored.since
-
-    @property
     def fired_at(self) -> int:
         """Return the timestamp at which the message was fired; an extension does not change it."""
         return self.holding.stored.fired_at

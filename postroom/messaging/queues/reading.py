@@ -65,6 +65,7 @@ STATES: Final = ("", *_LIVE, "done", "archived", "dead")
 
 _When: TypeAlias = tuple[int, int, int, int]
 """The due time of a message, its epoch, when its lease ends, and when it was fired."""
+_NEVER: Final[_When] = (0, 0, 0, 0)
 
 
 class _Found(NamedTuple):
@@ -74,10 +75,7 @@ class _Found(NamedTuple):
     locator: Locator
     seq: bytes
     state: str
-    due: int
-    epoch: int
-    until: int
-    fired: int
+    when: _When
     has_failed: bool
 
 
@@ -244,8 +242,7 @@ class Reading:
                 return None
             when = (state.due, state.epoch, 0, state.fired)
             return _message(found.locator, body, state, found.state, when)
-        when = (found.due, found.epoch, found.until, found.fired)
-        return _message(found.locator, body, state, found.state, when)
+        return _message(found.locator, body, state, found.state, found.when)
 
     # --- the past
 
@@ -372,7 +369,7 @@ def _found(
         first = _first(token, after)
         for number, each in enumerate(ended[first:], first):
             locator = (each.key, each.kind, each.id)
-            yield _Found(token + keys.u32(number), locator, each.seq, state, 0, 0, 0, 0, True)
+            yield _Found(token + keys.u32(number), locator, each.seq, state, _NEVER, True)
     elif state == "leased":
         if not manager.layout.is_mark(key):
             yield from _held(manager, key, packed, token, after)
@@ -380,7 +377,7 @@ def _found(
         entry: Entry = decoded(records.entries, packed, manager.name)
         due = max(times.shown(entry.due), times.shown(entry.not_before))
         when = (due, entry.epoch, 0, 0)
-        yield _Found(token, entry.locator, entry.seq, state, *when, entry.has_failed)
+        yield _Found(token, entry.locator, entry.seq, state, when, entry.has_failed)
 
 
 def _first(token: bytes, after: bytes) -> int:
@@ -400,9 +397,8 @@ def _held(
         lease = manager.leases.get(held.locator)
         if lease is not None and lease.holding.key == key:
             when = (held.due, held.epoch, holding.until, holding.fired_at)
-            yield _Found(
-                token + keys.u32(number), held.locator, held.seq, "leased", *when, held.has_failed
-            )
+            name = token + keys.u32(number)
+            yield _Found(name, held.locator, held.seq, "leased", when, held.has_failed)
 
 
 def _message(
