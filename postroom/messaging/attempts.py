@@ -44,8 +44,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -88,29 +88,23 @@ _encode = msgspec.msgpack.encode
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
 
+@dataclass(eq=False)
 class Attempts:
     """The evaluator of messages that were tried in vain.
 
-    Args:
+    Attributes:
         inboxes, outbox, dead_letters: those of the range.
         chance: a random number from 0 up to 1.
         since: the timestamp at which this leaseholder began to serve.
+        deaths: the log of messages that died.
     """
 
-    def __init__(
-        self,
-        inboxes: Inboxes,
-        outbox: Outbox,
-        dead_letters: DeadLetters,
-        chance: Callable[[], float],
-        since: Callable[[], int],
-    ) -> None:
-        self._inboxes = inboxes
-        self._outbox = outbox
-        self._dead_letters = dead_letters
-        self._chance = chance
-        self._since = since
-        self._deaths = DeathLog()
+    inboxes: Inboxes
+    outbox: Outbox
+    dead_letters: DeadLetters
+    chance: Callable[[], float]
+    since: Callable[[], int]
+    deaths: DeathLog = field(default_factory=DeathLog, init=False)
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators."""
@@ -139,18 +133,18 @@ class Attempts:
                 back.append((id_, _encode(_back(ctx, message, trial))))
             else:
                 entry = _entry(key, message, trial)
-                waiting.append((id_, self._outbox.store(ctx, due, _origin(id_), entry)))
+                waiting.append((id_, self.outbox.store(ctx, due, _origin(id_), entry)))
             ctx.steps += 1
             if ctx.is_used_up():
                 yield
         self._put_back(ctx, key, back)
         if waiting and request.hold:
-            self._inboxes.hold_up(ctx, key, waiting)
+            self.inboxes.hold_up(ctx, key, waiting)
 
     def _due(self, ctx: Evaluation, seconds: float | None, failed: int) -> int:
         if seconds is None:
             seconds = jittered_backoff(
-                BACKOFF_SECONDS, failed - 1, 0.0, INBOX_BACKOFF_SECONDS_MAX, self._chance()
+                BACKOFF_SECONDS, failed - 1, 0.0, INBOX_BACKOFF_SECONDS_MAX, self.chance()
             )
         return due_after(ctx.timestamp, seconds)
 
@@ -174,7 +168,7 @@ class Attempts:
         if not tries:
             return []
         expected = dict(tries)
-        found = yield from self._inboxes.take_out(ctx, key, expected)
+        found = yield from self.inboxes.take_out(ctx, key, expected)
         taken = []
         for id_, stored in found:
             message = _delivered.decode(stored)
@@ -196,18 +190,18 @@ class Attempts:
         left = [id_ for id_ in request.ids if ctx.get(prefix + id_) is not None]
         if request.what != "lost":
             # The holder (or none) must be the noted one: otherwise another attempt is under way.
-            holder, of = request.holder or None, self._inboxes.claims.holder
+            holder, of = request.holder or None, self.inboxes.claims.holder
             left = [id_ for id_ in left if of(key, id_) == holder]
         if not left:
             return back
-        for id_, stored in (yield from self._inboxes.take_out(ctx, key, left)):
+        for id_, stored in (yield from self.inboxes.take_out(ctx, key, left)):
             message = _delivered.decode(stored)
             trial, is_over = self._noted(request, message)
             if is_over and 0 < request.attempts_max <= trial.attempts:
                 self._bury(ctx, key, id_, message, trial)
                 revive = f"to revive it: {reviving_letter(_origin(id_).hex())}"
                 what = f"message {id_.hex()} of {shorten(key)}"
-                self._deaths.died(ctx, what, trial.attempts, trial.error, revive)
+                self.deaths.died(ctx, what, trial.attempts, trial.error, revive)
             else:
                 back.append((id_, _encode(_back(ctx, message, trial))))
         self._put_back(ctx, key, back)
@@ -220,7 +214,7 @@ class Attempts:
             return Trial(before.attempts, before.error), False
         if request.what == "lost":
             return Trial(before.attempts + 1, request.reason), True
-        if before.begun and message.delivered_at < self._since():
+        if before.begun and message.delivered_at < self.since():
             return Trial(before.attempts + 1, request.reason, begun=True), True
         return Trial(before.attempts, before.error, begun=True), False
 
@@ -229,13 +223,13 @@ class Attempts:
     def _put_back(self, ctx: Evaluation, key: bytes, messages: Stored) -> None:
         if messages:
             ctx.grow(sum(len(stored) for _, stored in messages))
-            ctx.count("delivered", self._inboxes.deliver(ctx, {key: messages}))
+            ctx.count("delivered", self.inboxes.deliver(ctx, {key: messages}))
 
     def _bury(
         self, ctx: Evaluation, key: bytes, id_: bytes, message: Delivered, trial: Trial
     ) -> None:
         trial = Trial(trial.attempts, trial.error)
-        self._dead_letters.bury_message(ctx, _origin(id_), _entry(key, message, trial))
+        self.dead_letters.bury_message(ctx, _origin(id_), _entry(key, message, trial))
 
 
 def _trial(message: Delivered) -> Trial:
@@ -281,43 +275,33 @@ class _Beginning:
     is_written: bool = False
 
 
+@dataclass(eq=False)
 class AttemptNotes:
     """The notes about attempts of one range, and the service that writes them.
 
-    Args:
+    Attributes:
         claims: the claims of the inboxes.
         reading: about now, as a timestamp.
         wake_up: the flag that wakes the service.
         rouse: a function that lets a store that rests begin to work.
         wake: a function that answers the requests that wait for tokens.
         is_embedded: whether clients end with this process.
-
-    Attributes:
         since: when this leaseholder began to serve.
     """
 
-    def __init__(
-        self,
-        claims: Claims,
-        *,
-        reading: Callable[[], int],
-        wake_up: CommitWakeUp,
-        rouse: Callable[[], None],
-        wake: Callable[[list[object]], None],
-        is_embedded: bool,
-    ) -> None:
-        self.since = 0
-        self._claims = claims
-        self._reading = reading
-        self._wake_up = wake_up
-        self._rouse = rouse
-        self._wake = wake
-        self._is_embedded = is_embedded
-        self._to_write: deque[tuple[NoteAttempts, _Beginning | None]] = deque()
-        self._beginnings: dict[int, _Beginning] = {}
-        self._begun: dict[bytes, list[tuple[bytes, list[bytes]]]] = {}
-        self._forgotten: list[object] = []
-        self._heirs = itertools.count(1)
+    claims: Claims
+    _: KW_ONLY
+    reading: Callable[[], int]
+    wake_up: CommitWakeUp
+    rouse: Callable[[], None]
+    wake: Callable[[list[object]], None]
+    is_embedded: bool
+    since: int = 0
+    _to_write: deque[tuple[NoteAttempts, _Beginning | None]] = field(default_factory=deque)
+    _beginnings: dict[int, _Beginning] = field(default_factory=dict)
+    _begun: dict[bytes, list[tuple[bytes, list[bytes]]]] = field(default_factory=dict)
+    _forgotten: list[object] = field(default_factory=list)
+    _heirs: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def register(self, registry: Registry) -> None:
         """Register the number of notes that are kept."""
@@ -326,7 +310,7 @@ class AttemptNotes:
     def restart(self) -> None:
         """Begin with a new lease."""
         self.end()
-        self.since = self._reading() + 1
+        self.since = self.reading() + 1
 
     def end(self) -> None:
         """Forget all notes, at the end of the lease."""
@@ -337,15 +321,15 @@ class AttemptNotes:
 
     def _write(self, note: NoteAttempts, beginning: _Beginning | None = None) -> None:
         self._to_write.append((note, beginning))
-        self._rouse()
-        self._wake_up.set()
+        self.rouse()
+        self.wake_up.set()
 
     # --- attempts that are lost
 
     def vanished(self, transaction_id: bytes, why: str) -> None:
         """Write down the lost attempts of a transaction that has ended without a word."""
         self._begun.pop(transaction_id, None)
-        for heir, taken in self._claims.pass_on(transaction_id, self._heir):
+        for heir, taken in self.claims.pass_on(transaction_id, self._heir):
             ids = taken.ids
             for first in range(0, len(ids), _NOTED_TOGETHER):
                 some = ids[first : first + _NOTED_TOGETHER]
@@ -365,7 +349,7 @@ class AttemptNotes:
             MustWait: they are being written down.
         """
         began = keys.u64(self.since)
-        if not self._is_embedded or reaped.messages[0][0] >= began:
+        if not self.is_embedded or reaped.messages[0][0] >= began:
             return
         older = [
             pair for pair in reaped.messages
@@ -432,7 +416,7 @@ class AttemptNotes:
             poll_seconds: how long it waits for the wake-up.
         """
         forgotten, self._forgotten = self._forgotten, []
-        self._wake(forgotten)
+        self.wake(forgotten)
         while True:
             pause = poll_seconds
             if self._to_write:
@@ -450,7 +434,7 @@ class AttemptNotes:
                 else:
                     self._written(note, beginning, written)
                     continue
-            await self._wake_up.wait(pause)
+            await self.wake_up.wait(pause)
 
     async def _send(self, send: Callable[[Any], Awaitable[Any]], note: NoteAttempts) -> Stored:
         """Send a note, in parts if it is too large as a whole."""
@@ -475,6 +459,6 @@ class AttemptNotes:
             if written is not None:
                 beginning.reaped = ReapedMessages(written, beginning.reaped.more)
             beginning.is_written = True
-            self._wake([beginning])
+            self.wake([beginning])
         elif note.what == "lost":
-            self._wake(self._claims.release(note.holder))
+            self.wake(self.claims.release(note.holder))

@@ -90,10 +90,11 @@ _OF_HISTORY: Final = frozenset({"changes", "reaped"})
 """The tables for which it goes back to the timestamp after which records are wanted."""
 
 
+@dataclass(eq=False)
 class RecordScans:
     """The scans of records of one range.
 
-    Args:
+    Attributes:
         range_id: the id of the range.
         check_age: a function that refuses timestamps that cannot be read at.
         snapshot: a function that returns the stored state at a timestamp that is protected as a
@@ -101,17 +102,10 @@ class RecordScans:
         peek: a function that reads an inbox as of a timestamp.
     """
 
-    def __init__(
-        self,
-        range_id: int,
-        check_age: Callable[[View, int], None],
-        snapshot: Callable[[Reader, int], Reader],
-        peek: Callable[[View, Peek], Generator[None, None, Peeked]],
-    ) -> None:
-        self._range_id = range_id
-        self._check_age = check_age
-        self._snapshot = snapshot
-        self._peek = peek
+    range_id: int
+    check_age: Callable[[View, int], None]
+    snapshot: Callable[[Reader, int], Reader]
+    peek: Callable[[View, Peek], Generator[None, None, Peeked]]
 
     def register(self, registry: Registry) -> None:
         """Register the read."""
@@ -145,10 +139,10 @@ class RecordScans:
             SnapshotTooOld: it is not.
         """
         if request.table not in _VERSIONED:
-            return self._snapshot(view, request.timestamp)
-        self._check_age(view, request.timestamp)
+            return self.snapshot(view, request.timestamp)
+        self.check_age(view, request.timestamp)
         if request.table in _OF_HISTORY:
-            self._check_age(view, request.filter.after)
+            self.check_age(view, request.filter.after)
         return view
 
     def _blocks(self, view: View, request: ScanRecords) -> RecordsPage:
@@ -177,16 +171,16 @@ class RecordScans:
         wanted = request.columns or made
         resume = None if found.resume is None else found.resume_after + found.resume
         packed = {name: made[name]() for name in made if name in wanted}
-        return RecordsPage(self._range_id, len(found.keys), packed, resume)
+        return RecordsPage(self.range_id, len(found.keys), packed, resume)
 
     def _walk(
         self, view: View, request: ScanRecords, walk: Walk
     ) -> Generator[None, None, RecordsPage]:
         """Return a page of the records that a walk finds."""
         scope = ScanScope(
-            self._range_id, self._reader(view, request), view, request,
-            engine_key_of(request.cursor[_COUNT_BYTES:], self._range_id),
-            page_bytes(request.bytes_max), self._peek,
+            self.range_id, self._reader(view, request), view, request,
+            engine_key_of(request.cursor[_COUNT_BYTES:], self.range_id),
+            page_bytes(request.bytes_max), self.peek,
         )  # fmt: skip
         vary = _VARYING[request.table]
         known, last = int.from_bytes(request.cursor[:_COUNT_BYTES], "big"), b""
@@ -228,7 +222,7 @@ class RecordScans:
             if not request.columns or name in request.columns
         }
         resume = None if engine_key is None else keys.u32(known) + name_of(engine_key)
-        return RecordsPage(self._range_id, len(found) // len(kinds), packed, resume)
+        return RecordsPage(self.range_id, len(found) // len(kinds), packed, resume)
 
 
 def _varying(kinds: dict[str, ColumnKind]) -> Callable[[RecordValues], tuple[Any, ...]] | None:

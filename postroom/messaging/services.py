@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from postroom.errors import (
@@ -76,10 +77,11 @@ async def _repeat(step: Callable[[], Awaitable[float]], wake_up: CommitWakeUp) -
         await wake_up.wait(pause)
 
 
+@dataclass(eq=False)
 class Mover:
     """The dispatcher or the executor: it moves due entries whenever there may be some.
 
-    Args:
+    Attributes:
         request: the request for the range.
         send: a function that sends it to the range, as upkeep.
         wake_up: the wake-up of commits that add to the outbox.
@@ -87,52 +89,44 @@ class Mover:
         last_commit: the last commit of the range. While it stays the same, and nothing is
             scheduled, there is no poll, since it can find nothing: a range at rest stays at rest.
         poll_seconds: how long a lost wake-up may go unnoticed.
+        empty_since: the last commit at which nothing waited; -1: something does.
     """
 
-    def __init__(
-        self,
-        request: DeliverDue | ExecuteDue,
-        send: Callable[[Any], Awaitable[Any]],
-        wake_up: CommitWakeUp,
-        now: Callable[[], int],
-        last_commit: Callable[[], int],
-        poll_seconds: float = POLL_SECONDS,
-    ) -> None:
-        self._request = request
-        self._send = send
-        self._wake_up = wake_up
-        self._now = now
-        self._last_commit = last_commit
-        self._poll_seconds = poll_seconds
-        self._empty_since = -1
+    request: DeliverDue | ExecuteDue
+    send: Callable[[Any], Awaitable[Any]]
+    wake_up: CommitWakeUp
+    now: Callable[[], int]
+    last_commit: Callable[[], int]
+    poll_seconds: float = POLL_SECONDS
+    empty_since: int = field(default=-1, init=False)
 
     async def run(self) -> None:
         """Move due entries for ever."""
-        await _repeat(self._step, self._wake_up)
+        await _repeat(self._step, self.wake_up)
 
     async def _step(self) -> float:
-        if self._empty_since == self._last_commit():
-            return self._poll_seconds
+        if self.empty_since == self.last_commit():
+            return self.poll_seconds
         next_due = await self.move_all()
         if not next_due:
-            return self._poll_seconds
-        return min(seconds_until(next_due, self._now()), self._poll_seconds)
+            return self.poll_seconds
+        return min(seconds_until(next_due, self.now()), self.poll_seconds)
 
     async def move_all(self) -> int:
         """Move everything that is due; return when the next entry will be (0: there is none)."""
         while True:
-            before = self._last_commit()
+            before = self.last_commit()
             moved = await self._move()
-            self._empty_since = -1 if moved.messages or moved.next_due else before
+            self.empty_since = -1 if moved.messages or moved.next_due else before
             if not moved.more:
                 return moved.next_due
 
     async def _move(self) -> Moved:
         """Move as many entries as can be moved together; bury one that cannot be moved alone."""
-        request = self._request
+        request = self.request
         while True:
             try:
-                moved: Moved = await self._send(request)
+                moved: Moved = await self.send(request)
             except _NOT_ITS_FAULT:
                 raise
             except Exception as error:
@@ -147,7 +141,7 @@ class Mover:
     async def _bury(self, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         _log.error("what is due first cannot be moved, and is made a dead letter: %s", reason)
-        await self._send(BuryDue(type(self._request) is ExecuteDue, reason))
+        await self.send(BuryDue(type(self.request) is ExecuteDue, reason))
 
 
 class AdvancedQueues(Protocol):
@@ -168,37 +162,32 @@ class AdvancedQueues(Protocol):
         """
 
 
+@dataclass(eq=False)
 class Advancer:
     """The service that advances the queues of a range.
 
-    Args:
+    Attributes:
         agenda: the queues.
         send: a function that sends a request to the range, as upkeep.
         wake_up: the wake-up that something is due earlier than was known.
         poll_seconds: how long a change of the wall clock may go unnoticed.
+        rest_seconds: the pause after a step that came to nothing.
     """
 
-    def __init__(
-        self,
-        agenda: AdvancedQueues,
-        send: Callable[[Any], Awaitable[Any]],
-        wake_up: CommitWakeUp,
-        poll_seconds: float,
-    ) -> None:
-        self._agenda = agenda
-        self._send = send
-        self._wake_up = wake_up
-        self._poll_seconds = poll_seconds
-        self._rest_seconds = 0.0
+    agenda: AdvancedQueues
+    send: Callable[[Any], Awaitable[Any]]
+    wake_up: CommitWakeUp
+    poll_seconds: float
+    rest_seconds: float = field(default=0.0, init=False)
 
     async def run(self) -> None:
         """Advance queues for ever."""
-        await _repeat(self._step, self._wake_up)
+        await _repeat(self._step, self.wake_up)
 
     async def _step(self) -> float:
-        while self._agenda.is_due() and await self._advance():
+        while self.agenda.is_due() and await self._advance():
             pass
-        return max(self._agenda.seconds_left(self._poll_seconds), self._rest_seconds)
+        return max(self.agenda.seconds_left(self.poll_seconds), self.rest_seconds)
 
     async def _advance(self) -> bool:
         """Send a step.
@@ -210,7 +199,7 @@ class Advancer:
         except (Retryable, CommitUnknown):
             raise
         except Exception as error:
-            failed = self._agenda.failed(error)
+            failed = self.agenda.failed(error)
             if failed is None:
                 raise
             name, is_news = failed
@@ -218,7 +207,7 @@ class Advancer:
                 _log.error("the queue %s fails, and is left alone for now", name, exc_info=error)
             return False
         has_moved = moved.messages > 0 or moved.more
-        self._rest_seconds = 0.0 if has_moved else REST_SECONDS
+        self.rest_seconds = 0.0 if has_moved else REST_SECONDS
         return has_moved
 
     async def _send_some(self) -> Moved:
@@ -226,7 +215,7 @@ class Advancer:
         messages_max = ADVANCE.messages_max
         while True:
             try:
-                moved: Moved = await self._send(AdvanceQueues(messages_max))
+                moved: Moved = await self.send(AdvanceQueues(messages_max))
             except TransactionTooLarge:
                 if messages_max == 1:
                     raise

@@ -146,7 +146,7 @@ class OneRange:
 
     def is_embedded(self, embedded: bool) -> None:
         """Let its clients end with its process, from now on, or not."""
-        self._attempts._is_embedded = embedded
+        self._attempts.is_embedded = embedded
 
     def ask(self, request: Any, *, urgent: bool = True) -> Asked:
         asked = Asked(request, urgent=urgent)

@@ -40,6 +40,7 @@ record, in the range of the query, that the others read.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -84,21 +85,19 @@ _TOUCHED_SECONDS: Final = 60.0
 Steps = Generator[None, None, Any]
 
 
+@dataclass(eq=False)
 class StagedBatches:
     """The staged rows of one range, and their publication.
 
-    Args:
+    Attributes:
         records: the records of the range.
         dead_letters: the dead letters, for rows that cannot be carried out.
         writes: the evaluators that carry out rows.
     """
 
-    def __init__(
-        self, records: StagedRecords, dead_letters: DeadLetters, writes: dict[type, WriteEvaluator]
-    ) -> None:
-        self._at = records
-        self._dead_letters = dead_letters
-        self._writes = writes
+    records: StagedRecords
+    dead_letters: DeadLetters
+    writes: dict[type, WriteEvaluator]
 
     def register(self, registry: Registry) -> None:
         """Register the requests."""
@@ -118,32 +117,32 @@ class StagedBatches:
         Raises:
             Invalid: the job was aborted, or these are no rows.
         """
-        if self._at.is_over(ctx, request.query, request.batch):
+        if self.records.is_over(ctx, request.query, request.batch):
             return False
         self._check_open(ctx, request)
-        engine_key = self._at.chunk(request.job, request.task_attempt, request.number)
+        engine_key = self.records.chunk(request.job, request.task_attempt, request.number)
         if ctx.get(engine_key) is not None:
             return None  # sent again
         check_rows(request.rows)
-        known = self._at.task_attempt(ctx, request.job, request.task_attempt)
+        known = self.records.task_attempt(ctx, request.job, request.task_attempt)
         ctx.writes[engine_key] = request.rows
         ctx.grow(len(request.rows) + len(engine_key) + 3 * WRITE_BYTES)
         more = TaskAttemptRecord(known.chunks + 1, max(known.end, request.number + 1))
-        self._at.put(ctx, self._at.task_attempts + request.job + request.task_attempt, more)
+        self.records.put(ctx, self.records.task_attempts + request.job + request.task_attempt, more)
         ctx.steps += 4
         return None
 
     def _check_open(self, ctx: Evaluation, request: StageRows) -> None:
         """Check that the job may stage; create its record if there is none."""
         batch = StagedBatch(request.query, request.batch, request.sink)
-        known = self._at.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        known = self.records.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
         if IngestEvent.ADD not in TRANSITIONS[StagedBatch][known.state]:
             raise refused(request.job, batch, IngestEvent.ADD)
         if not _is_of(known, request):
             raise Invalid("this job writes another batch; nothing was staged: make up a new job")
         is_new = known.state is IngestState.NONE
         if is_new or ctx.timestamp - known.at > from_seconds(_TOUCHED_SECONDS):
-            self._at.jobs.move(ctx, request.job, known, IngestEvent.ADD)
+            self.records.jobs.move(ctx, request.job, known, IngestEvent.ADD)
 
     # --- publishing
 
@@ -154,7 +153,7 @@ class StagedBatches:
             Invalid: the job was aborted, or something is missing; or the batch before is not
                 applied yet.
         """
-        query = self._at.query(ctx, request.query)
+        query = self.records.query(ctx, request.query)
         if query is not None:
             if request.batch <= query.batch:
                 return [False, query.cursor is not None]
@@ -164,13 +163,13 @@ class StagedBatches:
                     "was published: finish that first (db.staging.finish)"
                 )
         batch = StagedBatch(request.query, request.batch, b"")
-        job = self._at.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
+        job = self.records.jobs.read(ctx, request.job) or Ingest(IngestState.NONE, batch)
         _check_names(request, job)
-        self._at.jobs.move(ctx, request.job, job, IngestEvent.END, source=batch)
+        self.records.jobs.move(ctx, request.job, job, IngestEvent.END, source=batch)
         yield from self._check_complete(ctx, request)
         record = QueryRecord(request.batch, ctx.timestamp, request.once, AppliedUpTo(request.job))
-        self._at.put(ctx, self._at.queries + request.query, record)
-        self._at.put(ctx, self._at.publications + request.query, request.winners)
+        self.records.put(ctx, self.records.queries + request.query, record)
+        self.records.put(ctx, self.records.publications + request.query, request.winners)
         more = yield from self._step(ctx, request.query, record, request.winners)
         return [True, more]
 
@@ -178,7 +177,7 @@ class StagedBatches:
         """Check that all chunks of all attempts are there."""
         for winner in request.winners:
             check_chunks(
-                request, winner, self._at.task_attempt(ctx, request.job, winner.task_attempt)
+                request, winner, self.records.task_attempt(ctx, request.job, winner.task_attempt)
             )
             ctx.steps += 1
             if ctx.is_used_up():
@@ -186,10 +185,10 @@ class StagedBatches:
 
     def apply(self, ctx: Evaluation, request: ApplyStaged) -> Generator[None, None, bool]:
         """Evaluate ``ApplyStaged``; return whether there is more to apply."""
-        record = self._at.query(ctx, request.query)
+        record = self.records.query(ctx, request.query)
         if record is None or record.cursor is None:
             return False
-        stored = ctx.get(self._at.publications + request.query)
+        stored = ctx.get(self.records.publications + request.query)
         won = [] if stored is None else winners.decode(stored)
         more: bool = yield from self._step(ctx, request.query, record, won)
         return more
@@ -203,11 +202,11 @@ class StagedBatches:
         room = StepRoom(ctx)
         while cursor.winner < len(won) and room.is_left():
             cursor = yield from self._apply_chunk(ctx, won[cursor.winner], cursor, room)
-        if cursor.winner == len(won) and self._at.drop(ctx, cursor.job, room):
-            ctx.writes[self._at.publications + query] = None
-            job = self._at.jobs.read(ctx, cursor.job)
+        if cursor.winner == len(won) and self.records.drop(ctx, cursor.job, room):
+            ctx.writes[self.records.publications + query] = None
+            job = self.records.jobs.read(ctx, cursor.job)
             if job is not None:
-                self._at.jobs.move(ctx, cursor.job, job, IngestEvent.LAST)
+                self.records.jobs.move(ctx, cursor.job, job, IngestEvent.LAST)
             self._remember(ctx, query, record, None, room.dead)
             return False
         self._remember(ctx, query, record, cursor, room.dead)
@@ -222,13 +221,13 @@ class StagedBatches:
         died: int,
     ) -> None:
         changed = msgspec.structs.replace(record, cursor=cursor, dead=record.dead + died)
-        self._at.put(ctx, self._at.queries + query, changed)
+        self.records.put(ctx, self.records.queries + query, changed)
 
     def _apply_chunk(
         self, ctx: Evaluation, winner: Winner, cursor: AppliedUpTo, room: StepRoom
     ) -> Generator[None, None, AppliedUpTo]:
         """Apply as many rows of a chunk as there is room for; return where to go on."""
-        engine_key = self._at.chunk(cursor.job, winner.task_attempt, cursor.chunk)
+        engine_key = self.records.chunk(cursor.job, winner.task_attempt, cursor.chunk)
         stored = ctx.get(engine_key)
         assert stored is not None, "a chunk of a published task attempt is gone"
         requests, number = rows.decode(stored), cursor.row
@@ -244,7 +243,7 @@ class StagedBatches:
         ctx.grow(len(engine_key))
         if cursor.chunk + 1 < winner.chunks:
             return AppliedUpTo(cursor.job, cursor.winner, cursor.chunk + 1)
-        ctx.writes[self._at.task_attempts + cursor.job + winner.task_attempt] = None
+        ctx.writes[self.records.task_attempts + cursor.job + winner.task_attempt] = None
         return AppliedUpTo(cursor.job, cursor.winner + 1)
 
     def _carry_out(self, ctx: Evaluation, request: Any) -> bool:
@@ -253,7 +252,7 @@ class StagedBatches:
         Evaluators fail before they write anything, so there is nothing to undo.
         """
         try:
-            self._writes[type(request)](ctx, request)
+            self.writes[type(request)](ctx, request)
             return False
         except Error as error:
             if isinstance(request, EnqueueMessage | EnqueueInQueue) or not isinstance(
@@ -262,7 +261,7 @@ class StagedBatches:
                 raise
             entry = Executable(request, ctx.transaction_id, ctx.source)
             id_ = ctx.stamp + ctx.next_ordinal()
-            self._dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
+            self.dead_letters.bury(ctx, id_, entry, f"{type(error).__name__}: {error}")
             # Counters are conserved: a dead row counts as sent, like a deferred update.
             ctx.count("enqueued")
             return True
@@ -273,7 +272,7 @@ class StagedBatches:
         Raises:
             Invalid: its last batch is not applied yet.
         """
-        record = self._at.query(ctx, request.query)
+        record = self.records.query(ctx, request.query)
         if record is None:
             return False
         if record.cursor is not None:
@@ -281,7 +280,7 @@ class StagedBatches:
                 f"batch {record.batch} of {shorten(request.query)} is not applied yet; nothing was "
                 "forgotten: finish that first (db.staging.finish)"
             )
-        ctx.writes[self._at.queries + request.query] = None
+        ctx.writes[self.records.queries + request.query] = None
         return True
 
 

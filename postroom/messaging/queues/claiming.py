@@ -111,42 +111,38 @@ class QueueEnvironment:
         return not self.forgets_strangers or client in self._seen
 
 
+@dataclass(eq=False)
 class Claiming:
     """The claims on the queues of a range.
 
-    Args:
+    Attributes:
         by_name: the managers of the queues in use.
         known: a function that returns the manager of a queue, or raises ``Invalid``.
         environment: the clocks, and the service to wake.
     """
 
-    def __init__(
-        self,
-        by_name: Mapping[str, Manager],
-        known: Callable[[str], Manager],
-        environment: QueueEnvironment,
-    ) -> None:
-        self._by_name = by_name
-        self._known = known
-        self._environment = environment
-        self._claiming: dict[bytes, dict[Manager, None]] = {}  # in an order that repeats
-        self._holding: dict[bytes, dict[Manager, None]] = {}
+    by_name: Mapping[str, Manager]
+    known: Callable[[str], Manager]
+    environment: QueueEnvironment
+    # Dictionaries, not sets, in an order that repeats.
+    _claiming: dict[bytes, dict[Manager, None]] = field(default_factory=dict)
+    _holding: dict[bytes, dict[Manager, None]] = field(default_factory=dict)
 
     def register(self, registry: Registry) -> None:
         """Register the claims."""
         registry.reads[ClaimQueue] = self.claim
         registry.sizes |= {
-            "queue waits": lambda: sum(len(each.consumers) for each in self._by_name.values()),
+            "queue waits": lambda: sum(len(each.consumers) for each in self.by_name.values()),
             "queue claims": lambda: len(self._claiming),
-            "queue credit waits": lambda: len(self._environment.credit),
+            "queue credit waits": lambda: len(self.environment.credit),
         }
 
     def clear(self) -> None:
         """Forget all claims and holders, at the end of the lease."""
         self._claiming.clear()
         self._holding.clear()
-        self._environment.refusals.clear()
-        self._environment.credit.clear()
+        self.environment.refusals.clear()
+        self.environment.credit.clear()
 
     # --- under a new lease
 
@@ -159,11 +155,11 @@ class Claiming:
         for client in manager.leases.clients():
             self.holds(manager, client)
         for transaction_id in manager.leases.transactions:
-            self._environment.holders.hold(transaction_id, TRANSACTION_SECONDS_MAX)
+            self.environment.holders.hold(transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(transaction_id, {})[manager] = None
         for lease in manager.leases.all():
             client = lease.consumer[:CLIENT_ID_BYTES]
-            if not self._environment.may_be_there(client):
+            if not self.environment.may_be_there(client):
                 manager.give_back_later([lease.attempt], CONSUMER_HAS_GONE)
 
     # --- waiting claims
@@ -175,7 +171,7 @@ class Claiming:
             Invalid: there is no such queue, or it was dropped.
             MustWait: nothing is leased to it yet.
         """
-        manager = self._by_name.get(request.queue)
+        manager = self.by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if waiter is not None:
             if not waiter.granted:
@@ -183,19 +179,19 @@ class Claiming:
             assert manager is not None
             manager.consumers.remove(waiter)
             return Claimed(waiter.messages)
-        refusal = self._environment.refusals.pop(id(request), None)
+        refusal = self.environment.refusals.pop(id(request), None)
         if refusal is not None:
             raise refusal
-        manager = self._known(request.queue)
+        manager = self.known(request.queue)
         if request.in_hand is not None:
             return self._over(manager, request, request.in_hand)
         if request.again:
             held = self._held_by(view, manager, request)
             if held or not request.messages_max:
                 return Claimed(held)
-        self._environment.seen(request.consumer[:CLIENT_ID_BYTES])
+        self.environment.seen(request.consumer[:CLIENT_ID_BYTES])
         if request.transaction_id is not None:
-            self._environment.holders.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
+            self.environment.holders.hold(request.transaction_id, TRANSACTION_SECONDS_MAX)
             self._claiming.setdefault(request.transaction_id, {})[manager] = None
         waiter = manager.wait(request)
         if manager.counted.ready or manager.counted.scheduled:
@@ -212,8 +208,8 @@ class Claiming:
         """
         over = [index for index, each in enumerate(in_hand) if not self._is_held(manager, each)]
         if not over and request.wait:
-            raise MustWait(self._environment.credit.add(request))
-        self._environment.credit.remove(request)
+            raise MustWait(self.environment.credit.add(request))
+        self.environment.credit.remove(request)
         return Claimed([], over)
 
     def _is_held(self, manager: Manager, attempt: Attempt) -> bool:
@@ -227,7 +223,7 @@ class Claiming:
 
         Messages that are being given back are left out.
         """
-        now, messages = self._environment.monotonic(), []
+        now, messages = self.environment.monotonic(), []
         for lease in manager.leases.of_claim(request.consumer, request.number):
             if lease.attempt not in manager.to_give_back:
                 lasts = max(int((lease.holding.deadline - now) * 1000), 0)
@@ -238,23 +234,23 @@ class Claiming:
     def answer(self, waiter: WaitingClaim) -> None:
         """Answer a claim that waits."""
         if waiter.refused is not None:
-            self._environment.refusals[id(waiter.request)] = waiter.refused
-        self._environment.answer(waiter)
+            self.environment.refusals[id(waiter.request)] = waiter.refused
+        self.environment.answer(waiter)
 
     def given_up(self, request: object) -> None:
         """Forget a claim for whose answer nobody waits any more, and give back what it got."""
         if type(request) is not ClaimQueue:
             return
-        self._environment.refusals.pop(id(request), None)
-        self._environment.credit.remove(request)
-        manager = self._by_name.get(request.queue)
+        self.environment.refusals.pop(id(request), None)
+        self.environment.credit.remove(request)
+        manager = self.by_name.get(request.queue)
         waiter = None if manager is None else manager.consumers.of(request)
         if manager is None or waiter is None:
             return
         manager.consumers.remove(waiter)
         if waiter.granted:
             manager.give_back_later(map(attempt_of, waiter.messages), None)
-            self._environment.wake()
+            self.environment.wake()
 
     def release(self, transaction_id: bytes) -> list[object]:
         """Give back what a transaction that ended without a commit has claimed and not settled.
@@ -282,7 +278,7 @@ class Claiming:
     def _give_back(self, manager: Manager, leases: list[Lease], why: str | None) -> None:
         if leases:
             manager.give_back_later((each.attempt for each in leases), why)
-            self._environment.wake()
+            self.environment.wake()
 
     def holds(self, manager: Manager, client: bytes) -> None:
         """Note that a client's consumers began or ceased to hold messages of a queue."""
@@ -299,8 +295,8 @@ class Claiming:
         for client in manager.leases.clients():
             self._holds_nothing(manager, client)
         for consumer in manager.leases.consumers:
-            self._environment.credit.freed(consumer)
-        self._environment.answer_credit(None)
+            self.environment.credit.freed(consumer)
+        self.environment.answer_credit(None)
 
     def _holds_nothing(self, manager: Manager, client: bytes) -> None:
         managers = self._holding.get(client, {})
@@ -316,7 +312,7 @@ class Claiming:
         if not held:
             return ""
         lease, queue = min(held, key=lambda each: each[0].fired_at)
-        told = lease.told(self._environment.reading())
+        told = lease.told(self.environment.reading())
         since = Timestamp(told.since).datetime.isoformat(timespec="seconds")
         return (
             f"held for longest is the message {told.id!r} of the queue {queue!r}: for "

@@ -10,6 +10,7 @@ each proposal has ended, in the order of their ends. Reading the new ones takes 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -79,24 +80,19 @@ class _Found(NamedTuple):
     has_failed: bool
 
 
+@dataclass(eq=False)
 class Reading:
     """The reads of the queues of one range.
 
-    Args:
+    Attributes:
         find: a function that returns the manager of a queue, or raises ``Invalid``.
         all_queues: the definitions of all queues, the damaged ones included.
         check_age: a function that refuses a timestamp that cannot be read at.
     """
 
-    def __init__(
-        self,
-        find: Callable[[str], Manager],
-        all_queues: Callable[[], list[QueueDefinition]],
-        check_age: Callable[[View, int], None],
-    ) -> None:
-        self._find = find
-        self._all_queues = all_queues
-        self._check_age = check_age
+    find: Callable[[str], Manager]
+    all_queues: Callable[[], list[QueueDefinition]]
+    check_age: Callable[[View, int], None]
 
     def register(self, registry: Registry) -> None:
         """Register the reads."""
@@ -115,12 +111,12 @@ class Reading:
             Invalid: there is no queue of that name.
         """
         if request.name:
-            return [self._find(request.name).definition]
-        return sorted(self._all_queues(), key=lambda definition: definition.name)
+            return [self.find(request.name).definition]
+        return sorted(self.all_queues(), key=lambda definition: definition.name)
 
     def read_schedules(self, view: View, request: ReadSchedules) -> list[SetSchedule]:
         """Evaluate ``ReadSchedules``."""
-        manager = self._find(request.queue)
+        manager = self.find(request.queue)
         schedules = periodic.read_all(view, manager)
         view.steps += len(schedules)
         return [schedule.request for schedule in schedules]
@@ -129,7 +125,7 @@ class Reading:
 
     def read_message(self, view: View, request: ReadQueueMessage) -> list[StoredQueueMessage]:
         """Evaluate ``ReadQueueMessage``."""
-        manager = self._find(request.queue)
+        manager = self.find(request.queue)
         found = []
         for locator in locators(view, manager, request.id, request.kind):
             view.steps += 4
@@ -177,11 +173,11 @@ class Reading:
             raise Invalid(
                 f"there is no state {request.state!r}: states are {', '.join(STATES[1:])}"
             )
-        manager = self._find(request.queue)
+        manager = self.find(request.queue)
         if request.timestamp:
             if not _IS_LIST.get(request.state):
                 return (yield from self._list_then(view, manager, request))
-            self._check_age(view, request.timestamp)
+            self.check_age(view, request.timestamp)
         messages_max = min(request.messages_max, LIST_MAX)
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[StoredQueueMessage] = []
@@ -250,7 +246,7 @@ class Reading:
         self, view: View, manager: Manager, request: ListQueueMessages
     ) -> Generator[None, None, QueuePage]:
         at = request.timestamp
-        self._check_age(view, at)
+        self.check_age(view, at)
         if request.state in _LIVE:
             raise Invalid(
                 f"what was {request.state} at a timestamp is not kept: ask for all that lived "
@@ -264,7 +260,7 @@ class Reading:
         for found in _bodies(view, manager.layout.number, cursor):
             if found is None:
                 yield
-                self._check_age(view, at)
+                self.check_age(view, at)
                 continue
             message = self._as_of(view, manager, *found, at)
             if message is not None and _was(message, request, at):
@@ -302,7 +298,7 @@ class Reading:
 
     def read_stats(self, view: View, request: ReadQueueStats) -> QueueStats:
         """Evaluate ``ReadQueueStats``."""
-        manager = self._find(request.queue)
+        manager = self.find(request.queue)
         counted = msgspec.structs.asdict(manager.counted)
         del counted["moved"]
         lateness = sorted(manager.lateness)

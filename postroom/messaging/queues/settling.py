@@ -21,6 +21,7 @@ that messages that failed together are not tried again together.
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import msgspec
@@ -123,23 +124,21 @@ def register(queues: Enqueueing, registry: Registry) -> None:
     }
 
 
+@dataclass(eq=False)
 class Settling:
     """The settling of messages of one queue in one proposal: all that ends attempts.
 
-    Args:
+    Attributes:
         queues: the queues of the range.
         ctx: the evaluation.
         manager: the manager of the queue.
         settings: the settings of the queue, as the requests before have left them.
     """
 
-    def __init__(
-        self, queues: Enqueueing, ctx: Evaluation, manager: Manager, settings: QueueSettings
-    ) -> None:
-        self._queues = queues
-        self._ctx = ctx
-        self._manager = manager
-        self._settings = settings
+    queues: Enqueueing
+    ctx: Evaluation
+    manager: Manager
+    settings: QueueSettings
 
     # --- requests
 
@@ -149,7 +148,7 @@ class Settling:
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        ctx, manager = self._ctx, self._manager
+        ctx, manager = self.ctx, self.manager
         ended, size_before = 0, ctx.bytes
         for first in range(0, len(request.attempts), TOGETHER_AT_ONCE):
             attempts = request.attempts[first : first + TOGETHER_AT_ONCE]
@@ -165,7 +164,7 @@ class Settling:
         return ended
 
     def _acknowledge_one(self, attempt: Attempt) -> int:
-        ctx, manager = self._ctx, self._manager
+        ctx, manager = self.ctx, self.manager
         if attempt.epoch >= 0 and not attempt.by_id:
             self._finish(_place_of(held(ctx, manager, attempt)))
             return 1
@@ -183,11 +182,11 @@ class Settling:
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        ctx = self._ctx
+        ctx = self.ctx
         rejected, size_before = 0, ctx.bytes
         for attempt in request.attempts:
             if attempt.epoch >= 0 and not attempt.by_id:
-                self._reject_lease(held(ctx, self._manager, attempt), request)
+                self._reject_lease(held(ctx, self.manager, attempt), request)
                 rejected += 1
             else:
                 rejected += self._reject_named(attempt, request)
@@ -200,7 +199,7 @@ class Settling:
         Raises:
             LeaseLost: an attempt does not hold its message any more.
         """
-        ctx, manager = self._ctx, self._manager
+        ctx, manager = self.ctx, self.manager
         seconds = min(request.seconds, LEASE_SECONDS_MAX)
         until, size_before = ctx.timestamp + from_seconds(seconds), ctx.bytes
         for attempt in request.attempts:
@@ -223,14 +222,14 @@ class Settling:
             self._end(place, records.CANCELLED, counters.CANCELLED[place.where])
 
         where = counters.CANCELLED
-        return settle_each(self._ctx, self._manager, request.attempts, where, end, "name")
+        return settle_each(self.ctx, self.manager, request.attempts, where, end, "name")
 
     # --- done messages
 
     def _finish_together(self, leases: dict[Locator, Lease]) -> None:
         """Finish messages as done, by the attempts that hold them, with one note for all."""
-        ctx, manager, now = self._ctx, self._manager, self._ctx.timestamp
-        status, act, changes = _ARCHIVED if self._settings.archive else _DONE
+        ctx, manager, now = self.ctx, self.manager, self.ctx.timestamp
+        status, act, changes = _ARCHIVED if self.settings.archive else _DONE
         writes, ended, size, state_of = ctx.writes, [], 0, manager.layout.state_key
         holdings.end(ctx, manager, leases.values())
         for (key, kind, id_), lease in leases.items():
@@ -249,12 +248,12 @@ class Settling:
         ctx.notes.append((manager, change, act, list(leases), ended))
 
     def _finish(self, place: Place) -> None:
-        status, _, changes = _ARCHIVED if self._settings.archive else _DONE
+        status, _, changes = _ARCHIVED if self.settings.archive else _DONE
         self._end(place, status, changes[place.where])
 
     def _end(self, place: Place, status: int, change: counters.Change) -> None:
         """End a message, which is live no longer, wherever it was."""
-        ctx, manager, entry = self._ctx, self._manager, place.entry
+        ctx, manager, entry = self.ctx, self.manager, place.entry
         self._leave(place)
         state = MessageState(
             entry.seq, status, entry.epoch, entry.due, ctx.timestamp, "", _fired_at(place)
@@ -273,16 +272,16 @@ class Settling:
             self._group_ended(entry.group)
 
     def _group_ended(self, group: str) -> None:
-        for follower in count_in_group(self._ctx, self._manager, group, -1):
-            if self._queues.find_if_there(self._ctx, follower.queue) is not None:
-                self._queues.follow(self._ctx, follower)
+        for follower in count_in_group(self.ctx, self.manager, group, -1):
+            if self.queues.find_if_there(self.ctx, follower.queue) is not None:
+                self.queues.follow(self.ctx, follower)
 
     def _leave(self, place: Place) -> None:
         """Delete a message from the place where it is."""
         if place.lease is None:
-            self._ctx.writes[place.key] = None
+            self.ctx.writes[place.key] = None
         else:
-            holdings.end(self._ctx, self._manager, [place.lease])
+            holdings.end(self.ctx, self.manager, [place.lease])
 
     # --- failed attempts
 
@@ -292,11 +291,11 @@ class Settling:
         A message that nobody holds can only be buried.
         """
         rejected = 0
-        for locator in named(self._ctx, self._manager, attempt):
-            place = find(self._ctx, self._manager, locator)
+        for locator in named(self.ctx, self.manager, attempt):
+            place = find(self.ctx, self.manager, locator)
             if place is None or place.where == counters.DEAD:
                 continue
-            if not is_attempt(attempt, place, self._manager):
+            if not is_attempt(attempt, place, self.manager):
                 continue
             if place.lease is not None:
                 self._reject_lease(place.lease, request)
@@ -316,20 +315,20 @@ class Settling:
         else:
             seconds = request.delay
             if seconds is None:
-                chance = self._queues.chance()
-                seconds = backoff_seconds(self._settings, epoch, REJECTED, chance)
+                chance = self.queues.chance()
+                seconds = backoff_seconds(self.settings, epoch, REJECTED, chance)
             self.fail(lease, REJECTED, request.reason, seconds)
 
     def expire(self, lease: Lease, why: str) -> None:
         """Fail an attempt whose lease has expired."""
-        chance = self._queues.chance()
-        seconds = backoff_seconds(self._settings, lease.entry.epoch, EXPIRED, chance)
+        chance = self.queues.chance()
+        seconds = backoff_seconds(self.settings, lease.entry.epoch, EXPIRED, chance)
         self.fail(lease, EXPIRED, why, seconds)
 
     def fail(self, lease: Lease, how: str, why: str, seconds: float) -> None:
         """Fail an attempt; its message is fired again after some seconds, if it is not dead."""
-        ctx, manager = self._ctx, self._manager
-        epoch, attempts_max = lease.entry.epoch + 1, self._settings.max_attempts
+        ctx, manager = self.ctx, self.manager
+        epoch, attempts_max = lease.entry.epoch + 1, self.settings.max_attempts
         if attempts_max is not None and epoch >= attempts_max:
             death = Death(why, epoch, how)
             other = self._bury(_place_of(lease), death)
@@ -348,7 +347,7 @@ class Settling:
         self._place_again(entry, how)
 
     def _place_again(self, entry: Entry, how: str) -> None:
-        manager, now = self._manager, self._ctx.timestamp
+        manager, now = self.manager, self.ctx.timestamp
         layout, locator = manager.layout, entry.locator
         if manager.keeps_order_in(entry.group) or entry.due <= now:
             key = layout.ready_key(entry, ordered=manager.ordered)
@@ -358,12 +357,12 @@ class Settling:
             key = layout.scheduled_key(entry, ordered=manager.ordered)
             change = counters.FAILED[how, counters.SCHEDULED]
             note = (manager, change, Manager.postponed, locator, (entry.due, now))
-        self._ctx.writes[key] = encode(entry)
-        self._ctx.notes.append(note)
+        self.ctx.writes[key] = encode(entry)
+        self.ctx.notes.append(note)
 
     def give_back(self, lease: Lease) -> None:
         """Make a leased message ready again, as if it had not been fired."""
-        ctx, manager, entry = self._ctx, self._manager, lease.entry
+        ctx, manager, entry = self.ctx, self.manager, lease.entry
         holdings.end(ctx, manager, [lease])
         key = manager.layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[key] = stored = encode(entry)
@@ -378,13 +377,13 @@ class Settling:
 
         Return the name of that queue if it was moved.
         """
-        ctx, manager, at = self._ctx, self._manager, self._ctx.timestamp
+        ctx, manager, at = self.ctx, self.manager, self.ctx.timestamp
         reason, epoch, how = death
         entry = msgspec.structs.replace(place.entry, epoch=epoch, not_before=0)
         reason = reason[:REASON_CHARACTERS_MAX]
         if how:
             ctx.notes.append((manager, counters.DIED[how], Manager.nothing, None, None))
-        other = self._settings.dead_letter_queue
+        other = self.settings.dead_letter_queue
         if other is not None and self._may_move(other, entry.group):
             self._move_away(other, entry, reason)
             self._end(place, records.MOVED, counters.MOVED_AWAY[place.where])
@@ -405,7 +404,7 @@ class Settling:
 
     def _tell_death(self, entry: Entry, death: Death, moved_to: str | None) -> None:
         """Log the death of a message whose consumer cannot log it."""
-        queue = self._manager.name
+        queue = self.manager.name
         try:
             id_: str | bytes = entry.id.decode()
         except UnicodeDecodeError:
@@ -414,7 +413,7 @@ class Settling:
         if moved_to is not None:
             revive = f"it is in queue {moved_to!r} now"
         what = f"message {shown(id_)} of queue {queue!r}"
-        self._queues.deaths.died(self._ctx, what, death.epoch, death.reason, revive)
+        self.queues.deaths.died(self.ctx, what, death.epoch, death.reason, revive)
 
     def _may_move(self, other: str, group: str) -> bool:
         """Return whether a dying message can move to another queue.
@@ -423,17 +422,17 @@ class Settling:
         group is damaged. Then the message stays in its own queue.
         """
         try:
-            if self._queues.find_if_there(self._ctx, other) is None:
+            if self.queues.find_if_there(self.ctx, other) is None:
                 return False
             if group:
-                for follower in read_group(self._ctx, self._manager, group).followers:
-                    self._queues.find_if_there(self._ctx, follower.queue)
+                for follower in read_group(self.ctx, self.manager, group).followers:
+                    self.queues.find_if_there(self.ctx, follower.queue)
         except QueueDamaged:
             return False
         return True
 
     def _move_away(self, other: str, entry: Entry, reason: str) -> None:
-        ctx, manager = self._ctx, self._manager
+        ctx, manager = self.ctx, self.manager
         body = read_body(ctx, manager, entry.locator)
         if body is None:
             return
@@ -447,7 +446,7 @@ class Settling:
             other, entry.key[:KEY_BYTES_MAX], entry.kind, id_, body.payload, headers,
             entry.priority, group=entry.group, is_unique=True,
         )  # fmt: skip
-        self._queues.enqueue_moved(ctx, moved)
+        self.queues.enqueue_moved(ctx, moved)
 
 
 _DONE: Final = records.DONE, Manager.ended, counters.ACKNOWLEDGED
