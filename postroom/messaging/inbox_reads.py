@@ -249,7 +249,7 @@ def _together(found: Stored) -> int:
     do not share its end.
     """
     for number, (_, stored) in enumerate(found):
-        if trial_of(stored) is not None:
+        if stored[-1] != _NIL and trial_of(stored) is not None:  # most have none: no call for them
             return max(number, 1)
     return len(found)
 
