@@ -24,8 +24,8 @@ class Faults:
     def __init__(self, db: blocking.CoreDatabase) -> None:
         self.plan: dict[int, str] = {}
         self._sent = 0
-        inner = db.sender
-        self.db = blocking.CoreDatabase(_Sender(inner, self), db._core)
+        sender: Any = _Sender(db.sender, self)
+        self.db = blocking.CoreDatabase(sender, db.core.through(sender))
 
     def next(self, **plan: str) -> None:
         """From now on: ``n2="lost"`` is what happens to the third request."""
