@@ -265,13 +265,16 @@ class AsyncioDriver(NodeDriver):
     def _finish(self, writing: _Writing) -> None:
         self._writing = None
         with self._signals:
-            try:
-                if writing.raised is not None:
-                    raise writing.raised
-                self.node.finish(writing.error)
-            except BaseException:
-                self._break_off()
-                raise
+            self._end_of(writing)
+
+    def _end_of(self, writing: _Writing) -> None:
+        try:
+            if writing.raised is not None:
+                raise writing.raised
+            self.node.finish(writing.error)
+        except BaseException:
+            self._break_off()
+            raise
 
     def _break_off(self) -> None:
         """Deal with an exception from a turn, which must not happen.
