@@ -13,7 +13,7 @@ entries, so they would miss an entry that is not counted. If an outbox is empty 
 says otherwise, that is reported.
 
 The counters of messages are the sums in the applied record of the range
-(:mod:`postroom.ranges.applied`). Each queue has a record, written once in a proposal. Evaluators
+(:mod:`postroom.ranges.state`). Each queue has a record, written once in a proposal. Evaluators
 describe an event by a *change*: the numbers to add to counters. The changes of a proposal are added
 up first.
 """
