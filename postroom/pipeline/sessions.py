@@ -52,7 +52,7 @@ def session(
 
     Raises:
         Unavailable: there is no Java. Nothing was done.
-        JobFailed: Spark has failed in the block.
+        JobFailed: Spark does not start, or has failed in the block.
     """
     _find_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -64,7 +64,7 @@ def session(
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     with without_traces():
-        spark = builder.getOrCreate()
+        spark = _started(builder)
         try:
             pipeline.register(spark)
             yield spark
@@ -73,6 +73,16 @@ def session(
         finally:
             pipeline.close()
             spark.stop()
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    try:
+        return builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise JobFailed(
+            f"{in_a_line(str(error))}; Spark did not start, and nothing was done: look at "
+            "--master, --conf and JAVA_HOME"
+        ) from error
 
 
 @contextmanager

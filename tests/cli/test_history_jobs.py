@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+import postroom
 from postroom.cli.application import app
 
 
@@ -23,3 +27,27 @@ def test_a_store_that_is_not_there_is_said_before_spark_is_started(
     assert refused.exit_code == 1
     assert not (tmp_path / "to").exists()
     assert CliRunner().invoke(app, [*run, "--path", str(tmp_path)]).exit_code == 2
+
+
+def test_a_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
+    postroom.open(tmp_path / "store").close()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "postroom",
+            "pipeline",
+            "run",
+            "audit",
+            "--path",
+            tmp_path / "store",
+        ],
+        env={**os.environ, "JAVA_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "Spark did not start, and nothing was done" in done.stderr.splitlines()[-1]

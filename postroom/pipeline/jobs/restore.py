@@ -97,7 +97,10 @@ def restore(
     """
     manifest = Folder(folder).manifest()
     if manifest is None:
-        raise JobFailed(f"there is no export in {folder}: its manifest is not there")
+        raise JobFailed(
+            f"there is no export in {folder}: its manifest is not there; nothing was restored: "
+            "give the folder of a complete export"
+        )
     if len(manifest.files) > RESTORED_PARTS_MAX:
         raise JobFailed(
             f"the export has {len(manifest.files)} files, and {RESTORED_PARTS_MAX} can be "
