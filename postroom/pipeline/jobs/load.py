@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -145,15 +146,20 @@ def load(
     with database(spark, store) as db:
         if is_done(db, checked):
             return LoadResult(checked.name, checked.mode, 0, 0, done_before=True)
-    found = read(
-        spark,
-        files,
-        checked.format,
-        checked.options,
-        checked.schema,
-        merge_schema=checked.merge_schema,
-    )
-    rows = with_problems(found, checked)
+    try:
+        found = read(
+            spark,
+            files,
+            checked.format,
+            checked.options,
+            checked.schema,
+            merge_schema=checked.merge_schema,
+        )
+        rows = with_problems(found, checked)
+    except PySparkException as error:  # there is no such file, or the schema or a column is no SQL
+        raise JobFailed(
+            f"{in_a_line(str(error))}; nothing was loaded: mend that, and run it again"
+        ) from error
     bad = 0
     progress("loading rows", 0, None)
     if checked.skip_bad:

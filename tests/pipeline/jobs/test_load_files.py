@@ -15,6 +15,7 @@ import pytest
 import postroom
 from postroom.errors import Invalid
 from postroom.pipeline.jobs import LoadOptions, load
+from postroom.pipeline.jobs.job import JobFailed
 from postroom.pipeline.jobs.load_files import read
 
 Load = Callable[..., Any]
@@ -142,6 +143,23 @@ def test_a_file_that_is_no_parquet_is_refused_by_its_name(loaded: Load, tmp_path
     (tmp_path / "bad.parquet").write_text("nonsense")
     with pytest.raises(Invalid, match=r"bad\.parquet cannot be read as parquet: Spark: .*nothing"):
         loaded([tmp_path / "bad.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("b.csv", {}),
+        ("a.csv", {"schema": "id string,,"}),
+        ("a.csv", {"mode": "message", "columns": {"deliver_at": "1 +"}}),
+    ],
+    ids=["file", "schema", "column"],
+)
+def test_an_argument_that_spark_refuses_says_that_nothing_was_loaded(
+    loaded: Load, tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
+    (tmp_path / "a.csv").write_text("id,name\n1,one\n")
+    with pytest.raises(JobFailed, match=r"^Spark: \[.*; nothing was loaded: mend that"):
+        loaded([tmp_path / name], **options)
 
 
 def test_csv_without_a_header_has_columns_by_place(loaded: Load, tmp_path: Path) -> None:
