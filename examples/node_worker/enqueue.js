@@ -5,6 +5,10 @@ const { batchExecute, clients } = require('./postroom');
 
 const AT_A_TIME = 1000;
 const [addresses, queue, count, prefix = 'job'] = process.argv.slice(2);
+if (!(Number(count) > 0)) {
+  console.error('usage: node enqueue.js ADDRESSES QUEUE COUNT [PREFIX]');
+  process.exit(2);
+}
 
 // Each message is a transaction of its own. An id that is there already stays as it is.
 function enqueue(number) {
@@ -25,6 +29,6 @@ async function main() {
 }
 
 main().catch((error) => {
-  console.error(error);
+  console.error(error.message);
   process.exit(1);
 });

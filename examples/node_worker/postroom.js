@@ -106,4 +106,4 @@ function batch(client, transactions, responses) {
   });
 }
 
-module.exports = { batchExecute, call, clients, detailOf, execute, sleep, grpc };
+module.exports = { batchExecute, call, clients, detailOf, execute, sleep };

@@ -6,9 +6,13 @@
 // a commit whose outcome it does not know again, with the same id. It ends with SIGTERM.
 'use strict';
 
-const { call, clients, detailOf, execute, sleep, grpc } = require('./postroom');
+const { call, clients, detailOf, execute, sleep } = require('./postroom');
 
 const [addresses, queue] = process.argv.slice(2);
+if (!queue) {
+  console.error('usage: node worker.js ADDRESSES QUEUE');
+  process.exit(2);
+}
 const all = clients(addresses);
 const working = new Set();
 let stream = null;
@@ -72,6 +76,6 @@ process.on('SIGTERM', async () => {
 });
 
 main().then(() => process.exit(0), (error) => {
-  console.error(error.code === grpc.status.INVALID_ARGUMENT ? error.message : error);
+  console.error(error.message);
   process.exit(1);
 });

@@ -109,7 +109,7 @@ class Gateway:
         """Listen, and take calls.
 
         Raises:
-            Error: the address is taken, or none of this machine.
+            Error: the address is taken, or none of this machine; or a certificate does not fit.
             AccessDenied: a file of a certificate cannot be read.
         """
         limits, tls = self._settings.limits, self._settings.tls
@@ -127,10 +127,14 @@ class Gateway:
                 self.port = server.add_insecure_port(listen)
             else:
                 self.port = server.add_secure_port(listen, tls.credentials())
-        except RuntimeError as error:
-            raise Error(f"cannot listen at {listen}: {error}") from error
+        except RuntimeError:  # it names no reason
+            self.port = 0
         if not self.port:
-            raise Error(f"cannot listen at {listen}: it is taken, or no address of this machine")
+            fits = "" if tls is None else " Does the certificate belong to its key?"
+            raise Error(
+                f"cannot listen at {listen}: is the address one of this machine's, and is no other "
+                f"program there?{fits}"
+            )
         await server.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         self._background = [

@@ -84,6 +84,20 @@ def _enqueue(example: Path, gateways: str, prefix: str) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [["worker.js"], ["worker.js", "127.0.0.1:1"], ["enqueue.js", "127.0.0.1:1", "jobs"]],
+)
+def test_a_program_in_node_without_its_arguments_says_which_it_needs(
+    example: Path, arguments: list[str]
+) -> None:
+    command = ["node", *arguments]
+    done = subprocess.run(
+        command, check=False, cwd=example, capture_output=True, text=True, timeout=SECONDS_MAX
+    )
+    assert (done.returncode, done.stderr.partition(" node ")[0]) == (2, "usage:")
+
+
 @pytest.mark.timeout(600)
 def test_a_worker_in_node_survives_a_killed_node_and_a_killed_gateway(
     example: Path, tmp_path: Path
