@@ -111,10 +111,10 @@ class SnapshotTooOld(Invalid):
 
 
 class ConditionFailed(Error):
-    """The key did not hold the expected value. Nothing happened.
+    """The key did not contain the expected value. Nothing happened.
 
     Attributes:
-        actual: what it holds instead; ``None`` if nothing.
+        actual: what it contains instead; ``None`` if nothing.
     """
 
     def __init__(self, message: str, actual: object = None) -> None:
@@ -135,7 +135,7 @@ class StoreLocked(Error):
 
 
 class StoreCorrupted(Error):
-    """The data folder does not hold what it must, or what it holds is damaged."""
+    """The data folder does not contain what it must, or what it contains is damaged."""
 
 
 class VersionMismatch(Error):

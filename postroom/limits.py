@@ -8,7 +8,7 @@ KEY_BYTES_MAX: Final = 8 * 1024
 VALUE_BYTES_MAX: Final = 1024 * 1024
 MESSAGE_BYTES_MAX: Final = 1024 * 1024
 INTEGER_MIN: Final = -(1 << 63)
-"""The least number that a counter may hold, and ``INTEGER_MAX``: the greatest."""
+"""The least number that a counter may contain, and ``INTEGER_MAX``: the greatest."""
 INTEGER_MAX: Final = (1 << 63) - 1
 TRANSACTION_BYTES_MAX: Final = 16 * 1024 * 1024
 TRANSACTION_SECONDS_MAX: Final = 60.0
@@ -155,7 +155,7 @@ INBOXES_ORDERED_MAX: Final = 65_536
 INBOXES_ORDERED_BYTES_MAX: Final = 32 * 1024 * 1024
 """Inboxes with the oldest messages that are kept in their order in memory.
 
-Half of either is at least as much as one answer holds.
+Half of either is at least as much as one answer contains.
 """
 ENGINE_SNAPSHOTS_MAX: Final = 16
 """Timestamps that are protected as a whole at a time: each holds back compaction."""

@@ -173,7 +173,7 @@ _ExportFolder = Annotated[
 def export(
     store: StoreOptions, spark: Spark, folder: _ExportFolder, as_json: AsJson = False
 ) -> None:
-    """Write everything that a store holds now into FOLDER, in Parquet files.
+    """Write everything that a store contains now into FOLDER, in Parquet files.
 
     Values, inboxes, outboxes, dead letters, sums and queues, all at one timestamp. An export that
     was killed is begun anew. One that is complete is left unchanged.

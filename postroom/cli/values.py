@@ -43,7 +43,7 @@ def get(store: StoreOptions, notation: Notation, key: Key) -> None:
         raise Error(f"there is no key {shorten(key_bytes)} in {store}")
     if notation.integers and isinstance(value, bytes) and len(value) != 8:
         raise WrongType(
-            f"{shorten(key_bytes)} holds {len(value)} bytes, no number: get it without --int"
+            f"{shorten(key_bytes)} contains {len(value)} bytes, no number: get it without --int"
         )
     if notation.as_json:
         print_json({"key": notation.json_key(key_bytes), "value": notation.json_value(value)})

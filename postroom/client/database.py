@@ -364,7 +364,7 @@ class CoreDatabase(
             expected: the value that it has to hold; ``None``: it has to be absent.
 
         Raises:
-            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            ConditionFailed: it contains something else, which the error carries as ``actual``.
             TypeError, KeyTooLarge, ValueTooLarge, Unavailable, CommitUnknown: see ``put``.
         """
         key = arguments.key(key)

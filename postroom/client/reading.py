@@ -248,7 +248,7 @@ class Overlay:
             or_integer: its expected value, if an integer is stored and the codec packs objects.
 
         Raises:
-            ConditionFailed: it holds something else.
+            ConditionFailed: it contains something else.
         """
         actual, integer = await self.stored(key)
         if integer and actual is not None and self._codec.packs:

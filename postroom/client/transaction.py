@@ -447,7 +447,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
             expected: the value that it has to hold; ``None``: it has to be absent.
 
         Raises:
-            ConditionFailed: it holds something else, which the error carries as ``actual``.
+            ConditionFailed: it contains something else, which the error carries as ``actual``.
             TypeError, KeyTooLarge, ValueTooLarge, TransactionTooLarge: see ``put``.
             TransactionClosed, TransactionExpired: nothing was changed.
         """

@@ -11,7 +11,7 @@
 `cluster`      the same on a cluster, whose nodes may be killed: ``postroom demo --nodes 3 --chaos``
 =============  ===================================================================
 
-At its end the store holds these keys::
+At its end the store contains these keys::
 
     aircraft/N14228       where an aircraft was last headed, and on which departure
     board/IAH             an airport's board: what its clerk has read so far

@@ -97,7 +97,7 @@ def add_totals(totals: Counter[str], flight: Flight) -> None:
 
 
 def expect(flights: Iterable[Flight]) -> Expected:
-    """Return what a store must hold after ``flights``."""
+    """Return what a store must contain after ``flights``."""
     expected = Expected()
     for flight in flights:
         expected.add(flight)

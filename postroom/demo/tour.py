@@ -116,7 +116,7 @@ async def replay_missing(
     already = sum(done)
     if already:
         what = "complete" if already == total else "going on"
-        console.out(f"{path} holds {already:,} of {total:,} departures: {what}.", highlight=False)
+        console.out(f"{path} has {already:,} of {total:,} departures: {what}.", highlight=False)
     missing = compress(flights(total), (not was_done for was_done in done[1:]))
     with progress(console, already, total) as advance:
 
@@ -148,7 +148,7 @@ async def claim(db: postroom.aio.Database, path: Path) -> None:
     if await db.get(TOUR_KEY) is not None:
         return
     async for _ in db.scan(b"", None, limit=1):
-        raise Error(f"{str(path)!r} holds somebody's data: give the demonstration another --path")
+        raise Error(f"{str(path)!r} has somebody's data: give the demonstration another --path")
     await db.put(TOUR_KEY, b'"made by postroom demo"')
 
 

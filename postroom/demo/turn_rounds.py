@@ -179,7 +179,7 @@ class TurnRoundOutcomes:
 async def attempts(db: postroom.aio.Database) -> list[TurnRoundOutcomes]:
     """Return the outcomes of all attempts, by their number.
 
-    They come from what the store holds, and include all runs, however often the demonstration
+    They come from what the store contains, and include all runs, however often the demonstration
     itself was killed.
     """
     found: list[TurnRoundOutcomes] = []

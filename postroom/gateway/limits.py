@@ -59,7 +59,7 @@ class Limits:
         calls_max: how many calls are under way; a stream is one until it ends.
         transactions_max: how many transactions are open.
         memory_bytes_max: the memory for open transactions and for messages of queues that clients
-            hold.
+            contain.
         connections_max: to the store, one for each token.
         connecting_max: how many of them are made at a time.
         streams_per_connection_max: calls at a time of one connection of a client; others wait in

@@ -5,10 +5,10 @@ inbox is read by every proposal. Asking the engine costs about a microsecond, an
 Python's interpreter lock, at which threads that wait for it pile up. The cache answers from a
 dictionary.
 
-Exact, not approximate: whoever writes tells it (``wrote``), so what it holds, absence included, is
+Exact, not approximate: whoever writes tells it (``wrote``), so what it has, absence included, is
 what the engine holds. It belongs to the leaseholder's replica and is emptied when others may have
 written. It keeps two generations: when the young one is full it becomes the old one, and what is
-not asked for again goes with the next change. Both together hold what the budget of memory allows
+not asked for again goes with the next change. Both together have what the budget of memory allows
 (:class:`.Budget`), and keep one entry for each 1 KiB of it.
 
 Its :class:`Gaps` are where scans have found nothing but deleted keys.
@@ -96,7 +96,7 @@ class Cache:
         return self._stored.iterate(lower, upper, reverse=reverse)
 
     def wrote(self, writes: WriteSet) -> None:
-        """Note that the engine holds ``writes`` now."""
+        """Note that the engine contains ``writes`` now."""
         if self.gaps.begins:
             self.gaps.wrote(writes)
         young, old = self._young, self._old
@@ -132,7 +132,7 @@ class Cache:
         self._bytes = 0
 
     def offer(self, key: bytes, value: bytes | None) -> None:
-        """Note that the engine holds ``value`` at ``key``, as a reader has found out."""
+        """Note that the engine contains ``value`` at ``key``, as a reader has found out."""
         if value is not None and len(value) > ENTRY_BYTES:
             return
         self._young[key] = value

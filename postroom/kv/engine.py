@@ -13,7 +13,7 @@ it.
 Invariants:
 
 * A write set is visible to ``get``, ``iterate`` and later snapshots once ``write`` has returned.
-* After a loss of power the engine holds a *prefix* of the write sets, in order, that includes
+* After a loss of power the engine contains a *prefix* of the write sets, in order, that includes
   every one written with ``sync=True`` and every one before such a one.
 * After a ``write`` that raised, the outcome of that write set is unknown until the engine is opened
   again: it is there whole, or not at all. Until then every further write raises ``EngineFailed``.
@@ -247,7 +247,7 @@ class Budget:
                       └─ rest blocks of table files, unpacked
 
     The budget does not cover the indexes and filters of open table files, about two bytes a key.
-    The system maps them, or the engine holds them (:mod:`.engine_folder`). It does not cover the
+    The system maps them, or the engine contains them (:mod:`.engine_folder`). It does not cover the
     log, clients or messages either, which have limits of their own.
 
     Args:

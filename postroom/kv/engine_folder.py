@@ -65,7 +65,7 @@ class OpenFolder:
 
     Raises:
         StoreLocked: it is open already, in the process that the message names.
-        StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+        StoreCorrupted: it is damaged, or contains no store and ``create`` is false.
         VersionMismatch: another engine wrote it.
         AccessDenied: it cannot be written, or is no folder.
         Unavailable: the device is full.
@@ -263,7 +263,7 @@ def engine_of(folder: Path) -> EngineName | None:
             return _not_contradicted(folder, engine)
     if name is None:
         raise VersionMismatch(
-            f"The folder {folder} holds a database without the file {ENGINE_FILE!r}, which tells "
+            f"The folder {folder} has a database without the file {ENGINE_FILE!r}, which tells "
             "its engine: a version of Postroom before 0.2 wrote it, or another program, or the "
             "file was lost. Nothing was changed: open it with the version that wrote it, or give "
             f"another folder. A lost file is one line, {' or '.join(ENGINES)}."
@@ -342,7 +342,7 @@ def _read(folder: Path) -> str | None:
     except FileNotFoundError:
         return None
     if not _LINE.fullmatch(line):
-        raise damaged(folder, f"its file engine holds no name of an engine, but {line!r}")
+        raise damaged(folder, f"its file engine contains no name of an engine, but {line!r}")
     return line.decode().rstrip()
 
 

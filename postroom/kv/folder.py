@@ -6,7 +6,7 @@ user what to do. Files here are those of LevelDB (``CURRENT``, ``MANIFEST-*``, `
 ``LOCK``, ``LOG``) or of RocksDB (``*.sst`` for ``*.ldb``; ``OPTIONS-*``, ``IDENTITY``), and ours:
 ``owner``, ``engine`` (:mod:`.engine_folder`) and ``*.torn`` (:mod:`.leveldb_files`).
 
-A folder is a store if it holds ``CURRENT`` and ``owner``. It may become one if it is missing,
+A folder is a store if it contains ``CURRENT`` and ``owner``. It may become one if it is missing,
 empty, or has only the files of a first start that was cut short. Any other folder is left alone:
 nothing in it is touched. A store belongs to its owner alone: a new folder has the mode 0700. Its
 files have 0600, by its default access control list (``acl(5)``). LevelDB itself makes them with
@@ -138,14 +138,14 @@ class FolderLock:
 
 
 def prepare(folder: Path, *, create: bool) -> None:
-    """Make sure that ``folder`` is one that can hold a store, or already does.
+    """Make sure that ``folder`` is one that can contain a store, or already does.
 
     LevelDB would start anew, and delete every table, in a folder that merely lacks ``CURRENT``.
 
     Raises:
-        Invalid: it is a file, or holds something else; or there is no store and ``create`` is
+        Invalid: it is a file, or contains something else; or there is no store and ``create`` is
             false.
-        StoreCorrupted: it holds only the remains of a store.
+        StoreCorrupted: it contains only the remains of a store.
         AccessDenied, Unavailable: the folder cannot be made or read.
     """
     try:
@@ -196,7 +196,7 @@ def _is_store(folder: Path, names: list[str]) -> bool:
     else:
         what = f"something else ({min(names)!r}, for one)"
     raise errors.Invalid(
-        f"{folder} holds {what}; nothing was changed: give a folder that is a store, that is "
+        f"{folder} contains {what}; nothing was changed: give a folder that is a store, that is "
         "empty, or that is not there yet"
     )
 
@@ -219,7 +219,7 @@ def _is_owner(content: bytes) -> bool:
 
 def _foreign_owner(folder: Path) -> errors.Invalid:
     return errors.Invalid(
-        f"{folder / OWNER_FILE} is a link, or holds something else than the process that has the "
+        f"{folder / OWNER_FILE} is a link, or has something else than the process that has the "
         "store open; nothing was changed: move it away, or give another folder"
     )
 

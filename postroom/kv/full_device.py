@@ -71,7 +71,7 @@ class DeviceSpace:
         """Give the log a segment for the time without room, while there is still some."""
         log = self._log
         if log.has_spare or self._applied.full is not None:
-            return  # a short one does not hold many deletions
+            return  # a short one does not contain many deletions
         size = max(log.short_bytes, min(log.segment_bytes, free_bytes // SPARE_SHARE))
 
         def make() -> None:

@@ -8,7 +8,7 @@
 
 The log has the writes of a turn by then, so the state need not have them at once: after a crash
 they come from the log (:mod:`.storage`). A batch costs the engine about as much as ten keys do,
-whatever it holds. Records that each turn writes anew (the applied index, counters, the index of a
+whatever it has. Records that each turn writes anew (the applied index, counters, the index of a
 busy inbox) are written once a batch. Small turns therefore gather, and large ones go to the engine
 as they come.
 
@@ -19,9 +19,9 @@ than it gains.
 
 Invariants:
 
-* A reader finds what was added. A span that holds any of it is written before it is gone
+* A reader finds what was added. A span that contains any of it is written before it is gone
   through; only if the engine refuses that is it put together in memory.
-* The engine holds whole turns, in order: what is gathered is written as one batch, and batches one
+* The engine has whole turns, in order: what is gathered is written as one batch, and batches one
   after the other.
 * Nothing of a batch that failed is forgotten; nothing more is written, and the next turn is told.
 * If a batch finds no room on the device, all stays in memory until there is room again. Turns go

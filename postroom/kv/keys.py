@@ -39,7 +39,7 @@ Nothing else in the project composes engine keys.
                    03 range 09 07                           where to go on deleting what is useless
                    03 range 09 08 part                      a part of an export that is restored
     04  txn        04 <anchor> transaction                  COMMIT record
-    05  mail       05 <key>                                 index of the inboxes that hold something
+    05  mail       05 <key>                                 index of the inboxes that have something
     06  data       06 <key> 01                              head: newest version (or intent)
                    06 <key> 02 ~timestamp                   history: older versions, newest first
                    06 <key> 03 sent sender ordinal          inbox

@@ -207,7 +207,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
 
         Raises:
             StoreLocked: it is open already, in the process that the message names.
-            StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+            StoreCorrupted: it is damaged, or contains no store and ``create`` is false.
             VersionMismatch: another engine wrote it.
             AccessDenied: it cannot be written, or is no folder.
             Unavailable: the device is full.

@@ -222,7 +222,7 @@ class MemoryFile:
 
     Attributes:
         size: in bytes.
-        durable: what it holds after a loss of power that takes everything unsynced.
+        durable: what it contains after a loss of power that takes everything unsynced.
         settled: how many sectors have become durable so far.
     """
 

@@ -33,7 +33,7 @@ of a write that was never acknowledged, *unless*
 
 Then something that was acknowledged is missing, and ``StoreCorrupted`` names the file.
 
-A clean shutdown leaves a pointer to a record that holds everything that is wanted: reading begins
+A clean shutdown leaves a pointer to a record that has everything that is wanted: reading begins
 there, and what came before is not looked at.
 """
 
@@ -64,7 +64,7 @@ FORMAT_VERSION: Final = 1
 MAGIC: Final = b"postroom"
 
 CHANGES: Final = 0
-"""A record that holds the changes."""
+"""A record that contains the changes."""
 WHOLE: Final = 1
 """A record that begins with all notes: reading can begin with it."""
 CLOSED: Final = 2
@@ -104,7 +104,7 @@ class LogRecord(NamedTuple):
         durable: the last record that was known to be durable when this one was written.
         epoch: in which opening that was.
         kind: ``CHANGES``, ``WHOLE`` or ``CLOSED``.
-        writes: what it holds.
+        writes: what it contains.
         end: where the next record begins.
     """
 
@@ -272,7 +272,7 @@ class LogContents:
 
 
 def read_log(device: Device, log_id: bytes, durable: int) -> LogContents:
-    """Read everything that the log of the id ``log_id`` holds.
+    """Read everything that the log of the id ``log_id`` contains.
 
     Args:
         device: where it lies.

@@ -62,7 +62,7 @@ def create(
         )
     for key, _ in state.iterate(b"", b"\xff" * 8):
         raise StoreCorrupted(
-            f"the folder holds a database (its first key is {key!r}) that is not a Postroom "
+            f"the folder contains a database (its first key is {key!r}) that is not a Postroom "
             "store; nothing was changed: give another folder"
         )
     log_id = new_id()
@@ -141,7 +141,7 @@ def _formats_read() -> str:
 def is_of_state(key: bytes) -> bool:
     """Return whether a key of consensus lies with the state.
 
-    These keys tell which entry the state includes, and hold a snapshot that has arrived.
+    These keys tell which entry the state includes, and contain a snapshot that has arrived.
     """
     return key[:1] == keys.RAFT_LOG and key[9:10] in _WITH_STATE
 

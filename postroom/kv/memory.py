@@ -306,7 +306,7 @@ class MemoryEngine(_MemoryReader):
     """
 
     def __init__(self, disk: MemoryDisk | None = None) -> None:
-        """Open ``disk`` with what it holds."""
+        """Open ``disk`` with what it contains."""
         self.disk = MemoryDisk() if disk is None else disk
         self.is_open = True
         self._failure: str | None = None

@@ -43,7 +43,7 @@ def open_engine(
         ValueError: there is no such engine.
         VersionMismatch: another engine wrote it, or one that is not installed.
         StoreLocked: it is open already, in the process that the message names.
-        StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+        StoreCorrupted: it is damaged, or contains no store and ``create`` is false.
         AccessDenied: it cannot be written, or is no folder.
         Unavailable: the device is full.
         Invalid: RocksDB only: the path is not UTF-8.

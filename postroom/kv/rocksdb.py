@@ -82,7 +82,7 @@ store of 256 MiB.
 """
 
 SPARE_FACTOR: Final = 4
-"""RocksDB's memtable may hold so much more than we put in: it must never be full by itself."""
+"""RocksDB's memtable may contain so much more than we put in: it must never be full by itself."""
 
 PREALLOCATED_BYTES: Final = 1024 * 1024
 """The space that a file takes ahead of its writes, if RocksDB was built for that.
@@ -158,7 +158,7 @@ class RocksDBEngine(FolderEngine):
 
         Raises:
             StoreLocked: it is open already, in the process that the message names.
-            StoreCorrupted: it is damaged, or holds no store and ``create`` is false.
+            StoreCorrupted: it is damaged, or contains no store and ``create`` is false.
             VersionMismatch: another engine wrote it.
             AccessDenied: it cannot be written, or is no folder.
             Unavailable: the device is full.

@@ -14,11 +14,11 @@ Consensus brings it up to date from the log
 (:meth:`postroom.raft.consensus.Consensus.replay`).
 
 A batch is written beside the record of its last turn, and those of later ones. After a crash the
-state may therefore hold a turn that the log does not. This turn was acknowledged to nobody. It is
+state may therefore have a turn that the log does not. This turn was acknowledged to nobody. It is
 there as a whole, index and term of the last entry included, and the log goes on from there
 (:meth:`postroom.raft.journal.Journal.open`).
 
-Each tells what the other one must hold at least, so neither can be cut, lost or exchanged without
+Each tells what the other one must have at least, so neither can be cut, lost or exchanged without
 being noticed:
 
 * the *marker* in the state (the record ``store``): the id of the log, and a record of it that was

@@ -67,7 +67,7 @@ def key(*parts: Part) -> bytes:
 
     Raises:
         TypeError: a part is of another type than those in :data:`Part`.
-        ValueError: an integer takes more than 255 bytes, a text holds a lone surrogate, or tuples
+        ValueError: an integer takes more than 255 bytes, a text has a lone surrogate, or tuples
             are nested hundreds deep.
 
     Examples:

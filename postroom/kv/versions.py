@@ -50,7 +50,7 @@ A caller that sends a bound lets it go on there; the result of ``send`` is to be
 class VersionPage(NamedTuple):
     """A part of a scan: its pairs, and where the next part goes on (``None``: nothing is left).
 
-    It tells which of the pairs (counted from 0) hold integers, and how many keys were visited.
+    It tells which of the pairs (counted from 0) contain integers, and how many keys were visited.
     """
 
     pairs: list[tuple[bytes, bytes]]
@@ -120,7 +120,7 @@ def scan(  # noqa: PLR0913 - a page of a scan has these bounds
     """Return the values of the user keys in ``[start, end)`` as of ``at``, up to a limit.
 
     Keys that have no value then are visited too: after ``steps_max`` keys the page ends where it
-    is, however little it holds. Known ``gaps`` are jumped over, new ones are noted there.
+    is, however little it contains. Known ``gaps`` are jumped over, new ones are noted there.
     """
     pairs: list[tuple[bytes, bytes]] = []
     integers: list[int] = []

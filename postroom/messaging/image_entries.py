@@ -25,7 +25,7 @@ counters        the numbers of all messages by fate; the same for each queue
 An image leaves out older versions, reaped messages, lists of garbage, COMMIT records, leases of
 ranges, and the nodes.
 
-Values are as the engine holds them, with one exception. A record that says where a postponed
+Values are as the engine contains them, with one exception. A record that says where a postponed
 message waits contains an engine key; the image has a name instead. An entry that comes from
 elsewhere is checked here. It is decoded by its type, and nothing in it is later than the
 image.

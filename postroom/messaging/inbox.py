@@ -1,6 +1,6 @@
 """The inboxes of a range: delivery into them, reads of them, and reaps.
 
-The index of inboxes (*mail*) has an entry for each inbox that holds something: the number of
+The index of inboxes (*mail*) has an entry for each inbox that contains something: the number of
 messages, and the id of the first. It tells which keys have mail without a scan of the keys. It is
 also the inbox's head cursor: reading starts at the first message, never at the tombstones of those
 before it, also after a restart. A delayed message with an old id becomes the first one.

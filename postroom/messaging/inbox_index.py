@@ -21,7 +21,7 @@ Each of the two parts keeps the first ``INBOXES_ORDERED_MAX`` inboxes, with
 its ``end``, and none after that. When half of such a part is gone, the index is read again; the
 tens of thousands of messages that were taken meanwhile outweigh that cost.
 
-Invariant: once it is built, a part holds exactly the inboxes before its end, as they are applied.
+Invariant: once it is built, a part has exactly the inboxes before its end, as they are applied.
 
 The order is held as a transaction holds its locks. It is dropped when it was not used for a minute,
 or with the lease. A commit that writes more than a turn has room for drops it, too.

@@ -210,7 +210,7 @@ class Outbox:
         if found:
             return found
         raise StoreCorrupted(
-            f"the counter {self.pending} says that an outbox holds entries, but it is empty; "
+            f"the counter {self.pending} says that an outbox contains entries, but it is empty; "
             "nothing was changed: please report this"
         )
 

@@ -93,7 +93,7 @@ class UsualProposal:
 
 
 class _Unusual(Exception):
-    """The batch holds something that the general way must evaluate."""
+    """The batch contains something that the general way must evaluate."""
 
 
 class UsualEvaluator:

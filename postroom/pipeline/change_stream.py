@@ -213,7 +213,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _newest(self, position: int) -> int | None:
         """Return the end of a batch without limits; ``None``: nothing was changed.
 
-        If one answer holds all changes, the batch ends with it. Tasks then also get it from the
+        If one answer contains all changes, the batch ends with it. Tasks then also get it from the
         leaseholder's memory, and need not walk over the span.
         """
         found = self._first_changes(position)
@@ -244,7 +244,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = found.until
 
     def _first_changes(self, after: int) -> CommittedChanges:
-        """Return as many changes as one answer holds, and until when they are complete."""
+        """Return as many changes as one answer contains, and until when they are complete."""
         span = with_prefix(self._options.prefix)
         while True:
             try:

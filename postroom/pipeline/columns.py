@@ -101,7 +101,7 @@ def as_type(array: pa.Array, field: pa.Field) -> pa.Array:
         return array.cast(field.type)
     except pa.ArrowInvalid as error:
         raise WrongType(
-            f"the column {field.name!r} holds bytes that are no UTF-8: read it as binary"
+            f"the column {field.name!r} contains bytes that are no UTF-8: read it as binary"
         ) from error
 
 

@@ -66,7 +66,7 @@ def read(offset: dict[str, Any]) -> list[RangePosition]:
     """
     if offset.get("version") != VERSION:
         raise Invalid(
-            f"the checkpoint holds an offset of version {offset.get('version')!r}, this version of "
+            f"the checkpoint has an offset of version {offset.get('version')!r}, this version of "
             f"Postroom reads {VERSION}: go on with the version that wrote it, or start anew"
         )
     return [

@@ -266,7 +266,7 @@ def warn_of_dead_rows(last: StagedQuery | None, batch: int) -> None:
     """Log how many rows of a batch could not be carried out, if there are any."""
     if last is not None and last.batch == batch and last.dead:
         _log.warning(
-            "%s of batch %d could not be carried out, since their keys hold no integers "
+            "%s of batch %d could not be carried out, since their keys contain no integers "
             "or the sums are too large: they are dead letters ('postroom dead-letters' tells why)",
             counted(last.dead, "row"), batch,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """The data source ``postroom``: the class behind ``spark.read.format("postroom")``.
 
 It is made once for a data frame, in a process of Spark's, and pickled into those that plan and
-read. It holds what must be equal in all of them: the options, and the pinned timestamp. (``reader``
+read. It has what must be equal in all of them: the options, and the pinned timestamp. (``reader``
 is called anew for each plan, and would find another one.)
 """
 

@@ -286,7 +286,7 @@ def counted_queues(db: CoreDatabase, at: int) -> list[Any]:
 def recent(db: CoreDatabase, table_slice: TableSlice, work: Work) -> list[pa.RecordBatch] | None:
     """Return the changes of a part from the leaseholder's memory.
 
-    The result is ``None`` if one answer does not hold all of them.
+    The result is ``None`` if one answer does not contain all of them.
     """
     ((start, end),) = table_slice.spans
     answer = db.bulk.recent_changes(start, end, work.after)

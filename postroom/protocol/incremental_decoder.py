@@ -1,6 +1,6 @@
 """The decoding of a client's frame in stretches, between which others have their turns.
 
-A frame has 32 MiB at most. It holds four million keys, or a commit of some hundred thousand writes.
+A frame has 32 MiB at most. It has four million keys, or a commit of some hundred thousand writes.
 Decoded as a whole, it keeps a node from everything else for a tenth of a second, and takes many
 times its bytes. A generator therefore goes over a frame of more than ``FRAME_STRETCH_BYTES``, and
 the rest of any frame whose first requests have used up a turn. It yields after each piece::

@@ -327,7 +327,7 @@ class RaftGroup:
         """Yield the writes that the state lacks of the committed entries, when the store is opened.
 
         Each piece is written before the next one is asked for. An only voter has committed all that
-        its log holds; another member's entries are committed as far as its log says.
+        its log contains; another member's entries are committed as far as its log says.
         """
         pieces = self._application.replay()
         while self.stopped is None:

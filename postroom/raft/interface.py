@@ -86,7 +86,7 @@ class StateMachine(Protocol):
                 only the context if there is one.
             context: the context given to ``propose`` with the command, if that happened in this
                 process and still waits for its outcome; ``None`` otherwise.
-            staged: the write set of this turn. It may hold earlier entries of this group, and
+            staged: the write set of this turn. It may contain earlier entries of this group, and
                 entries of other groups.
 
         Raises:
@@ -110,7 +110,7 @@ class StateMachine(Protocol):
         """Return the term of that entry."""
 
     def open_snapshot(self) -> StateSnapshot:
-        """Open the state that the engine holds now, for streaming.
+        """Open the state that the engine contains now, for streaming.
 
         Writes staged in this turn are not in it.
         """

@@ -300,7 +300,7 @@ class Journal:
     def open(
         cls, engine: Engine, prefix: bytes, members: Members, applied: AppliedState | int
     ) -> Journal:
-        """Open the log that ``engine`` holds.
+        """Open the log that ``engine`` contains.
 
         Args:
             engine: the engine with the log.

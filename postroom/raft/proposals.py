@@ -10,7 +10,7 @@
                   ├────── a snapshot covers its index ────────────▶ UNKNOWN
                   └────── leadership lost, and silence since ─────▶ UNKNOWN
 
-The cut of an entry from this log proves nothing: another member may hold it, lead, and commit it
+The cut of an entry from this log proves nothing: another member may contain it, lead, and commit it
 after all (figure 8 of the paper). An entry of a *later term* that is committed at or before its
 place is the proof. Terms never fall along a log, and every later leader has the committed entry
 (section 5.4.3).
@@ -290,7 +290,7 @@ class LogApplication:
         """Yield the writes that the state lacks of the committed entries, when the group is opened.
 
         Each piece is written before the next one is asked for. An only voter has committed all that
-        its log holds; another member's entries are committed as far as its log says.
+        its log contains; another member's entries are committed as far as its log says.
         """
         core = self._core
         known = core.journal.last_index if core.is_only_voter else core.journal.committed_index

@@ -240,7 +240,7 @@ class Spool:
     """The spool of one group. Staged chunks are readable from the next turn on."""
 
     def __init__(self, stored: Reader, prefix: bytes) -> None:
-        """Open the spool that ``stored`` holds under the group's ``prefix``.
+        """Open the spool that ``stored`` contains under the group's ``prefix``.
 
         Raises:
             StoreCorrupted: the record is unreadable, or chunks of a complete snapshot are missing.
@@ -375,7 +375,7 @@ class SnapshotReceiver:
         self._spool.clear(staged)
 
     def _has(self, message: Chunk) -> bool:
-        """Return whether the log holds the snapshot's last entry.
+        """Return whether the log contains the snapshot's last entry.
 
         The entries that follow it then stay (step 6).
         """

@@ -149,7 +149,7 @@ class StoredLog:
         return self.entries[-1][1:] if self.entries else self.base
 
     def read(self, engine: Engine, applied: AppliedState) -> None:
-        """Read the log that ``engine`` holds, and reconcile it with the state."""
+        """Read the log that ``engine`` contains, and reconcile it with the state."""
         self._read_hard_state(engine.get(self.prefix + b"h"))
         entries = engine.iterate(self.prefix + b"l", self.prefix + b"m")
         decoded = [self._decode_entry(key, value) for key, value in entries]

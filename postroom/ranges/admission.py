@@ -12,7 +12,7 @@ members are its clients. A program with twenty clients has as many turns as a pr
 client that sends a thousand requests at once waits for them itself. The requests of one client
 stay in their order. Requests are counted, not weighed: the cost of each is bounded elsewhere.
 
-*Shares.* Clients may keep more waiting than a proposal holds, for ever. Therefore upkeep
+*Shares.* Clients may keep more waiting than a proposal contains, for ever. Therefore upkeep
 (deliveries, deferred updates, the collection of garbage) has a share of each proposal: bytes,
 steps, and at least one request.
 

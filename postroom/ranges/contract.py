@@ -17,7 +17,7 @@ The method :meth:`Request.concerns` tells the keys and spans that a request conc
 
     KeySet ────▶ the ranges that own the keys, and those that own a part of the spans
     WHOLE_STORE ▶ every range; the answers are merged
-    ROOT ──────▶ the one range that holds the records of which the store has one each
+    ROOT ──────▶ the one range that contains the records of which the store has one each
     RANGE ─────▶ the range whose service has made the request
     NODE ──────▶ the node that is asked, whichever it is
 

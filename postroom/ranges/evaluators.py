@@ -88,9 +88,9 @@ def conditional_put(ctx: Evaluation, request: ConditionalPut) -> None:
     ctx.put_version(head, stored, versions.VALUE_KIND, request.value)
 
 
-def _condition_failed(request: ConditionalPut, holds: str, actual: object) -> ConditionFailed:
+def _condition_failed(request: ConditionalPut, contains: str, actual: object) -> ConditionFailed:
     return ConditionFailed(
-        f"{shorten(request.key)} holds {holds}, not {_describe(request.expected)}; "
+        f"{shorten(request.key)} contains {contains}, not {_describe(request.expected)}; "
         "nothing was changed: read it again and decide anew",
         actual,
     )
@@ -131,7 +131,7 @@ def number_in(stored: bytes, key: bytes, *, integer: bool, packed: bool) -> int:
 
 def _no_integer(key: bytes, stored: bytes) -> WrongType:
     return WrongType(
-        f"{shorten(key)} holds {len(stored)} bytes, no 64-bit integer (8 bytes, big-endian, or "
+        f"{shorten(key)} contains {len(stored)} bytes, no 64-bit integer (8 bytes, big-endian, or "
         "what increment has stored); nothing was changed: delete the key or increment another one"
     )
 

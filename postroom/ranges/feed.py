@@ -16,7 +16,7 @@ An answer ends with the commit that makes it large, and says how far it is compl
 asks on from there misses nothing.
 
 A watch that waits stands in line for its span (:class:`.Spans`). An applied proposal wakes the
-spans that hold one of its changes, and no others. A watch in line has therefore seen all that is
+spans that contain one of its changes, and no others. A watch in line has therefore seen all that is
 applied. Its client does not know that yet: it is told once in a while, or a new leader would have
 to look through versions that may be collected.
 

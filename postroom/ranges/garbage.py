@@ -8,7 +8,7 @@ neighbours nothing. The removals go through the group, so that replicas stay equ
 A proposal that leaves much has several lists, so that a step of the collector is never long.
 
 A list names engine keys that go for good (history, COMMIT records, reaped messages), and heads,
-which go only if they still hold the tombstone of that time.
+which go only if they still contain the tombstone of that time.
 """
 
 from __future__ import annotations

@@ -496,7 +496,7 @@ class Replica:
                 self._lease_holder.granted(proposal.lease_until)
             self._answers.tell(proposal.results, proposal.after, writes)
         else:
-            # Memory holds what was evaluated, and if the outcome is unknown it may be applied yet,
+            # Memory has what was evaluated, and if the outcome is unknown it may be applied yet,
             # below the timestamp of a read: not under this lease.
             self.stop_serving()
             self._acquisition.wanted = self.group.is_leader

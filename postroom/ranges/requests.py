@@ -93,7 +93,7 @@ class Values(msgspec.Struct, frozen=True, array_like=True):
 class Pairs(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``Scan``: pairs, where to go on (``None``: at the end), and the timestamp.
 
-    ``integers`` tells which of the pairs hold integers, counted from 0.
+    ``integers`` tells which of the pairs contain integers, counted from 0.
     """
 
     pairs: list[tuple[bytes, bytes]]
@@ -351,7 +351,7 @@ class Put(WritesKey, Write, frozen=True, tag="put", repr_omit_defaults=True):
 
 
 class ConditionalPut(WritesKey, Write, frozen=True, tag="conditional_put"):
-    """A request to set ``key`` to ``value`` if it holds ``expected`` (``None``: nothing).
+    """A request to set ``key`` to ``value`` if it contains ``expected`` (``None``: nothing).
 
     With ``packed``, ``expected`` is a value that a codec packed, no integer; and the integer
     ``or_integer``, if there is one, is expected as well.

@@ -17,7 +17,7 @@ from the start (:mod:`postroom.raft.snapshots`). Only its records are there all 
 the old one or the new one: they tell a node that is started meanwhile with whom it shares the
 range.
 
-*The applied record* (:class:`AppliedRecord`) holds index and term of the last entry, the last
+*The applied record* (:class:`AppliedRecord`) contains index and term of the last entry, the last
 commit, and the sums of the companion. It is made here, because index and term are known only when
 an entry is applied. The other two come with the command. A command that is void under its lease
 changes neither.
@@ -304,7 +304,7 @@ def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
 
 
 def is_chunk(range_id: int, data: bytes) -> bool:
-    """Return whether ``data``, from the network, holds pairs of this range, in order."""
+    """Return whether ``data``, from the network, contains pairs of this range, in order."""
     if not data:
         return True
     try:

@@ -29,7 +29,7 @@ each of those runs out once (:mod:`.memory`), at its *deadline*.
 There is one deadline for each name, replaced and cancelled. A heap cannot give up an entry in its
 middle. A deadline that is replaced or cancelled stays there until it comes to the top, and the heap
 is made anew when most of it is such leftovers. Code that sets a deadline a million times, and
-cancels it as often, thus holds no more than a few dozen entries.
+cancels it as often, thus contains no more than a few dozen entries.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Spans:
     below it, so a search skips subtrees that end before the key (Cormen et al., Introduction to
     Algorithms, section 17.3).
 
-    With ``n`` spans, of which ``m`` hold the key, adding takes ``O(log n)`` steps, and a search
+    With ``n`` spans, of which ``m`` contain the key, adding takes ``O(log n)`` steps, and a search
     ``O(m log n)`` at most.
 
     Args:
@@ -121,7 +121,7 @@ class Spans:
         self._wide -= 1
 
     def holding(self, key: bytes) -> list[UserSpan]:
-        """Return the spans that hold ``key``."""
+        """Return the spans that contain ``key``."""
         found = [UserSpan(key, key + b"\x00")] if key in self._points else []
         if self._root is None:
             return found

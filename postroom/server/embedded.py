@@ -161,7 +161,7 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
 ) -> blocking.CoreDatabase:
     """Open the store in the folder ``path``, creating it if it is missing.
 
-    A folder that holds anything but a store is refused, and left as it is.
+    A folder that contains anything but a store is refused, and left as it is.
 
     Args:
         path: a folder, or ``":memory:"`` for a store that is gone when it is closed.
@@ -186,10 +186,10 @@ def open(  # noqa: A001, PLR0913 - a public name, as of files; each argument is 
 
     Raises:
         StoreLocked: another process (or this one) has it open.
-        Invalid: the folder holds something else, or belongs to a node of a cluster with other
+        Invalid: the folder contains something else, or belongs to a node of a cluster with other
             nodes. Or there is no store in it, and ``create`` is false.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
-        StoreCorrupted: what the folder holds is damaged.
+        StoreCorrupted: what the folder contains is damaged.
         AccessDenied: the file system does not permit it.
         Unavailable: it cannot be opened now: the device has no room, for example.
         ValueError: an argument is impossible.
@@ -244,10 +244,10 @@ async def open_async(  # noqa: PLR0913 - each argument is an option
 
     Raises:
         StoreLocked: another process (or this one) has it open.
-        Invalid: the folder holds something else, or belongs to a node of a cluster with other
+        Invalid: the folder contains something else, or belongs to a node of a cluster with other
             nodes. Or there is no store in it, and ``create`` is false.
         VersionMismatch: another engine wrote the folder, or another version of Postroom.
-        StoreCorrupted: what the folder holds is damaged.
+        StoreCorrupted: what the folder contains is damaged.
         AccessDenied: the file system does not permit it.
         Unavailable: it cannot be opened now: the device has no room, for example.
         ValueError: an argument is impossible.

@@ -65,7 +65,7 @@ class LocalFolder:
         is_new: whether there was no cluster in it.
 
     Raises:
-        Invalid: it holds something else, or another cluster than was asked for.
+        Invalid: it contains something else, or another cluster than was asked for.
         StoreLocked: the cluster runs.
         AccessDenied: it cannot be made or read.
         Error: another process has one of the ports.
@@ -122,7 +122,7 @@ class LocalFolder:
         if names <= _OURS_BEFORE_PORTS:
             return True
         raise Invalid(
-            f"{self.path} is not empty, and holds no cluster that was made here; nothing was "
+            f"{self.path} is not empty, and contains no cluster that was made here; nothing was "
             "changed: give another folder"
         )
 
@@ -224,7 +224,7 @@ def _remembered(path: Path) -> list[int]:
     if ports and len(set(ports)) == len(lines):
         return ports
     raise Invalid(
-        f"{file} is broken: it has to hold the ports of the nodes, one a line, and holds "
+        f"{file} is broken: it has to contain the ports of the nodes, one a line, and contains "
         f"{' '.join(lines)[:80]!r}; nothing was changed: write them again (node-1.log and so on "
         "say on which port each node was ready), or give another folder"
     )

@@ -94,7 +94,7 @@ def check_empty(engine: Engine) -> None:
     """
     for key, _ in engine.iterate(b"", b"\xff"):
         raise StoreCorrupted(
-            f"the folder holds a database (its first key is {key!r}) that is not a Postroom store; "
+            f"the folder has a database (its first key is {key!r}) that is not a Postroom store; "
             "nothing was changed: give another folder"
         )
 

@@ -5,7 +5,7 @@
     drivers, sessions, services ── submit, cancel, release ──▶ Replicas ──▶ the replica of the range
     the node's turn ─────────── evaluate, deadlines, fail ──────▶ └───────▶ all of them
 
-The callers do not ask which replica answers. There is one range yet, whose replica holds every key:
+The callers do not ask which replica answers. There is one range yet, whose replica has every key:
 the door for requests is that replica's own, and costs nothing. With more ranges, this is where a
 request will be sent to the range of its keys.
 """
@@ -46,7 +46,7 @@ class Replicas:
         self._holder: Replica  # the replica of every key
 
     def add(self, replica: Replica) -> None:
-        """Add the replica of a range; only of the first one yet, which holds every key."""
+        """Add the replica of a range; only of the first one yet, which contains every key."""
         assert not self._by_id
         self._by_id[replica.range_id] = self._holder = replica
         self.submit, self.try_get = replica.submit, replica.try_get
@@ -59,7 +59,7 @@ class Replicas:
         return self._by_id[range_id]
 
     def by_key(self, key: bytes) -> Replica:
-        """Return the replica of the range that holds ``key``."""
+        """Return the replica of the range that contains ``key``."""
         del key
         return self._holder
 

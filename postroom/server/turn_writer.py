@@ -112,7 +112,7 @@ class TurnWriter:
     # --- the clock's ceiling
 
     def stored_ceiling(self) -> int:
-        """Return the ceiling that the engine holds; 0: there is none."""
+        """Return the ceiling that the engine contains; 0: there is none."""
         return int.from_bytes(self._engine.get(_CEILING_KEY) or b"", "big")
 
     def stage_ceiling(self, clock: HybridLogicalClock, staged: WriteSet) -> None:

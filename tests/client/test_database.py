@@ -126,7 +126,7 @@ def test_increment_beyond_64_bits_overflows(db: postroom.Database, last: int, by
 
 def test_only_eight_bytes_are_an_integer(db: postroom.Database) -> None:
     db.put(b"n", b"seven")
-    with pytest.raises(postroom.WrongType, match=r"b'n' holds 5 bytes.*nothing was changed"):
+    with pytest.raises(postroom.WrongType, match=r"b'n' contains 5 bytes.*nothing was changed"):
         db.increment(b"n")
     with pytest.raises(postroom.WrongType, match="b'seven'"):
         postroom.integer(db.get(b"n"))
@@ -136,10 +136,10 @@ def test_conditional_put_writes_only_over_what_is_expected(db: postroom.Database
     db.conditional_put(b"a", b"1", None)
     db.conditional_put(b"a", b"2", b"1")
     for expected in (None, b"1"):
-        with pytest.raises(postroom.ConditionFailed, match="b'a' holds b'2'") as failed:
+        with pytest.raises(postroom.ConditionFailed, match="b'a' contains b'2'") as failed:
             db.conditional_put(b"a", b"3", expected)
         assert failed.value.actual == b"2"
-    with pytest.raises(postroom.ConditionFailed, match="holds nothing") as failed:
+    with pytest.raises(postroom.ConditionFailed, match="contains nothing") as failed:
         db.conditional_put(b"b", b"3", b"1")
     assert failed.value.actual is None
     assert list(db.scan()) == [(b"a", b"2")]

@@ -113,7 +113,7 @@ def test_an_update_that_can_never_succeed_becomes_a_dead_letter(db: postroom.Dat
         tx.enqueue_update(postroom.Increment(b"m", 3))
     db.drain()
     (letter,) = db.dead_letters()
-    assert letter.reason.startswith("WrongType: b'n' holds 4 bytes")
+    assert letter.reason.startswith("WrongType: b'n' contains 4 bytes")
     assert letter.request == postroom.Increment(b"n", 3)
     assert (letter.message, letter.source_key) == (None, b"source")
     assert letter.transaction_id == tx.id

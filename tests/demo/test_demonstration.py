@@ -156,7 +156,7 @@ def test_on_a_cluster_whose_nodes_are_killed_it_ends_exact(tmp_path: Path) -> No
         timeout=RUN_SECONDS,
     )
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "holds 1,500 of 1,600 departures" in again.stdout
+    assert "has 1,500 of 1,600 departures" in again.stdout
     assert again.stdout.count("PASS") == SUBJECTS
 
 

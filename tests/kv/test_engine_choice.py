@@ -118,7 +118,7 @@ def test_an_engine_that_nobody_knows_is_refused(tmp_path: Path) -> None:
 def test_a_name_that_is_damaged_is_refused(tmp_path: Path, content: bytes) -> None:
     written_by(INSTALLED[0], tmp_path)
     (tmp_path / ENGINE_FILE).write_bytes(content)
-    with pytest.raises(StoreCorrupted, match="its file engine holds no name"):
+    with pytest.raises(StoreCorrupted, match="its file engine contains no name"):
         postroom.open(tmp_path)
     assert (tmp_path / ENGINE_FILE).read_bytes() == content
 

@@ -136,7 +136,7 @@ def test_a_file_with_two_names_is_not_overwritten(tmp_path: Path) -> None:
     owner = tmp_path / "store" / "owner"
     owner.unlink()
     owner.hardlink_to(tmp_path / "mine")
-    with pytest.raises(Invalid, match="holds something else"):
+    with pytest.raises(Invalid, match="has something else"):
         LevelDBEngine.open(tmp_path / "store")
     assert (tmp_path / "mine").read_text() == "mine"
 

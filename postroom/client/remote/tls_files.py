@@ -60,7 +60,7 @@ def fault(
         if unreadable:
             return unreadable
     if not _holds_certificate(ca):
-        return f"{ca} is not in PEM format, or holds no certificate"
+        return f"{ca} is not in PEM format, or contains no certificate"
     if certificate is None or key is None:
         return None
     return _fault_of_pair(certificate, key)
@@ -95,7 +95,7 @@ def _fault_of_pair(certificate: str | Path, key: str | Path) -> str | None:
         if error.reason in _MISMATCHES:
             return f"the key in {key} does not belong to the certificate in {certificate}"
         if not _holds_certificate(certificate):
-            return f"{certificate} is not in PEM format, or holds no certificate"
+            return f"{certificate} is not in PEM format, or contains no certificate"
         return f"{key} is not in PEM format, or holds no key that can be read without a password"
     return None
 

@@ -244,7 +244,7 @@ def define(
     if not prefix or len(prefix) > INDEXED_KEY_BYTES_MAX:
         raise ValueError(
             f"the prefix of a search index has 1 to {INDEXED_KEY_BYTES_MAX} bytes: documents are "
-            "some of the keys of a store, which holds the index as well"
+            "some of the keys of a store, which contains the index as well"
         )
     if isinstance(fields, str) or not all(isinstance(each, str) and each for each in fields):
         raise TypeError("fields are a list of names")
@@ -285,7 +285,7 @@ def _document(stored: bytes, key: bytes, format_: str) -> Any:
         return msgpack.unpackb(stored, strict_map_key=False)
     except Exception as error:  # msgpack raises several kinds for bytes that it has not packed
         raise WrongType(
-            f"{shorten(key)} holds {shorten(stored)}, which is no document of the format "
+            f"{shorten(key)} contains {shorten(stored)}, which is no document of the format "
             f"{format_} ({error}): write it as the search index says, or without the index"
         ) from error
 

@@ -252,7 +252,7 @@ def unpack_posting(stored: bytes, key: bytes = b"") -> tuple[int, int]:
 
 def _damaged(key: bytes, stored: bytes) -> StoreCorrupted:
     return StoreCorrupted(
-        f"{shorten(key)} holds {shorten(stored)}, which no search index has written: somebody else "
+        f"{shorten(key)} has {shorten(stored)}, which no search index has written: somebody else "
         "has. Build the index anew"
     )
 

@@ -4,7 +4,7 @@ All may be repeated: nothing is done twice. Rows are staged, and wait in the sto
 is published (:mod:`.batches`). The requests of staging and of loads but ``ReadStaging`` are writes
 inside a transaction.
 
-An image is everything that a store holds at one timestamp, entry by entry. It is read as two tables
+An image is everything that a store has at one timestamp, entry by entry. It is read as two tables
 (:mod:`postroom.messaging.bulk_requests`). It is put back in chunks into an empty store
 (``BeginRestore`` to ``EndRestore``; :mod:`.restores`). The entries and their names are described in
 :mod:`postroom.messaging.image_entries`.

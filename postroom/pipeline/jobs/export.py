@@ -1,4 +1,4 @@
-"""The job ``export``: everything that a store holds at one timestamp, as Parquet files.
+"""The job ``export``: everything that a store contains at one timestamp, as Parquet files.
 
 ::
 

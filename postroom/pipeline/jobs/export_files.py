@@ -392,7 +392,7 @@ class TableWriter:
         table: the table.
         part: the number of the task's part.
         task_attempt: a name by which files of a task that is run twice differ.
-        file_bytes: about how much a file holds, before it is compressed.
+        file_bytes: about how much a file contains, before it is compressed.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ r"""The rows of the files of a load: columns are found by their names, in each f
                             └─ others ─▶ refused by the file's name, or united (merge_schema)
 
 CSV is that of RFC 4180, as Python and Excel write it: a quote inside quotes is doubled, and quoted
-text may hold newlines. Spark therefore reads a file of CSV in one task. Options of Spark's reader
+text may have newlines. Spark therefore reads a file of CSV in one task. Options of Spark's reader
 choose another dialect: ``escape=\``, ``sep=;``, ``multiLine=false`` for large files without
 newlines in text, ``header=false`` for files whose columns are named by their indexes (``_c0``,
 ``_c1``, ...).
@@ -250,7 +250,7 @@ class _Reader:
                     raise Invalid(
                         f"the file {path} does not fit: it has {name!r} as {kinds[1]}, and {first} "
                         f"as {kinds[0]}; nothing was loaded: load it by itself, or give a schema "
-                        "(--schema) in which the column has a type that holds both"
+                        "(--schema) in which the column has a type that contains both"
                     )
         if not self._merge_schema and self._format != "json":
             self._check_whole(found, united, expected)

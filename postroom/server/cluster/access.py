@@ -213,14 +213,14 @@ class Tokens:
         path: the file: a token a line, or a role and a token.
 
     Raises:
-        AccessDenied: it cannot be read, or holds no token, or a malformed line.
+        AccessDenied: it cannot be read, or contains no token, or a malformed line.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = WatchedFile(path, _tokens)
         warn_if_others_may_read(path)
         if not self._file.current():
-            raise AccessDenied(f"{path} holds no token: write one a line")
+            raise AccessDenied(f"{path} contains no token: write one a line")
 
     def role_of(self, token: str) -> Role | None:
         """Return the role of ``token``; ``None``: it is unknown. The time is constant."""

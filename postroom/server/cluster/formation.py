@@ -10,7 +10,7 @@ cluster yet asks all of them who they are, again and again, until one of three c
     all are fresh, give the same list, and this is the least
     address on it ─────────────────────────────────────────────▶ found, and tell all that ask
 
-A cluster is *founded* on one disk alone: the founder's, which holds the record of the nodes and the
+A cluster is *founded* on one disk alone: the founder's, which has the record of the nodes and the
 first state, durably, before another node hears of it. The others have nothing until the founder
 leads and sends them a snapshot. There is thus one first state, which is made only once.
 

@@ -98,7 +98,7 @@ class Joining:
         for address, hello in heard.items():
             if hello.nodes is not None:
                 raise Invalid(
-                    f"the folder holds a store of its own, and {address} is in a cluster already: "
+                    f"the folder has a store of its own, and {address} is in a cluster already: "
                     "two stores cannot be made one; nothing was changed: join with an empty folder"
                 )
 

@@ -356,7 +356,7 @@ def fingerprint_of_file(path: Path) -> bytes:
     """Return the fingerprint of the first certificate in the PEM file at ``path``.
 
     Raises:
-        Invalid: the file cannot be read, or holds no certificate.
+        Invalid: the file cannot be read, or contains no certificate.
     """
     try:
         return fingerprint_of_pem(path.read_text(encoding="latin-1"))

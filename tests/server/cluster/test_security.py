@@ -331,7 +331,7 @@ def test_a_file_of_tokens_that_others_may_read_is_warned_of(
 def test_files_that_cannot_be_used(tmp_path: Path, node: Certificates) -> None:
     empty = tmp_path / "empty"
     empty.write_text("\n")
-    with pytest.raises(AccessDenied, match="holds no token"):
+    with pytest.raises(AccessDenied, match="contains no token"):
         Tokens(empty)
     with pytest.raises(AccessDenied, match="No such file"):
         Tokens(tmp_path / "missing")

@@ -133,7 +133,7 @@ def archive(  # noqa: PLR0913 - each argument is an option
 
     Raises:
         JobFailed: this archive is another store's, or another run was quicker.
-        Invalid: the folder holds something else; or a time is none.
+        Invalid: the folder contains something else; or a time is none.
     """
     for name, seconds in (("keep", keep), ("grace", grace)):
         if not 0 <= seconds < math.inf:
