@@ -28,14 +28,12 @@ from postroom.demo.third_act import (
     remove_files,
 )
 from postroom.demo.tour import claim, compare, replay_missing, turn_round
-from postroom.demo.turn_rounds import ProcessCrew
+from postroom.demo.turn_rounds import PATIENCE_SECONDS, ProcessCrew
 from postroom.errors import Error
 from postroom.server.local_cluster import LocalCluster, LocalFolder, LocalNode, lock
 
 FLIGHTS: Final = 50_000
 """The default number of departures: three nodes and the job share one machine."""
-CONNECT_SECONDS: Final = 60.0
-"""The time after which a request is given up; starts and elections take less."""
 FIRST_KILL_SECONDS: Final = 0.1
 KILL_SECONDS: Final = (2.0, 4.0)
 """The time between the return of one node and the death of the next one, from and to."""
@@ -87,7 +85,7 @@ async def _demonstrate(
         f"{counted(len(running.nodes), 'node')}: {','.join(running.addresses)}", highlight=False
     )
     async with await postroom.aio.connect(
-        running.addresses, insecure=True, timeout=CONNECT_SECONDS
+        running.addresses, insecure=True, timeout=PATIENCE_SECONDS, connect_timeout=PATIENCE_SECONDS
     ) as db:
         await claim(db, folder)
         async with AsyncExitStack() as stack:

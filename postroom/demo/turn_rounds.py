@@ -57,7 +57,8 @@ WORKERS: Final = 2
 LONGEST_KILL_SECONDS: Final = 2.0
 """The time without work after which a worker is killed idle."""
 STOP_SECONDS: Final = 10.0
-CONNECT_SECONDS: Final = 60.0
+PATIENCE_SECONDS: Final = 60.0
+"""The time after which a request is given up; starts and elections of a cluster take less."""
 
 
 class WorkerKilled(BaseException):
@@ -329,7 +330,9 @@ def _end(worker: subprocess.Popen[bytes], *, kill: bool = False) -> None:
 async def _work(addresses: list[str]) -> None:
     worker = postroom.aio.Worker()
     add_task(worker)
-    async with await postroom.aio.connect(addresses, insecure=True, timeout=CONNECT_SECONDS) as db:
+    async with await postroom.aio.connect(
+        addresses, insecure=True, timeout=PATIENCE_SECONDS, connect_timeout=PATIENCE_SECONDS
+    ) as db:
         worker.bind(db)
         await worker.run(signals=True)
 
