@@ -16,6 +16,8 @@ from postroom.client.staging import ChunkStream
 from postroom.errors import Invalid, Unavailable
 from postroom.limits import COUNTED_SECONDS_MAX
 from postroom.messaging.ingest.requests import (
+    DONE,
+    OPENING,
     AbandonRestore,
     BeginRestore,
     CheckImage,
@@ -26,7 +28,6 @@ from postroom.messaging.ingest.requests import (
     Restoration,
     RestoreEntries,
 )
-from postroom.messaging.ingest.restores import DONE, OPENING
 from postroom.protocol.failures import DeadlineExceeded
 
 

@@ -27,7 +27,7 @@ from postroom.limits import (
     SCAN_CURSOR_BYTES_MAX,
     TABLE_NAME_CHARACTERS_MAX,
 )
-from postroom.messaging.counters import QueueCounts
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import (
     Counters,
     DeadLetterRecord,

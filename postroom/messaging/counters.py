@@ -28,7 +28,7 @@ import msgspec
 
 from postroom.errors import StoreCorrupted
 from postroom.kv.engine import Reader
-from postroom.messaging.queues.queries import QueueTotals
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import Counters, ReadCounters
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
@@ -85,23 +85,6 @@ class Conservation:
 
 
 Change: TypeAlias = tuple[tuple[str, int], ...]
-
-
-class QueueCounts(QueueTotals, frozen=True, array_like=True, gc=False):
-    """The stored part of ``QueueStats``, and the messages ``moved`` to another queue."""
-
-    moved: int = 0
-    retried: int = 0
-
-    @property
-    def live(self) -> int:
-        """Return the number of messages that are not done and not dead."""
-        return self.ready + self.scheduled + self.leased
-
-    def conserved(self) -> bool:
-        """Return whether no message is lost or made up."""
-        ended = self.dead + self.acknowledged + self.cancelled + self.moved
-        return self.enqueued == self.live + ended and min(msgspec.structs.astuple(self)) >= 0
 
 
 _queue_counts: Final = msgspec.msgpack.Decoder(QueueCounts)

@@ -48,7 +48,6 @@ from postroom.limits import (
     STAGED_WINNERS_MAX,
     VALUE_BYTES_MAX,
 )
-from postroom.messaging import counters
 from postroom.messaging.ingest import machine, staging
 from postroom.messaging.ingest.requests import Winner
 from postroom.messaging.queues import records
@@ -56,6 +55,7 @@ from postroom.messaging.queues.definitions import NUMBER_RECORD
 from postroom.messaging.queues.enqueueing import Outstanding
 from postroom.messaging.queues.holdings import ENDED_LIST_LENGTH
 from postroom.messaging.queues.periodic import PeriodicSchedule
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.requests import QueueDefinition
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
@@ -343,7 +343,7 @@ _ended: Final = msgspec.msgpack.Decoder(
     Annotated[list[records.Ended], msgspec.Meta(max_length=ENDED_LIST_LENGTH)]
 )
 _counted: Final = msgspec.msgpack.Decoder(Counters)
-_queue_counted: Final = msgspec.msgpack.Decoder(counters.QueueCounts)
+_queue_counted: Final = msgspec.msgpack.Decoder(QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
 _PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,

@@ -22,6 +22,7 @@ from postroom.messaging import counters
 from postroom.messaging import image_entries as entries
 from postroom.messaging.ingest.requests import CheckImage, Counted
 from postroom.messaging.queues import records
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import Counters, InboxIndexEntry
 from postroom.ranges.evaluation import View
 
@@ -127,7 +128,7 @@ class _Counting:
         self.wrong: list[str] = []
         self._counters = Counters()
         self._of_range: Counter[bytes] = Counter()
-        self._queues: dict[int, counters.QueueCounts] = {}
+        self._queues: dict[int, QueueCounts] = {}
         self._inboxes_told = self._inboxes_found = 0
         self._inbox = b""
         self._messages = 0
@@ -185,7 +186,7 @@ class _Counting:
         for number, counted in self._queues.items():
             self._end_queue(number, counted)
 
-    def _end_queue(self, number: int, counted: counters.QueueCounts) -> None:
+    def _end_queue(self, number: int, counted: QueueCounts) -> None:
         parts = (
             ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
             ("dead", keys.DEAD),

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from postroom.kv import keys
-from postroom.messaging.counters import QueueCounts
 from postroom.messaging.queues import records
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Ended, Entry, Holding
 from postroom.messaging.queues.requests import QueueDefinition
 

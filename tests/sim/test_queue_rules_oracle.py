@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.kv import keys
-from postroom.messaging.counters import QueueCounts
 from postroom.messaging.queues import records
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Body, Ended, Entry, Holding, MessageState
 from postroom.messaging.queues.requests import QueueDefinition, QueueSettings
 from tests.sim.queue_rules import complaints

@@ -316,6 +316,13 @@ Rows: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 # --- answers --------------------------------------------------------------------------------------
 
 
+# the states of a restore
+OPENING: Final = "opening"
+RESTORING: Final = "restoring"
+ABANDONING: Final = "abandoning"
+DONE: Final = "done"
+
+
 class Restoration(msgspec.Struct, frozen=True, array_like=True):
     """The answer of ``ReadRestore``.
 
@@ -349,8 +356,8 @@ class Counted(msgspec.Struct, frozen=True, array_like=True):
 class BeginRestore(ConcernsStore, Command, frozen=True, tag="begin_restore"):
     """A request to restore an image; the store is closed to everybody else until that is done.
 
-    The answer is one of ``OPENING``, ``RESTORING`` and ``DONE``
-    (:mod:`postroom.messaging.ingest.restores`). If it is ``OPENING``, send the request again.
+    The answer is one of ``OPENING``, ``RESTORING`` and ``DONE``. If it is ``OPENING``, send the
+    request again.
 
     Attributes:
         run: this try; earlier ones add nothing any more.

@@ -58,6 +58,10 @@ from postroom.messaging.ingest.machine import (
     refused,
 )
 from postroom.messaging.ingest.requests import (
+    ABANDONING,
+    DONE,
+    OPENING,
+    RESTORING,
     AbandonRestore,
     BeginRestore,
     EndPart,
@@ -73,10 +77,6 @@ from postroom.ranges.protections import Protections
 from postroom.ranges.state import read_applied
 
 RECORD: Final = "restored"
-OPENING: Final = "opening"
-RESTORING: Final = "restoring"
-ABANDONING: Final = "abandoning"
-DONE: Final = "done"
 _TOLD: Final = {
     IngestState.OPENING: OPENING,
     IngestState.OPEN: RESTORING,

@@ -38,10 +38,11 @@ from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging import counters
-from postroom.messaging.counters import Change, QueueCounts
+from postroom.messaging.counters import Change
 from postroom.messaging.queues import records
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import Ended, Holding, Locator, damaged, encode
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 

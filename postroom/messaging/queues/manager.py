@@ -37,6 +37,7 @@ from postroom.messaging.counters import Change
 from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.ready import ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
@@ -171,7 +172,7 @@ class Manager:
         self.definition = definition
         self.range_id = range_id
         self.layout = QueueLayout(range_id, definition.number)
-        self.counted = counters.QueueCounts()
+        self.counted = QueueCounts()
         self.leases = LeaseTable(host.credit, lambda client: host.holds(self, client))
         self.consumers = Consumers(self.leases)
         settings = definition.settings
@@ -326,7 +327,7 @@ class Manager:
         if ctx.staged.get(placed[0]) or ctx.is_written(placed[0]):
             self.offer(*placed)
 
-    def applied(self, counted: counters.QueueCounts) -> None:
+    def applied(self, counted: QueueCounts) -> None:
         """Take over the counters of an applied proposal, whose notes have taken effect."""
         self.counted = counted
         self.speculation.commit()

@@ -68,6 +68,23 @@ class QueueTotals(msgspec.Struct, frozen=True, array_like=True):
     purged: int = 0
 
 
+class QueueCounts(QueueTotals, frozen=True, array_like=True, gc=False):
+    """The stored part of ``QueueStats``, and the messages ``moved`` to another queue."""
+
+    moved: int = 0
+    retried: int = 0
+
+    @property
+    def live(self) -> int:
+        """Return the number of messages that are not done and not dead."""
+        return self.ready + self.scheduled + self.leased
+
+    def conserved(self) -> bool:
+        """Return whether no message is lost or made up."""
+        ended = self.dead + self.acknowledged + self.cancelled + self.moved
+        return self.enqueued == self.live + ended and min(msgspec.structs.astuple(self)) >= 0
+
+
 class QueueStats(QueueTotals, frozen=True, array_like=True):
     """The statistics of one queue.
 

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 
 from postroom.errors import StoreCorrupted
-from postroom.messaging import counters
 from postroom.messaging.queues import enqueueing, periodic, records
+from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.queues.records import PAYLOAD_KEPT_BYTES
 from postroom.messaging.queues.requests import ClaimSelection, QueueDefinition
 from tests.messaging.queues.harness import ANY, Q
@@ -28,7 +28,7 @@ LARGE: Final = bytes(PAYLOAD_KEPT_BYTES + 1)
 X, Y = ClaimSelection(kinds=("x",)), ClaimSelection(kinds=("y",))
 NONE = ClaimSelection(kinds=("none",))
 Change = Callable[[Any], Any]
-_counted = msgspec.msgpack.Decoder(counters.QueueCounts).decode
+_counted = msgspec.msgpack.Decoder(QueueCounts).decode
 _schedule = msgspec.msgpack.Decoder(periodic.PeriodicSchedule).decode
 _group = msgspec.msgpack.Decoder(enqueueing.Outstanding).decode
 _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
@@ -266,7 +266,7 @@ def test_a_mark_behind_a_holding_that_names_none_of_its_messages_is_damage(queue
 def test_a_queue_with_counters_of_scheduled_messages_and_none_is_set_aside(queues: Full) -> None:
     queues.create("small")
     key = queues.manager("small").layout.counters
-    counted = encode(counters.QueueCounts(scheduled=1, enqueued=1))
+    counted = encode(QueueCounts(scheduled=1, enqueued=1))
     queues.store.engine.inner.write({key: counted}, sync=True)
     queues.store.restart()
     with pytest.raises(StoreCorrupted, match="1 are scheduled by the counters"):
