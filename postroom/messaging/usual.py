@@ -2,19 +2,24 @@
 
 A proposal passes through several stages, each of which is made for everything that a request may
 be: long, refused, waiting, too large. Most proposals consist of commits that put, delete, send,
-defer increments and reap, and need none of that. This module evaluates such a batch in one loop::
+defer increments, reap and enqueue, and need none of that. This module evaluates such a batch in one
+loop::
 
-    waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualProposal ─▶ settle ─▶ proposed
-                     (changes nothing)  └─▶ None: the general way evaluates the calls (``taken``)
+    waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualProposal ─▶ settle ─┬─▶ proposed
+                     (changes nothing)        │           a queue changes, └─▶ Batch: the general
+                                              │           or upkeep waits          way goes on
+                                              └─▶ None: the general way evaluates the calls
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
 :mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
-:mod:`.moving`, :mod:`.inbox`, and :mod:`postroom.ranges.proposer`.
+:mod:`.moving`, :mod:`.inbox`, :mod:`.queues.enqueueing`, and :mod:`postroom.ranges.proposer`.
 
 Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
-the answers and the memory that the general way makes. Until ``settle`` is called, it has changed
-nothing but the cache of values. ``tests/messaging/test_usual_way.py`` compares both ways with
-random batches, and the simulators compare them in each turn.
+the answers and the memory that the general way makes. If that way has to go on, it is the batch
+that it makes of the calls of clients. Until ``settle`` is called, ``evaluate`` has changed nothing
+but the cache of values.
+``tests/messaging/test_usual_way.py`` compares both ways with random batches, and the simulators
+compare them in each turn.
 """
 
 from __future__ import annotations
@@ -41,10 +46,15 @@ from postroom.limits import (
     TRANSACTION_SECONDS_MAX,
 )
 from postroom.messaging.claims import Claims
-from postroom.messaging.counters import Conservation
+from postroom.messaging.counters import ENQUEUED_READY, Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
-from postroom.messaging.outbox import ENTRY_BYTES, Outbox
+from postroom.messaging.outbox import ENTRY_BYTES, Outbox, Parcel
+from postroom.messaging.queues import records
+from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.range_queues import RangeQueues
+from postroom.messaging.queues.records import Entry, QueueLayout
+from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Counters,
@@ -54,11 +64,11 @@ from postroom.messaging.requests import (
     ReapMessages,
 )
 from postroom.ranges.admission import REQUESTS_AT_ONCE
+from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
 from postroom.ranges.checks import check_headers
-from postroom.ranges.evaluation import WRITE_BYTES
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.ports import Rider
 from postroom.ranges.requests import Committed, CommitTransaction, Delete, Increment, Put
 from postroom.ranges.transactions import (
     CLIENTS_REMEMBERED,
@@ -66,7 +76,7 @@ from postroom.ranges.transactions import (
     check_reads,
     from_record,
 )
-from postroom.ranges.usual import UsualParts
+from postroom.ranges.usual import Share, UsualParts
 
 _UNKNOWN: Final[Any] = object()
 _encode = msgspec.msgpack.Encoder().encode
@@ -78,18 +88,21 @@ class UsualProposal:
     """A proposal that has changed nothing yet.
 
     Attributes:
-        proposal: the proposal.
+        proposal: the proposal, or a batch of the calls of clients with which the general way goes
+            on.
         latest: the numbers of the newest transactions, by client.
         first: the least id of the messages that arrive, by inbox.
         reaped: the ids of the messages that are reaped, by inbox.
         timestamp: the last timestamp that it has used.
+        queues: the queues that it changes.
     """
 
-    proposal: Proposal
+    proposal: Proposal | Batch
     latest: dict[bytes, bytes]
     first: dict[bytes, bytes]
     reaped: dict[bytes, list[bytes]]
     timestamp: int
+    queues: list[Manager]
 
 
 class _Unusual(Exception):
@@ -105,7 +118,7 @@ class UsualEvaluator:
         conservation: the counters.
         outbox: the outbox of messages.
         inboxes: the inboxes.
-        rider: the addition to proposals.
+        queues: the queues, which may add to proposals.
     """
 
     def __init__(
@@ -115,56 +128,59 @@ class UsualEvaluator:
         conservation: Conservation,
         outbox: Outbox,
         inboxes: Inboxes,
-        rider: Rider,
+        queues: RangeQueues,
     ) -> None:
+        self._range_id = range_id
         self._sender = keys.u64(range_id)
         self._parts = parts
         self._conservation = conservation
         self._outbox = outbox
         self._claims = inboxes.claims
         self._arrived = inboxes.arrived
-        self._rider = rider
+        self._queues = queues
 
     def propose(
-        self, calls: Iterator[Call], taken: list[Call], last_commit: int
-    ) -> Proposal | None:
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
+    ) -> Proposal | Batch | None:
         """Return the proposal of the calls, or ``None``; see :class:`.UsualWay`."""
-        usual = self.evaluate(calls, taken, last_commit)
+        usual = self.evaluate(calls, taken, last_commit, share)
         if usual is None:
             return None
         self.settle(usual)
         return usual.proposal
 
     def evaluate(
-        self, calls: Iterator[Call], taken: list[Call], last_commit: int
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
     ) -> UsualProposal | None:
         """Evaluate the calls without any effect; see ``propose``."""
-        parts, conservation = self._parts, self._conservation
-        applied = conservation.applied
-        if (
-            self._rider.is_wanted
-            or parts.committer.may_have_to_wait
-            or parts.registry.refusal is not None
-        ):
+        parts = self._parts
+        if parts.committer.may_have_to_wait or parts.registry.refusal is not None:
             return None
         timestamp = parts.clock.coming(REQUESTS_AT_ONCE)
         if not timestamp:
             return None
-        batch = _Batch(parts, self._claims, last_commit)
+        batch = _Batch(parts, self._claims, self._queues, last_commit)
         try:
-            batch.commit_all(calls, taken, timestamp)
-            if batch.sent or batch.deferred:
-                batch.go_along()
-                self._deliver_and_execute(batch, applied)
-            if parts.feed.floor is not None:
-                batch.after.append(parts.feed.followed(batch.staged, batch.last_commit))
-            if not (batch.sent or batch.deferred or batch.reaped):
-                return batch.proposal(None)
-            after = batch.counted(applied)
-            batch.after.append(partial(setattr, conservation, "applied", after))
-            return batch.proposal(_encode(after))
+            batch.commit_all(calls, taken, timestamp, share)
+            if batch.notes or self._queues.is_wanted or not share.is_all:
+                return batch.begun(self._range_id, timestamp)
+            return self._complete(batch)
         except (_Unusual, EngineFailed, BlockDamaged, msgspec.DecodeError):
             return None  # the general way tells the callers
+
+    def _complete(self, batch: _Batch) -> UsualProposal:
+        """Make the proposal of a batch to which nothing is added."""
+        feed, conservation = self._parts.feed, self._conservation
+        if batch.sent or batch.deferred:
+            batch.go_along()
+            self._deliver_and_execute(batch, conservation.applied)
+        if feed.floor is not None:
+            batch.after.append(feed.followed(batch.staged, batch.last_commit))
+        if not (batch.sent or batch.deferred or batch.reaped):
+            return batch.proposal(None)
+        after = batch.counted(conservation.applied)
+        batch.after.append(partial(setattr, conservation, "applied", after))
+        return batch.proposal(_encode(after))
 
     def _deliver_and_execute(self, batch: _Batch, applied: Counters) -> None:
         """Deliver messages and carry out increments, unless older ones wait in an outbox."""
@@ -189,25 +205,30 @@ class UsualEvaluator:
             self._claims.gone(key, ids)
         if usual.first:
             self._claims.arriving(usual.first)
+        for manager in usual.queues:
+            manager.was_asked_for = True
 
 
 class _Batch:
     """The batch under evaluation.
 
     Attributes:
-        staged, garbage, bytes, moved, steps, last_commit: as in :class:`.Evaluation`.
-        sent, deferred: the requests in the outboxes of the commits, with the ids of the messages.
+        staged, garbage, bytes, moved, steps, last_commit, notes: as in :class:`.Evaluation`.
+        sent, deferred: the parcels in the outboxes of the commits.
         latest, first, reaped: see :class:`UsualProposal`.
     """
 
     __slots__ = (
-        "_cache", "_claims", "_parts", "_results", "_stamp", "_timestamp", "after", "bytes",
-        "deferred", "first", "garbage", "last_commit", "latest", "messages_reaped", "moved",
-        "reaped", "sent", "staged", "steps",
+        "_cache", "_claims", "_parts", "_queue", "_results", "_stamp",
+        "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
+        "messages_reaped", "moved", "notes", "reaped", "sent", "staged", "steps",
     )  # fmt: skip
 
-    def __init__(self, parts: UsualParts, claims: Claims, last_commit: int) -> None:
+    def __init__(
+        self, parts: UsualParts, claims: Claims, queues: RangeQueues, last_commit: int
+    ) -> None:
         self._parts = parts
+        self._queue = queues.in_use
         self._cache = parts.cache.look_up
         self._claims = claims
         self._results: list[Result] = []
@@ -216,8 +237,9 @@ class _Batch:
         self.staged: WriteSet = {}
         self.garbage: list[bytes] = []
         self.after: list[Callable[[], None]] = []
-        self.sent: list[tuple[bytes, EnqueueMessage]] = []
-        self.deferred: list[Increment] = []
+        self.sent: list[Parcel] = []
+        self.deferred: list[Parcel] = []
+        self.notes: list[Note] = []
         self.latest: dict[bytes, bytes] = {}
         self.first: dict[bytes, bytes] = {}
         self.reaped: dict[bytes, list[bytes]] = {}
@@ -232,11 +254,11 @@ class _Batch:
 
     # --- commits
 
-    def commit_all(self, calls: Iterator[Call], taken: list[Call], timestamp: int) -> None:
-        """Evaluate the calls that a proposal has room for, the first one at ``timestamp``."""
-        room, steps_max, bytes_max = (
-            REQUESTS_AT_ONCE, limits.TURN_STEPS_MAX, limits.PROPOSAL_BYTES_MAX
-        )  # fmt: skip
+    def commit_all(
+        self, calls: Iterator[Call], taken: list[Call], timestamp: int, share: Share
+    ) -> None:
+        """Evaluate the calls that the share has room for, the first one at ``timestamp``."""
+        room, steps_max, bytes_max = REQUESTS_AT_ONCE, share.steps, share.bytes
         while room and self.steps < steps_max and self.bytes + self.moved < bytes_max:
             call = next(calls, None)
             if call is None:
@@ -273,7 +295,7 @@ class _Batch:
                 self._results.append((call, None, error.with_traceback(None)))
                 return
         if writes:
-            self._write(request.transaction_id, writes)
+            self._write(request, writes)
             if self.steps >= limits.TURN_STEPS_MAX and committer.is_long(request):
                 raise _Unusual  # the general way evaluates the rest in the next turn
             self.staged[record] = self._stamp
@@ -293,7 +315,7 @@ class _Batch:
         self.latest[client] = number
         return request.began < committer.remembers_from
 
-    def _write(self, transaction_id: bytes, writes: list[Any]) -> None:
+    def _write(self, request: CommitTransaction[Any], writes: list[Any]) -> None:
         """Evaluate the writes of a commit."""
         bytes_max, moved_max = self.bytes + TRANSACTION_BYTES_MAX, self.moved + COMMAND_BYTES_MAX
         ordinal, staged, head_key = 0, self.staged, keys.head_key
@@ -308,14 +330,17 @@ class _Batch:
                 self._put_version(head, old, kind_of_value, write.value)
             elif kind is EnqueueMessage:
                 ordinal += 1
-                self._enqueue_message(write, ordinal)
+                self._enqueue_message(request, write, ordinal)
             elif kind is EnqueueUpdate:
                 ordinal += 1
-                self._enqueue_update(write)
+                self._enqueue_update(request, write, ordinal)
+            elif kind is EnqueueInQueue:
+                ordinal += 1
+                self._enqueue_in_queue(write, ordinal)
             elif kind is Delete:
                 self._delete(write.key)
             elif kind is ReapMessages:
-                self._reap(transaction_id, write)
+                self._reap(request.transaction_id, write)
             else:
                 raise _Unusual
             if self.bytes > bytes_max or self.moved > moved_max:
@@ -342,31 +367,77 @@ class _Batch:
         self.garbage.append(head)
         self.bytes += 2 * len(head)
 
-    def _enqueue_message(self, write: EnqueueMessage, ordinal: int) -> None:
+    def _enqueue_message(
+        self, request: CommitTransaction[Any], write: EnqueueMessage, ordinal: int
+    ) -> None:
         if write.due:
             raise _Unusual
         if write.headers is not None:
-            self._count_headers(write)
-        self.sent.append((self._stamp + ordinal.to_bytes(4, "big"), write))
+            self.bytes += self._checked_headers(write)
+        id_ = self._stamp + ordinal.to_bytes(4, "big")
+        self.sent.append((0, id_, write, request.transaction_id, request.anchor))
         self.steps += 1
         self.bytes += len(write.value) + len(write.key) + ENTRY_BYTES
 
-    def _count_headers(self, write: EnqueueMessage) -> None:
+    def _checked_headers(self, write: EnqueueMessage | EnqueueInQueue) -> int:
+        """Return how many bytes the headers of a message take."""
         if write.is_long():
             raise _Unusual
         try:
             size = check_headers(write.headers, write.key)
         except Error as error:
             raise _Unusual from error
-        self.bytes += size
         self.steps += size // HEADERS_BYTES_PER_STEP
+        return size
 
-    def _enqueue_update(self, write: EnqueueUpdate) -> None:
+    def _enqueue_update(
+        self, request: CommitTransaction[Any], write: EnqueueUpdate, ordinal: int
+    ) -> None:
         if write.due or type(write.request) is not Increment:
             raise _Unusual
-        self.deferred.append(write.request)
+        id_ = self._stamp + ordinal.to_bytes(4, "big")
+        self.deferred.append((0, id_, write.request, request.transaction_id, request.anchor))
         self.steps += 1
         self.bytes += ENTRY_BYTES
+
+    def _enqueue_in_queue(self, write: EnqueueInQueue, ordinal: int) -> None:
+        """Enqueue a message that is ready at once and in no group, and was not there before."""
+        manager = self._queue(write.queue)
+        if manager is None or write.due or write.group:
+            raise _Unusual
+        kept = write.payload if len(write.payload) <= records.PAYLOAD_KEPT_BYTES else None
+        if write.headers is not None and self._checked_headers(write):
+            kept = None
+        layout, staged, now, seq = (
+            manager.layout, self.staged, self._timestamp, self._stamp + ordinal.to_bytes(4, "big")
+        )  # fmt: skip
+        key, kind, id_, priority = write.key, write.kind, write.id, write.priority
+        body_key = layout.body_key(key, kind, id_)
+        if body_key in staged or self._is_there(layout, write, body_key):
+            raise _Unusual
+        body = _encode((seq, write.payload, write.headers, now, priority, ""))  # a ``Body``
+        staged[body_key] = body
+        if key != id_:
+            staged[layout.pointer_key(kind, id_)] = key
+            self.bytes += 2 * len(key) + len(id_)
+        entry = Entry(key, kind, id_, seq, now, now, priority, 0, "", 0, False, kept)
+        placed = layout.ready_key(entry, ordered=manager.ordered)
+        staged[placed] = _encode(entry)
+        self.notes.append((manager, ENQUEUED_READY, Manager.ready_added, placed, entry))
+        self.steps += 1
+        self.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
+
+    def _is_there(self, layout: QueueLayout, write: EnqueueInQueue, body_key: bytes) -> bool:
+        """Return whether there is a message of that kind and id, or was one."""
+        if write.is_unique:
+            return self._parts.cache.get_once(body_key) is not None
+        id_ = write.id
+        if write.key != id_:
+            body_key = layout.body_key(id_, write.kind, id_)
+        return (
+            self.get(body_key) is not None
+            or self.get(layout.pointer_key(write.kind, id_)) is not None
+        )
 
     def _reap(self, transaction_id: bytes, write: ReapMessages) -> None:
         """Reap messages that were found for this transaction, as :class:`.Inboxes` does."""
@@ -403,7 +474,7 @@ class _Batch:
         ):
             raise _Unusual
         arrivals: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        for id_, write in sent:
+        for _, id_, write, _, _ in sent:
             stored = _encode((now, write.value, write.headers))
             arrived, key = (id_[:8] + sender + id_[8:], stored), write.key
             if key in arrivals:
@@ -433,7 +504,7 @@ class _Batch:
         sums: dict[bytes, tuple[int, bool]] = {}
         steps_max = max(limits.TURN_STEPS_MAX, self.steps + limits.TURN_STEPS_MAX // 4)
         full_at = self.bytes + self.moved + PROPOSAL_BYTES_MAX
-        for request in deferred:
+        for _, _, request, _, _ in deferred:
             by, packed = sums.get(request.key, (0, False))
             sums[request.key] = by + request.by, packed or request.packed
         self.steps += len(sums)
@@ -486,7 +557,25 @@ class _Batch:
         if len(packed) >= COMMAND_BYTES_MAX or parts.lease.wants_extension(self._timestamp):
             raise _Unusual
         proposal = Proposal(command, self._results, self.after, self.last_commit, packed=packed)
-        return UsualProposal(proposal, self.latest, self.first, self.reaped, self._timestamp)
+        return UsualProposal(proposal, self.latest, self.first, self.reaped, self._timestamp, [])
+
+    # --- the batch for the general way
+
+    def begun(self, range_id: int, began: int) -> UsualProposal:
+        """Return the batch of these commits; the first one has the timestamp ``began``."""
+        results = self._results
+        if not results:
+            raise _Unusual
+        batch = Batch(Evaluation(self._parts.cache, range_id, self.last_commit))
+        batch.results, ctx = results, batch.ctx
+        ctx.take_up(self.staged, began, self._timestamp)
+        ctx.bytes, ctx.moved, ctx.steps = self.bytes, self.moved, self.steps
+        ctx.garbage, ctx.notes, ctx.after = self.garbage, self.notes, self.after
+        ctx.sent, ctx.deferred = self.sent, self.deferred
+        if self.messages_reaped:
+            ctx.tally = {"reaped": self.messages_reaped}
+        queues = list({note[0]: None for note in self.notes})
+        return UsualProposal(batch, self.latest, self.first, self.reaped, self._timestamp, queues)
 
 
 def _added(old: bytes, by: int, key: bytes, *, packed: bool) -> int:

@@ -306,10 +306,10 @@ class CommandAdmission:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether only clients wait, none is refused, and a proposal has its usual size."""
+        """Return whether clients come first, none is refused, and a proposal has its usual size."""
         return (
             self.refusal is None and self.requests_max == REQUESTS_AT_ONCE
-            and not (self.upkeep.arrived or self.upkeep.by_owner)
+            and not (self._upkeep_leads and (self.upkeep.arrived or self.upkeep.by_owner))
         )  # fmt: skip
 
     def missed(self, queue: FairQueue) -> None:

@@ -216,6 +216,14 @@ class BatchEvaluator:
             self._go_on(batch, *unfinished)
         return batch
 
+    def take_up(self, batch: Batch) -> Batch:
+        """Go on with a batch for which the calls of clients are evaluated already."""
+        self.batch = batch
+        shares = self._admission.shares()
+        if len(shares) > 1:
+            self._evaluate_calls(batch, *shares[1])
+        return batch
+
     def _evaluate_second(
         self, batch: Batch, queue: FairQueue, share_bytes: int, share_steps: int
     ) -> None:

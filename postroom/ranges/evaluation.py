@@ -240,6 +240,19 @@ class Evaluation:
         self._earlier, self._erased = _NOTHING, _NO_KEYS
         self._request_tally = _NO_TALLY
 
+    def take_up(self, staged: WriteSet, began: int, last: int) -> None:
+        """Take up the writes of requests that were evaluated elsewhere.
+
+        Args:
+            staged: their raw writes.
+            began: the timestamp of the first one.
+            last: the timestamp of the last one.
+        """
+        self.begin(began)
+        self.begin(last)
+        self.staged = staged
+        self._unindexed.append(staged)
+
     def accept(self) -> None:
         """Add the writes of the request to the proposal."""
         writes = self.writes

@@ -25,8 +25,8 @@ or their client has gone (:mod:`.memory`).
 A turn takes several replicas of a node through each stage together::
 
     begin    ─▶ begin    ─▶ ...   reads, the lease; may answer calls
-    usual    ─▶ usual             what is usual, in one pass (:mod:`.usual`)
-    evaluate ─▶ evaluate          other requests, into a batch      ┐
+    evaluate ─▶ evaluate          what is usual, in one pass        ┐ (:mod:`.usual`)
+                                  other requests, into a batch      │
     complete ─▶ complete          the companion, records that sum up │ no call is answered
     propose  ─▶ propose           the command                       ┘
     conclude ─▶ ...               proposals that write nothing are answered
@@ -82,7 +82,7 @@ from postroom.ranges.protections import PositionRecords, Protections
 from postroom.ranges.requests import ReleaseLocks
 from postroom.ranges.state import RangeState
 from postroom.ranges.transactions import Committer
-from postroom.ranges.usual import UsualParts, UsualWay
+from postroom.ranges.usual import Share, UsualParts, UsualWay
 from postroom.ranges.waiting import Line, earlier
 
 _log: Final = logging.getLogger(__name__)
@@ -115,7 +115,7 @@ class Replica:
         on_room: called with each turn, when there is room for reads again.
         usual_way: makes usual proposals; ``None``: the general way makes all of them.
         usual_parts: the parts that it is made from.
-        evaluate, complete: the stages of a turn, see ``take_turn``.
+        complete: a stage of a turn, see ``take_turn``.
         try_get, is_used_up, charge: see :class:`.LocalReads`.
         wake, release_*, holds_for, clients_that_hold: see :class:`.LeaseMemory`.
     """
@@ -125,7 +125,7 @@ class Replica:
         "__weakref__", "_acquisition", "_admission", "_answers", "_cache", "_clients", "_clock",
         "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
         "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "charge",
-        "check_age", "clients_that_hold", "commit_waits", "complete", "evaluate", "failed", "feed",
+        "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
         "group", "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
         "protections", "range_id", "reads", "registry", "release_client", "release_expired",
         "release_locks", "state", "try_get", "usual_parts", "usual_way", "waiting", "wake",
@@ -218,7 +218,7 @@ class Replica:
             self._lease_holder,
         )  # fmt: skip
         self.usual_way: UsualWay | None = None
-        self.evaluate, self.complete = self._evaluator.evaluate, self._proposer.complete
+        self.complete = self._proposer.complete
         self.reads.look_at_commit = waits.look
         self.reads.given_up = memory.given_up
         self.reads.translate = self._answers.elsewhere_if_damaged
@@ -383,24 +383,31 @@ class Replica:
             self._lease_holder.resting and self._wants_to_write()
         )
 
-    def propose_usual(self, taken: list[Call]) -> bool:
-        """Propose what waits, if that is usual; else the calls that were taken are ``taken``."""
-        way = self.usual_way
-        if way is None or not (self._evaluator.is_at_rest and self._admission.is_plain):
-            return False
+    def evaluate(self) -> Batch | None:
+        """Evaluate what waits into a batch; ``None``: it was usual, and is proposed."""
+        evaluator, taken = self._evaluator, list[Call]()
+        if self.usual_way is not None and evaluator.is_at_rest and self._admission.is_plain:
+            usual = self._evaluate_usual(self.usual_way, taken)
+            if type(usual) is Batch:
+                return evaluator.take_up(usual)
+            if type(usual) is Proposal:
+                self._start(usual)
+                return None
+        return evaluator.evaluate(self.reads.last_commit, taken)
+
+    def _evaluate_usual(self, way: UsualWay, taken: list[Call]) -> Proposal | Batch | None:
+        """Evaluate in the usual way; if it cannot, the calls that were taken are ``taken``."""
+        (clients, room_bytes, room_steps), *others = self._admission.shares()
+        share = Share(room_bytes, room_steps, is_all=not others)
         try:
-            proposal = way.propose(self._clients.taken(), taken, self.reads.last_commit)
+            return way.propose(clients.taken(), taken, self.reads.last_commit, share)
         except Exception:  # the calls that were taken must not be lost
             _log.critical(
                 "the usual way failed: all proposals take the general way from now on, until the "
                 "store is opened again; please report this", exc_info=True,
             )  # fmt: skip
             self.usual_way = None
-            return False
-        if proposal is None:
-            return False
-        self._start(proposal)
-        return True
+            return None
 
     def propose(self, batch: Batch) -> bool:
         """Propose a batch; return whether it writes nothing, and there are only results to tell."""
@@ -616,9 +623,9 @@ def take_turn(replicas: Iterable[Replica]) -> None:
     begun = [replica for replica in replicas if replica.begin_turn()]
     evaluated: list[tuple[Replica, Batch]] = []
     for replica in begun:
-        taken: list[Call] = []
-        if not replica.propose_usual(taken):
-            evaluated.append((replica, replica.evaluate(replica.reads.last_commit, taken)))
+        batch = replica.evaluate()
+        if batch is not None:
+            evaluated.append((replica, batch))
     for replica, batch in evaluated:
         replica.complete(batch)
     for replica in [replica for replica, batch in evaluated if replica.propose(batch)]:

@@ -1,5 +1,8 @@
 """The port of the usual way, which makes most proposals of a range in one pass.
 
+If something else joins a proposal, its commits are still evaluated in one pass. They become a batch
+that the general way goes on with.
+
 A range does not know messaging, and a usual proposal delivers messages: its evaluator lives above
 (:mod:`postroom.messaging.usual`). It is given the parts of the replica that it reads.
 """
@@ -8,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from postroom.kv.cache import Cache
 from postroom.kv.clock import HybridLogicalClock
+from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, Proposal
 from postroom.ranges.feed import ChangeFeed
 from postroom.ranges.garbage import GarbageLists
@@ -44,16 +48,34 @@ class UsualParts:
     lease: LeaseHolder
 
 
+class Share(NamedTuple):
+    """The part of a proposal that is for the calls of clients.
+
+    Attributes:
+        bytes: its size at which no more calls are taken.
+        steps: the number of steps at which no more are taken.
+        is_all: whether nothing else waits for a part.
+    """
+
+    bytes: int
+    steps: int
+    is_all: bool
+
+
 class UsualWay(Protocol):
     """The maker of usual proposals."""
 
     def propose(
-        self, calls: Iterator[Call], taken: list[Call], last_commit: int
-    ) -> Proposal | None:
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
+    ) -> Proposal | Batch | None:
         """Return the proposal of the calls, or ``None`` if the general way must make it.
 
         Args:
             calls: the waiting calls; those that a proposal has no room for are left.
             taken: the calls that were taken join it; the general way begins with them.
             last_commit: the timestamp of the last commit that is applied.
+            share: the part of the proposal that is theirs.
+
+        Returns:
+            A batch of the evaluated calls, if the general way has to add something.
         """

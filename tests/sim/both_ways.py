@@ -10,9 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from postroom.messaging.usual import UsualEvaluator, UsualProposal
+from postroom.ranges.admission import FairQueue
+from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, Proposal
+from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.replica import Replica
+from postroom.ranges.usual import Share
 from postroom.server.node import Node
+
+
+class WaysDiffer(BaseException):
+    """The failure of a comparison, or of the usual way.
+
+    It is not an ``Exception``, after which the replica would go on in the general way.
+    """
 
 
 class CheckedWay:
@@ -28,14 +39,26 @@ class CheckedWay:
         self._way = way
 
     def propose(
-        self, calls: Iterator[Call], taken: list[Call], last_commit: int
-    ) -> Proposal | None:
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
+    ) -> Proposal | Batch | None:
         """Return the proposal of the calls if it is usual, and the same in both ways."""
+        try:
+            return self._proposed(calls, taken, last_commit, share)
+        except Exception as error:
+            raise WaysDiffer from error
+
+    def _proposed(
+        self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
+    ) -> Proposal | Batch | None:
         with self._time_stands_still():
-            usual = self._way.evaluate(calls, taken, last_commit)
+            usual = self._way.evaluate(calls, taken, last_commit, share)
             if usual is None:
                 return None
-            self._compare(usual, self._general(taken, last_commit))
+            if isinstance(usual.proposal, Batch):
+                batch = self._general_batch(taken, last_commit, share)
+                self._compare_batches(usual, usual.proposal, batch)
+                return batch
+            self._compare(usual, usual.proposal, self._general(taken, last_commit))
             return usual.proposal
 
     @contextmanager
@@ -60,12 +83,34 @@ class CheckedWay:
         assert proposal is not None, "the general way needs another turn"
         return proposal
 
-    def _compare(self, usual: UsualProposal, general: Proposal) -> None:
-        one, parts = usual.proposal, self._replica.usual_parts
+    def _general_batch(self, taken: list[Call], last_commit: int, share: Share) -> Batch:
+        evaluator = self._replica._evaluator
+        batch = Batch(Evaluation(evaluator._cache, self._replica.range_id, last_commit))
+        evaluator._evaluate_calls(batch, FairQueue(), share.bytes, share.steps, iter(taken))
+        assert batch.unfinished is None, "the general way needs another turn"
+        return batch
+
+    def _compare_batches(self, usual: UsualProposal, made: Batch, general: Batch) -> None:
+        one, other = made.ctx, general.ctx
+        assert list(one.staged.items()) == list(other.staged.items())
+        assert repr(made.results) == repr(general.results)
+        for field in (
+            "garbage", "notes", "sent", "deferred", "tally", "bytes", "moved", "steps",
+            "steps_before", "began", "timestamp", "stamp", "last_commit", "sums",
+        ):  # fmt: skip
+            assert getattr(one, field) == getattr(other, field), field
+        assert len(one.after) == len(other.after)
+        self._compare_memory(usual)
+
+    def _compare(self, usual: UsualProposal, one: Proposal, general: Proposal) -> None:
         assert one.packed == general.packed
         assert (one.command, one.last_commit) == (general.command, general.last_commit)
         assert repr(one.results) == repr(general.results)
         assert len(one.after) == len(general.after)
+        self._compare_memory(usual)
+
+    def _compare_memory(self, usual: UsualProposal) -> None:
+        parts = self._replica.usual_parts
         assert usual.timestamp == parts.clock.last()
         assert usual.latest.items() <= parts.committer.latest.items()
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tests.sim.both_ways import WaysDiffer
 from tests.sim.cluster.simulation import EVENTS, ClusterSimulation
 from tests.sim.simulation import STEPS, EmbeddedSimulation
 
@@ -45,7 +46,7 @@ def run_seed(kind: str, seed: int, length: int) -> Run:
         report = SIMULATIONS[kind](seed, length).run()
         counts = {"faults": report.faults, "commits": report.commits, "seen": report.seen}
         return Run(seed, True, str(report), counts)
-    except Exception:
+    except (Exception, WaysDiffer):
         return Run(
             seed,
             False,

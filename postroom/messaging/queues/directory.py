@@ -126,6 +126,10 @@ class Directory:
             raise no_such_queue(name)
         return manager
 
+    def in_use(self, name: str) -> Manager | None:
+        """Return the manager of a queue, if ``find`` needs only look it up."""
+        return None if self._reordered else self.by_name.get(name)
+
     def manager(self, name: str) -> Manager | None:
         """Return the manager of a queue, as applied, or `None` if it is unknown or damaged."""
         manager = self.by_name.get(name)

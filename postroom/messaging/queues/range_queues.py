@@ -99,6 +99,7 @@ class RangeQueues:
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)
         self._by_name, self._dropped = self._directory.by_name, self._directory.dropped
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
+        self.in_use = self._directory.in_use
         self.answer, self.note = self._claiming.answer, self._claiming.note
         self._enqueueing = Enqueueing(self._directory, environment)
 

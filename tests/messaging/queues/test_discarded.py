@@ -164,6 +164,7 @@ def test_messages_fired_by_a_proposal_that_replaces_the_state_go_back(
     queues.create(ack_wait=1000.0)
     waiting = queues.start(queues.claim_request(2, wait=True))
     replica = queues.store.node.replica
+    replica.usual_way = None  # it does not ask the evaluator that is replaced
     sound = replica.registry.writes[EnqueueInQueue]
 
     def enqueue(ctx: Evaluation, request: EnqueueInQueue) -> object:
