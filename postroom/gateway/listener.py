@@ -56,7 +56,9 @@ class ListenerTLS:
             ca = None if self.client_ca is None else self.client_ca.read_bytes()
             pair = self.key.read_bytes(), self.certificate.read_bytes()
         except OSError as error:
-            raise AccessDenied(f"cannot read {error.filename}: {error.strerror}") from error
+            raise AccessDenied(
+                f"cannot read {error.filename}: {error.strerror}; nothing was done"
+            ) from error
         return grpc.ssl_server_credentials(
             [pair], root_certificates=ca, require_client_auth=ca is not None
         )
@@ -90,10 +92,14 @@ class Gateway:
 
     Attributes:
         port: the port that it listens at.
+
+    Raises:
+        AccessDenied: a file of a certificate cannot be read.
     """
 
     def __init__(self, settings: Settings, connect: Connect) -> None:
         self._settings = settings
+        self._credentials = None if settings.tls is None else settings.tls.credentials()
         limits = settings.limits
         self._connections = StoreConnections(connect, limits)
         callers = Callers(
@@ -110,9 +116,8 @@ class Gateway:
 
         Raises:
             Error: the address is taken, or none of this machine; or a certificate does not fit.
-            AccessDenied: a file of a certificate cannot be read.
         """
-        limits, tls = self._settings.limits, self._settings.tls
+        limits, credentials = self._settings.limits, self._credentials
         self._server = server = grpc.aio.server(
             options=_options(limits), maximum_concurrent_rpcs=2 * limits.calls_max
         )
@@ -123,14 +128,14 @@ class Gateway:
         reflection.enable_server_reflection(names, unregistered)
         listen = self._settings.listen
         try:
-            if tls is None:
+            if credentials is None:
                 self.port = server.add_insecure_port(listen)
             else:
-                self.port = server.add_secure_port(listen, tls.credentials())
+                self.port = server.add_secure_port(listen, credentials)
         except RuntimeError:  # it names no reason
             self.port = 0
         if not self.port:
-            fits = "" if tls is None else " Does the certificate belong to its key?"
+            fits = "" if credentials is None else " Does the certificate belong to its key?"
             raise Error(
                 f"cannot listen at {listen}: is the address one of this machine's, and is no other "
                 f"program there?{fits}"

@@ -27,11 +27,11 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = []
+        reading = threading.Thread(target=process.stderr.read, daemon=True)
         try:
             while (line := process.stderr.readline()) and not line.startswith("ready"):
                 told.append(line)
             assert line.startswith("ready"), "".join(told)
-            reading = threading.Thread(target=process.stderr.read, daemon=True)
             reading.start()
             yield process
             if process.poll() is None:  # the test has not ended it
@@ -39,4 +39,5 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
                 assert process.wait(WAIT_SECONDS) == 0
         finally:
             process.kill()
-            reading.join(WAIT_SECONDS)
+            if reading.ident is not None:
+                reading.join(WAIT_SECONDS)

@@ -143,6 +143,18 @@ def test_options_that_do_not_go_together_are_wrong_usage(arguments: list[str], w
     assert failed_with(invoke("gateway", *arguments), 2, words)
 
 
+def test_a_gateway_makes_no_store_if_a_file_of_its_certificate_is_missing(tmp_path: Path) -> None:
+    folder, missing, tokens = tmp_path / "data", str(tmp_path / "no.pem"), tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    tokens.chmod(0o600)
+    done = invoke(
+        "gateway", "--path", str(folder), "--listen", free_address(), "--token-file", str(tokens),
+        "--listen-certificate", missing, "--listen-key", missing,
+    )  # fmt: skip
+    assert failed_with(done, 1, f"cannot read {missing}: No such file or directory; nothing was")
+    assert not folder.exists()
+
+
 def test_a_gateway_stops_at_a_signal(tmp_path: Path) -> None:
     address = free_address()
     arguments = ["gateway", "--path", str(tmp_path / "data"), "--listen", address]
