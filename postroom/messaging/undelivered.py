@@ -39,7 +39,7 @@ import msgspec
 from postroom.counted import counted
 from postroom.kv import keys
 from postroom.kv.clock import LOGICAL_BITS
-from postroom.limits import LIST_MAX, READ_BYTES_MAX, REASON_CHARACTERS_MAX
+from postroom.limits import LIST_MAX, MESSAGE_BYTES_MAX, READ_BYTES_MAX, REASON_CHARACTERS_MAX
 from postroom.log_once import LogOnce
 from postroom.messaging.outbox import QUIET, Outbox, Outboxes
 from postroom.messaging.requests import (
@@ -63,6 +63,9 @@ from postroom.ranges.requests import DeleteRange
 LOOKED_AT_ONCE: Final = 1000
 LOOKED_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 """The size of the entries in the outboxes that one answer looks at, whether they match or not."""
+
+_WHOLE_BYTES: Final = 8 * MESSAGE_BYTES_MAX
+"""The size of an entry of an outbox up to which it is buried with its headers."""
 
 _encode = msgspec.msgpack.encode
 _records = msgspec.msgpack.Decoder(DeadLetterRecord)
@@ -109,6 +112,10 @@ class DeadLetters:
         ((key, stored),) = due
         reason, entry = request.reason[:REASON_CHARACTERS_MAX], outbox.decode(stored)
         message, update = (None, entry) if request.updates else (entry, None)
+        if message is not None and len(stored) > _WHOLE_BYTES:
+            # With its headers it would fit into no command, and this one would fail, too.
+            reason = f"{reason} (its headers, of {len(stored)} bytes with the message, are gone)"
+            message = msgspec.structs.replace(message, headers=None)
         id_ = outbox.id_of(key)
         self._store(ctx, id_, DeadLetterRecord(reason, message, update))
         ctx.erase(key)

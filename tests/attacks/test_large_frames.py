@@ -81,7 +81,7 @@ def test_the_client_of_a_large_frame_gets_signs_of_life(target: Target, attacker
 def test_the_bytes_of_all_large_frames_are_bounded(
     target: Target, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target.sessions.large_frames, "_bytes_max", 200_000)
+    monkeypatch.setattr(intake, "FRAMES_DECODED_BYTES_MAX", 200_000)
     others = [Attacker(target, b"other %d" % number) for number in range(3)]
     for each in (attacker, *others):
         each.ask(GetMany(KEYS[:10_000]))

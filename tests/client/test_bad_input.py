@@ -226,7 +226,7 @@ def test_a_number_outside_64_bits_overflows(store: Store, call: str) -> None:
 def test_only_integers_can_be_incremented(store: Store) -> None:
     for call in (lambda db: db.increment(b"text"),
                  in_transaction(lambda tx: tx.increment(b"text"))):  # fmt: skip
-        refused(store, call, errors.WrongType, r"b'text' holds 4 bytes.*delete the key or")
+        refused(store, call, errors.WrongType, r"b'text' contains 4 bytes.*delete the key or")
 
 
 # --- limits
