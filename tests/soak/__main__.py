@@ -293,7 +293,7 @@ def _inside(node: Node) -> dict[str, float]:
     """Return what the node keeps in memory for its clients, by its own tables."""
     replica = node.replica
     queues: Any = replica.registry.reads[ClaimQueue].__self__  # type: ignore[attr-defined]
-    managers = list(queues._by_name.values())
+    managers = list(queues.by_name.values())
     return {
         "timers": len(node.tasks._timers),
         "waiting": sum(len(calls) for calls in replica.waiting_for.values()),
