@@ -385,29 +385,33 @@ class Replica:
 
     def evaluate(self) -> Batch | None:
         """Evaluate what waits into a batch; ``None``: it was usual, and is proposed."""
-        evaluator, taken = self._evaluator, list[Call]()
-        if self.usual_way is not None and evaluator.is_at_rest and self._admission.is_plain:
-            usual = self._evaluate_usual(self.usual_way, taken)
-            if type(usual) is Batch:
-                return evaluator.take_up(usual)
-            if type(usual) is Proposal:
-                self._start(usual)
-                return None
+        evaluator, way = self._evaluator, self.usual_way
+        taken: list[Call] = []  # by the usual way, if that cannot evaluate them
+        if way is not None and evaluator.is_at_rest and self._admission.is_plain:
+            try:
+                usual = way.propose(
+                    self._clients.taken(), taken, self.reads.last_commit, self._share_of_clients()
+                )
+            except Exception:  # the calls that were taken must not be lost
+                _log.critical(
+                    "the usual way failed: all proposals take the general way from now on, until "
+                    "the store is opened again; please report this", exc_info=True,
+                )  # fmt: skip
+                self.usual_way = None
+            else:
+                if type(usual) is Proposal:
+                    self._start(usual)
+                    return None
+                if type(usual) is Batch:
+                    return evaluator.take_up(usual)
         return evaluator.evaluate(self.reads.last_commit, taken)
 
-    def _evaluate_usual(self, way: UsualWay, taken: list[Call]) -> Proposal | Batch | None:
-        """Evaluate in the usual way; if it cannot, the calls that were taken are ``taken``."""
-        (clients, room_bytes, room_steps), *others = self._admission.shares()
-        share = Share(room_bytes, room_steps, is_all=not others)
-        try:
-            return way.propose(clients.taken(), taken, self.reads.last_commit, share)
-        except Exception:  # the calls that were taken must not be lost
-            _log.critical(
-                "the usual way failed: all proposals take the general way from now on, until the "
-                "store is opened again; please report this", exc_info=True,
-            )  # fmt: skip
-            self.usual_way = None
-            return None
+    def _share_of_clients(self) -> Share:
+        """Return the part of the next proposal that is for clients, who come first."""
+        if not (self._upkeep.arrived or self._upkeep.by_owner):
+            return Share(limits.PROPOSAL_BYTES_MAX, limits.TURN_STEPS_MAX, is_all=True)
+        (_, room_bytes, room_steps), *_ = self._admission.shares()
+        return Share(room_bytes, room_steps, is_all=False)
 
     def propose(self, batch: Batch) -> bool:
         """Propose a batch; return whether it writes nothing, and there are only results to tell."""
