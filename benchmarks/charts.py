@@ -110,12 +110,6 @@ ALL: Final = (
         without=("linearizable get",),  # five times as many: other bars would be short
     ),
     Chart(
-        "groups",
-        "Microseconds of a transaction in the thread of the turns, by step",
-        "Many groups on a node",
-        {"one group": 1, "100 groups": 2},
-    ),
-    Chart(
         "growth",
         "Rates with ten million keys, divided by those with a hundred thousand",
         "With ever more of everything",
