@@ -1,4 +1,4 @@
-"""How much work something is: counted, not measured in time."""
+"""The work of a call, counted in lines, not measured in time."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def commit(*writes: Any, client: bytes = NAME) -> CommitTransaction[Any]:
 
 
 class Row(NamedTuple):
-    """What is asked for, and the error that whoever may come in is told; or the end of it."""
+    """A request, with the error that a client with access gets, or the end of that error."""
 
     request: Any
     refused: str
@@ -184,7 +184,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def framed_request(request: Any, now: int) -> bytes:
-    """As a client sends it; what is bytes already is a frame of its own."""
+    """Return a frame as a client sends it. Bytes are a frame already."""
     if isinstance(request, bytes):
         return request
     if isinstance(request, CommitTransaction):

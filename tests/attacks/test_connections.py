@@ -217,7 +217,7 @@ def test_a_large_frame_of_a_stranger_is_not_kept() -> None:
 
 
 def test_frames_that_never_end_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of clients that were let in and have said hello: each holds 400 KB of a frame of 1 MB."""
+    """Open streams of clients that have said hello. Each has sent 400 KB of a frame of 1 MB."""
     from tests.remote.servers import Server  # noqa: PLC0415 - has a loop of its own
 
     budget = Unfinished(2 * 1024 * 1024)

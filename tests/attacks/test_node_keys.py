@@ -39,7 +39,7 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class Machines:
-    """Where nodes live in this process, with certificates of one authority for their one host."""
+    """A host of nodes in this process, with certificates of one authority."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -59,7 +59,7 @@ async def talking(authority: Authority) -> AsyncIterator[list[Talker]]:
 
 
 async def stream(talker: Talker, to: Talker, **changes: Any) -> str:
-    """How a stream as node 2 ends, on which a frame is sent: "open" if it stays."""
+    """Return how a stream as node 2 ends, on which a frame is sent: "open" if it stays."""
     said = Introduction(1, CLUSTER, 2, store(2), talker.address, to.node_id)
     dialer = Dialer(talker.security)
     opened = None

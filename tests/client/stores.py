@@ -112,7 +112,7 @@ class Store:
         return dump(self.engine.inner)
 
     def writes_of(self, action: Callable[[], object]) -> int:
-        """How many engine writes ``action`` takes."""
+        """Return how many engine writes ``action`` takes."""
         before = self.engine.writes
         action()
         self.driver.settle()

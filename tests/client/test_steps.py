@@ -79,7 +79,7 @@ async def _close() -> None:
 
 
 def _calls(act: Callable[[], None]) -> float:
-    """How many calls ``act`` makes, of functions in Python and in C."""
+    """Return how many calls ``act`` makes, of functions in Python and in C."""
     count = 0
 
     def counted(frame: object, event: str, what: object) -> None:

@@ -78,7 +78,7 @@ class Started:
 
     @property
     def total(self) -> Any:
-        """What all clients use."""
+        """The material of all clients."""
         return self.gateway.service.admission.total
 
 
@@ -120,7 +120,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class Failed:
-    """How a call has failed: its code, its message, and its detail, if it has one."""
+    """The failure of a call: its code, its message, and its detail, if it has one."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         self.code = error.code()

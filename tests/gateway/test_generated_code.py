@@ -50,7 +50,7 @@ def test_every_message_field_and_call_has_a_comment() -> None:
 
 @on_loop
 async def test_reflection_describes_the_service() -> None:
-    """As grpcurl does: it lists services, asks for the file of one, and builds its messages."""
+    """A client lists services, asks for the file of one, and builds its messages."""
     async with started() as it:
         stub = reflection_pb2_grpc.ServerReflectionStub(it.channel)
 

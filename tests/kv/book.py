@@ -27,7 +27,7 @@ def value(index: int, size: int = 100) -> bytes:
 
 
 class Groups:
-    """What groups keep in memory."""
+    """The memory of groups."""
 
     def __init__(self) -> None:
         self.entries: dict[int, dict[int, bytes]] = {}

@@ -32,7 +32,7 @@ class OnDisk:
         return RocksDBEngine.open(folder, **options)
 
     def count(self, folder: Path) -> int:
-        """How many keys there are, after opening and closing."""
+        """Return how many keys there are, after opening and closing."""
         engine = self.open(folder, create=False)
         try:
             return sum(1 for _ in engine.iterate(b"", END))

@@ -76,7 +76,7 @@ class Keys:
             start, end = (start, answer.resume) if reverse else (answer.resume, end)
 
     def steps(self, **scan: bool) -> int:
-        """How many pairs a scan goes through."""
+        """Return how many pairs a scan goes through."""
         before = self.engine.visited
         self.scan(**scan)
         return self.engine.visited - before

@@ -267,7 +267,7 @@ def test_the_next_batch_waits_for_the_one_before() -> None:
 
 
 def test_the_writes_of_a_failed_handed_over_batch_stay_readable() -> None:
-    """Whoever writes next is told, and once more."""
+    """The next write is told, and the one after it."""
     with HandedOver() as slow:
         slow.gathering.add({b"c": b"2"})
         slow.state.fail()
@@ -296,7 +296,7 @@ def test_writes_added_beside_a_failed_batch_stay_readable() -> None:
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_the_writes_of_a_failed_batch_stay_readable(reverse: bool) -> None:
-    """Whoever reads is not told; whoever writes next is."""
+    """A read is not told. The next write is."""
     state = State()
     state.gathering.add({b"b": b"new", b"c": None, b"z": b"new"})
     state.fail()
@@ -358,7 +358,7 @@ def test_gathered_state_agrees_with_a_dictionary(seed: int) -> None:
 
 
 def interrupted(act: Callable[[], object], lines: int) -> bool:
-    """Whether an interrupt after so many lines of these modules has ended ``act``."""
+    """Return whether an interrupt after so many lines of these modules has ended ``act``."""
     left = lines
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
@@ -388,7 +388,7 @@ def interrupted(act: Callable[[], object], lines: int) -> bool:
 def test_an_interrupt_at_any_line_leaves_nothing_out(
     hands_over: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of who reads, or of who has the turn: what comes next, and with it the engine, has it all."""
+    """An interrupt of a reader or a turn loses nothing: the next turn and the engine have all."""
     monkeypatch.setattr(background, "LOOKS_AGAIN_SECONDS", 0.001)
     lines, goes_on = 0, True
     while goes_on:

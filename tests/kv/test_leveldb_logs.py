@@ -20,7 +20,7 @@ from postroom.kv.leveldb import LevelDBEngine
 
 
 def count(folder: Path) -> int:
-    """How many keys there are, after opening and closing."""
+    """Return how many keys there are, after opening and closing."""
     engine = LevelDBEngine.open(folder, create=False)
     try:
         return sum(1 for _ in engine.iterate(b"", b"\xff" * 8))

@@ -22,7 +22,7 @@ def numbered(engine: MemoryEngine, syncs: list[bool]) -> None:
 
 
 def survivors(disk: MemoryDisk) -> int:
-    """How many of the numbers are there, having checked that they are a prefix."""
+    """Return how many of the numbers are there, having checked that they are a prefix."""
     engine = MemoryEngine(disk)
     found = [key for key, _ in engine.iterate(b"", b"last")]
     last = engine.get(b"last")

@@ -1,4 +1,4 @@
-"""What an opening leaves behind that comes to nothing: records, and open files."""
+"""An opening that fails leaves no records and no open files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Files:
 
 
 def test_a_refused_log_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever tries again and again to open it would run out of descriptors."""
+    """A program that tries to open it again and again would run out of descriptors."""
     files = Files(monkeypatch)
     devices: list[FolderDevice] = []
 

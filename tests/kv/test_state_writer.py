@@ -75,7 +75,7 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
 
 
 def test_work_started_after_a_long_wait_is_done() -> None:
-    """Who has waited for long has woken the thread, which may not have noticed yet."""
+    """A reader that has waited for long has woken the thread, which may not have noticed yet."""
     thread, done = StateWriterThread(), list[int]()
     thread._thread = threading.Thread(target=thread._run, daemon=True)
     background._wake(thread._wanted)
@@ -87,7 +87,7 @@ def test_work_started_after_a_long_wait_is_done() -> None:
 
 
 def test_work_is_done_at_once_if_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the system has no thread to give is no reason to stop a store."""
+    """A system without a free thread is no reason to stop a store."""
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

@@ -125,7 +125,7 @@ def test_segments_are_used_again() -> None:
 
 
 def test_a_group_that_writes_once_holds_nobody_up() -> None:
-    """What it has is written again, segment after segment."""
+    """The state is written again, segment after segment."""
     book = Book()
     book.add(2, 1)
     for index in range(1, 1000):
@@ -169,7 +169,7 @@ def test_the_log_keeps_entries_until_the_state_is_durable(gathered: int) -> None
 
 
 class Later:
-    """What nobody waits for happens when the test says."""
+    """Work without a waiting caller happens when the test says."""
 
     def __init__(self) -> None:
         self.waiting: list[Callable[[], None]] = []

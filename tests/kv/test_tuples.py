@@ -31,7 +31,7 @@ TUPLES = st.lists(PARTS, max_size=4).map(tuple)
 
 
 def float_rank(number: float) -> int:
-    """Where IEEE 754 total order puts it."""
+    """Return where IEEE 754 total order puts it."""
     bits: int = struct.unpack(">q", struct.pack(">d", number))[0]
     return bits if bits >= 0 else -(bits & (2**63 - 1)) - 1
 

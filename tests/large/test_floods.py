@@ -1,4 +1,4 @@
-"""How long a polite client waits beside floods: of what is cheap to send, and of what is large."""
+"""The time that a polite client waits beside floods of small requests, and of large ones."""
 
 from __future__ import annotations
 

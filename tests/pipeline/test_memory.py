@@ -21,7 +21,7 @@ def fill(db: postroom.Database, first: int, end: int) -> None:
 
 
 def peak(address: str, **options: object) -> tuple[int, int]:
-    """How many rows there are, and the most memory that both needed for them."""
+    """Return how many rows there are, and the most memory that both needed for them."""
     made = source(connect=address, insecure="true", **options)
     reader = made.reader(made.schema())
     rows = 0

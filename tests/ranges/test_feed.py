@@ -1,4 +1,4 @@
-"""What the feed keeps of the last changes: as much as it may, while somebody watches."""
+"""The feed keeps as many of the last changes as it may, while a client watches."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class Looks:
         reads[ScanChanges] = counted
 
     def during(self, store: Store, key: bytes, value: bytes = b"") -> int:
-        """How many looks a commit takes."""
+        """Return how many looks a commit takes."""
         before = self.number
         store.db.put(key, value)
         store.driver.settle()

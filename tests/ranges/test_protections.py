@@ -1,4 +1,4 @@
-"""Which timestamps are protected, and what it costs to ask."""
+"""The limit of garbage collection is the oldest protected timestamp, and cheap to ask for."""
 
 from __future__ import annotations
 

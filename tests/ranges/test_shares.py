@@ -22,7 +22,7 @@ TURNS = 60
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Of small proposals: what a client writes is a third of one."""
+    """Return a store of small proposals: a client's write is a third of one."""
     monkeypatch.setattr(limits, "PROPOSAL_BYTES_MAX", 30_000)
     monkeypatch.setattr(limits, "UPKEEP_BYTES", 6_000)
     store = Store(gc_interval_seconds=0.1)

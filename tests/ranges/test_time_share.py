@@ -7,11 +7,12 @@ them, since it is one proposal.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from postroom import limits
-from postroom.ranges.requests import Put
+from postroom.ranges.requests import CommitTransaction, Put
 from tests.client.stores import Store
 from tests.ranges.test_long_checks import Commit
 
@@ -114,6 +115,29 @@ def test_a_long_request_that_waits_goes_on_when_the_time_of_others_is_over(store
     while flood.done < 2:
         flood.go_on()
         turn(store)
+
+
+def test_a_long_request_that_waits_is_not_begun_in_the_time_of_others(store: Store) -> None:
+    flood = Flood(store)
+    while not flood.done:
+        Commit(store, Put(b"polite", b""), principal="polite")
+        flood.go_on()
+        turn(store)
+    for _ in range(6):
+        Commit(store, Put(b"polite", b""), principal="polite")
+        turn(store)
+    commands, begun = store.node.replica.registry.commands, list[str]()
+    evaluate = commands[CommitTransaction]
+
+    def noting(ctx: Any, request: Any) -> Any:
+        begun.append("long" if len(request.writes) == WRITES else "put")
+        return evaluate(ctx, request)
+
+    commands[CommitTransaction] = noting
+    for _ in range(3):
+        Commit(store, Put(b"polite", b""), principal="polite")
+        turn(store)
+    assert begun == ["put"] * 3
 
 
 def test_proposals_are_usual_again_when_the_time_of_others_is_over(store: Store) -> None:

@@ -36,7 +36,7 @@ class World:
         return Collected(0, more=False, left=self.left)
 
     def pass_(self, seconds: float) -> int:
-        """How often the range was asked meanwhile."""
+        """Return how often the range was asked meanwhile."""
         before, end = self.asked, self.seconds + seconds
         self.tasks.run()
         while (due := self.tasks.next_deadline()) is not None and due <= end:

@@ -100,7 +100,7 @@ class _View:
         self.outcome: object = None
 
     def has_changed(self, disk: MemoryDisk) -> bool:
-        """Whether anything else would be left now than at the last call."""
+        """Return whether anything else would be left now than at the last call."""
         if self._version == disk.log.version and self._state is disk.durable:
             return False
         sectors = [(name, file, file.settled) for name, file in sorted(disk.log.files.items())]

@@ -38,7 +38,7 @@ span would take tens of thousands of entries, which show nothing more.
 
 
 def _turns(randomness: Random) -> dict[str, int]:
-    """How much is done at a time: sometimes next to nothing."""
+    """Return how much is done at a time: sometimes next to nothing."""
     drawn = {
         "TURN_STEPS_MAX": randomness.choice([1, 2, 7, 40]),
         "DELIVERED_AT_ONCE_MAX": randomness.choice([1, 2]),

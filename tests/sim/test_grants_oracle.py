@@ -83,7 +83,7 @@ class Judge:
         self.events = events
 
     def first_wrong(self) -> int | None:
-        """Which event must not be; ``None``: all may."""
+        """Return which event must not be; ``None``: all may."""
         wrong: dict[str, Callable[[int], bool]] = {
             "lock": self._locks_what_is_locked,
             "hand out": self._hands_out_wrongly,
@@ -98,7 +98,7 @@ class Judge:
         return (each for each in self.events[after + 1 : before] if each.what in kinds)
 
     def _ended(self, since: int, at: int) -> bool:
-        """Whether what was granted has been given back."""
+        """Return whether what was granted has been given back."""
         who = self.events[since].who
         return any(
             each.what == "lease" or each.who == who
@@ -179,7 +179,7 @@ class Judge:
         return b""
 
     def _is_late(self, at: int) -> bool:
-        """Whether its messages were chosen before."""
+        """Return whether its messages were chosen before."""
         number = self.events[at].number
         return any(
             each.what == "choose"
@@ -209,7 +209,7 @@ class Judge:
         return is_another and (self._over(since, at) or self.in_doubt(message, at))
 
     def _passes_over(self, at: int) -> bool:
-        """Whether it comes before a message that was free, or that holds it up."""
+        """Return whether it comes before a message that was free, or that holds it up."""
         event, held_up = self.events[at], self.held_up_by(at) or LATEST
         if any(message > held_up for message in event.messages):
             return True

@@ -128,7 +128,7 @@ class Judge:
         return any(each < ((held_up or [b""])[-1] or b"\xff" * 20) for each in there - taken)
 
     def _has(self, who: bytes) -> bool:
-        """Whether ``who`` has something, if it is noted that it has."""
+        """Return whether ``who`` has something, if it is noted that it has."""
         if self._last(who, "keep") < 0 or self._last(who, "keep") < self._forgotten(who):
             return True
         since = self._last(who, "free")

@@ -226,7 +226,7 @@ async def _idle(soak: Soak, node: Node) -> list[str]:
 
 
 async def _written(node: Node) -> list[int]:
-    """How many entries the log gets in each of some times."""
+    """Return how many entries the log gets in each of some times."""
     counts = []
     for _ in range(IDLE_TIMES):
         before = node.group.last_index

@@ -37,7 +37,7 @@ TABLE_BYTES: Final = 1024 * 1024
 
 
 def is_table(path: Path) -> bool:
-    """Whether it is a file of an engine that grows with what is stored."""
+    """Return whether it is a file of an engine that grows with what is stored."""
     return path.suffix in TABLE_SUFFIXES
 
 

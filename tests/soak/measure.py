@@ -173,7 +173,7 @@ class Measure:
         return [f"queues: {100 * median(shares):.0f} % of the rate while a snapshot is read"]
 
     def _slower(self, rates: list[float], prices: list[float]) -> list[str]:
-        """Whether less is done by the second of processor at last than at first."""
+        """Return whether less is done by the second of processor at last than at first."""
         allowed, first, at = SLOWDOWN_MAX, rates[0], TENTHS - 1
         before = prices[0]
         if self.seconds / TENTHS < LONG_TENTH_SECONDS:

@@ -28,7 +28,7 @@ def tasks(worker: Any) -> None:
 
 
 def ended(worker: postroom.Worker, close: Any) -> BaseException | None:
-    """How a run of it ends after ``close``."""
+    """Return how a run of it ends after ``close``."""
     errors: list[BaseException] = []
 
     def run() -> None:

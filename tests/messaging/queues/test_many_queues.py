@@ -46,7 +46,7 @@ def ready(queues: Queues, name: str) -> Any:
 
 
 def calls(act: Callable[[], object]) -> int:
-    """How many functions of queues are called."""
+    """Return how many functions of queues are called."""
     count = 0
 
     def on_call(frame: FrameType, event: str, _: Any) -> None:

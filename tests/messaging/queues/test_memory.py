@@ -104,7 +104,7 @@ def in_an_hour(queues: Queues) -> tuple[int, int]:
 
 
 def things_in(manager: Manager) -> int:
-    """How many objects hang on it."""
+    """Return how many objects hang on it."""
     seen: set[int] = set()
     left: list[Any] = [manager.ready, manager.leases, manager.consumers, manager.to_give_back]
     left += [manager.speculation.taken, manager.freed_at, manager.lateness, manager.group_buckets]

@@ -26,7 +26,7 @@ TAKEN = 40
 
 
 def steps(function: Callable[[], object]) -> int:
-    """How many lines of what is counted run."""
+    """Return how many lines of what is counted run."""
     count = 0
 
     def on_line(_: FrameType, event: str, __: Any) -> Any:

@@ -55,7 +55,7 @@ class Work:
         return ["--rows", str(self.rows)]
 
     def has_begun(self) -> bool:
-        """Whether it is in the middle."""
+        """Return whether it is in the middle."""
         staging = self.db.staging.read()
         return bool(staging.attempts or staging.loads)
 

@@ -52,7 +52,7 @@ async def listening(security: Security) -> AsyncIterator[str]:
 
 
 async def ends(server: Security, client: Security, *, node_at: str = "") -> str:
-    """How a question ends: well, or with which code and words.
+    """Return how a question ends: well, or with which code and words.
 
     Args:
         server, client: what the sides show.

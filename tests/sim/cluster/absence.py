@@ -50,7 +50,7 @@ def begin(cluster: Cluster, randomness: Random) -> str | None:
 
 
 def _is_enough_without(cluster: Cluster, missing: Machine) -> bool:
-    """Whether the machines that are there are a majority without one of them."""
+    """Return whether the machines that are there are a majority without one of them."""
     there = [each for each in cluster.machines if each.serves() and each is not missing]
     return 2 * len(there) > len(cluster.machines)
 

@@ -77,15 +77,15 @@ class Network:
             stream.flush()
 
     def is_cut(self, source: Place, target: Place) -> bool:
-        """Whether nothing gets from ``source`` to ``target``."""
+        """Return whether nothing gets from ``source`` to ``target``."""
         return (source, target) in self._cut
 
     def is_stuck(self, one: Place, other: Place) -> bool:
-        """Whether nothing gets to and fro between two places."""
+        """Return whether nothing gets to and fro between two places."""
         return self.is_cut(one, other) or self.is_cut(other, one)
 
     def delay(self) -> float:
-        """How long something takes that sets out now."""
+        """Return how long something takes that sets out now."""
         weather = self.weather
         spread = weather.delay_seconds_max - weather.delay_seconds_min
         return weather.delay_seconds_min + spread * self._random.random() ** 2

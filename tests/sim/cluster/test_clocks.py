@@ -44,7 +44,7 @@ def leader(cluster: Cluster) -> Machine:
 
 
 def ahead(cluster: Cluster, db: CoreDatabase) -> float:
-    """How far timestamps are ahead of true time."""
+    """Return how far timestamps are ahead of true time."""
     now = cluster.run(db.now(), "the time")
     return now.datetime.timestamp() - EPOCH_SECONDS - cluster.agenda.now
 

@@ -18,7 +18,7 @@ State = dict[bytes, Any]
 
 
 def is_explained(history: Sequence[Operation] | Sequence[Transaction]) -> bool:
-    """Whether one order of ``history`` gives what was seen."""
+    """Return whether one order of ``history`` gives what was seen."""
     entries: list[Any] = [each for each in history if each.outcome is not Outcome.FAILED]
     carry_out = _operate if entries and isinstance(entries[0], Operation) else _transact
     return _search(entries, {}, carry_out)
@@ -40,7 +40,7 @@ def _search(
 
 
 def _before(one: Entry, other: Entry) -> bool:
-    """Whether ``one`` had returned when ``other`` was invoked."""
+    """Return whether ``one`` had returned when ``other`` was invoked."""
     return one.outcome is Outcome.OK and one.returned_at < other.invoked_at
 
 

@@ -143,7 +143,7 @@ class _Search:
         )
 
     def run(self) -> bool:
-        """Whether the budget was enough.
+        """Return whether the budget was enough.
 
         Raises:
             NotLinearizable: there is no order.
@@ -194,7 +194,7 @@ class _Search:
         return next(filter(self._is_whole, candidates), None)
 
     def _is_whole(self, event: _Event) -> bool:
-        """Whether this writes what may be seen at once by all who ever see it."""
+        """Return whether this writes what may be seen at once by all who ever see it."""
         operation = event.operation
         assert operation is not None
         if operation.action not in ("put", "delete") or operation.outcome is not Outcome.OK:

@@ -47,7 +47,7 @@ class Client:
         self.done = 0
 
     def goes_on(self) -> bool:
-        """Whether there is still something to do."""
+        """Return whether there is still something to do."""
         return not self._is_over()
 
     def token(self) -> bytes:
