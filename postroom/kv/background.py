@@ -9,9 +9,11 @@
 
 The engine writes a batch without the interpreter's lock, so a thread can do it while the log is
 synced and the next turns are evaluated. Only one batch is under way: who has the next one waits.
-(Filling the batch needs the lock for each key. When that was done in the thread, too, both waited
-for each other's turn at the interpreter, and it took longer than without a thread. A batch of small
-turns does not come here, see :mod:`.gathering`.)
+A batch of small turns does not come here, see :mod:`.gathering`.
+
+Filling the batch needs the interpreter for each key. The turn does it, unless the batch is so large
+that everybody would wait for that. Then the thread does it in slices. It pauses between them, since
+a thread that never pauses gives the interpreter away after 5 ms only.
 """
 
 from __future__ import annotations
@@ -33,6 +35,9 @@ An interrupt can leave it half-way.
 """
 
 
+PAUSE_SECONDS: Final = 0.0001
+
+
 class StateWriter(Protocol):
     """The writer of batches of the state, which does what a turn need not wait for."""
 
@@ -50,6 +55,9 @@ class StateWriter(Protocol):
             Exception: what the work has raised.
         """
 
+    def pause(self) -> None:
+        """Let others have the interpreter for a moment, in the middle of work."""
+
     def later(self, work: Work) -> None:
         """Do work that nobody waits for; it raises nothing."""
 
@@ -66,6 +74,9 @@ class InlineStateWriter:
 
     def finish(self) -> None:
         """Wait until the work that was started is done."""
+
+    def pause(self) -> None:
+        """Do nothing: no others run beside the work."""
 
     def later(self, work: Work) -> None:
         """Do work that nobody waits for."""
@@ -88,6 +99,7 @@ class StateWriterThread:
         self._wanted, self._done = threading.Lock(), threading.Lock()
         self._wanted.acquire()
         self._done.acquire()
+        self._is_awaited = threading.Event()
         self._is_closed = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -101,6 +113,7 @@ class StateWriterThread:
                 self._thread = None
                 work()
                 return
+        self._is_awaited.clear()
         self._work = work
         _wake(self._wanted)  # a long wait may have done so already
 
@@ -110,6 +123,10 @@ class StateWriterThread:
         error, self._error = self._error, None
         if error is not None:
             raise error
+
+    def pause(self) -> None:
+        """Let others have the interpreter for a moment, unless one of them waits for the work."""
+        self._is_awaited.wait(PAUSE_SECONDS)
 
     def later(self, work: Work) -> None:
         """Do work in a thread of its own, for it may take long; or here, if there is none."""
@@ -135,6 +152,7 @@ class StateWriterThread:
 
     def _wait(self) -> None:
         while self._work is not None:
+            self._is_awaited.set()
             if not self._done.acquire(timeout=LOOKS_AGAIN_SECONDS):
                 _wake(self._wanted)  # an interrupt has kept ``start`` from it
 

@@ -82,6 +82,11 @@ class Cache:
         is_known, value = self.peek(key)
         return value if is_known else self._stored.get(key)
 
+    def look_up_once(self, key: bytes) -> bytes | None:
+        """Return the value of a key that may well be new, and will hardly be asked for again."""
+        is_known, value = self.peek(key)
+        return value if is_known else self._look_up(key)
+
     def peek(self, key: bytes) -> tuple[bool, bytes | None]:
         """Return whether the value of ``key`` is known here, and what it is. Changes nothing."""
         value = self._young.get(key, _UNKNOWN)

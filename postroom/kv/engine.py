@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from postroom.errors import StoreCorrupted
@@ -152,15 +153,33 @@ class Engine(Reader, Protocol):
         """Finish, and let go of the files. Idempotent."""
 
 
+SLICE_KEYS: Final = 1024
+"""The number of keys that a large batch is filled with at once."""
+
+
+def in_slices(writes: WriteSet, pause: Callable[[], None] | None) -> Iterator[WriteSet]:
+    """Iterate over parts of ``writes``, with a pause after each; without one, over the whole."""
+    if pause is None:
+        yield writes
+        return
+    left = iter(writes.items())
+    while part := dict(islice(left, SLICE_KEYS)):
+        yield part
+        pause()
+
+
 class StateEngine(Engine, Protocol):
     """An engine whose writes can be carried out by another thread than made them."""
 
-    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+    def prepare(
+        self, writes: WriteSet, pause: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Copy ``writes`` to where the engine takes them from; what is returned writes them.
 
         Both together are ``write`` without ``sync``. The first one needs the interpreter for
         each key, and the second one hardly at all: in a thread it costs others nothing. To be
-        called once, before anything else is prepared or written.
+        called once, before anything else is prepared or written. With a ``pause``, the copy is
+        made in slices, and that is called after each of them.
 
         Raises:
             EngineFailed: the device refused, at either half.

@@ -216,9 +216,11 @@ class ReopeningEngine(EngineOver):
             self.get = self._get_locked
             raise
 
-    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+    def prepare(
+        self, writes: WriteSet, pause: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
-        write = self._engine.prepare(writes)
+        write = self._engine.prepare(writes, pause)
 
         def carry_out() -> None:
             try:

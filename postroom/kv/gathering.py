@@ -15,7 +15,7 @@ as they come.
 A large turn does not wait for the engine either: a batch is handed over, and the next turns gather
 while it is written (:mod:`.background`). The next batch waits for the one before, so no more than
 two are held in memory. A batch of many small turns is written at once: a thread would cost more
-than it gains.
+than it gains. A batch of more than ``LARGE`` keys is filled beside the turns, too.
 
 Invariants:
 
@@ -55,6 +55,7 @@ from postroom.kv.engine import (
     EngineSnapshot,
     StateEngine,
     WriteSet,
+    in_slices,
 )
 from postroom.kv.head_filter import HeadFilter, has_data
 from postroom.kv.marker import MARKER_KEY
@@ -171,6 +172,9 @@ class Gathering(EngineOver):
         with self._writing, contextlib.suppress(EngineFull):
             self._finish_before()
             is_of_small_turns = self._turns >= SMALL_TURNS and self._bytes <= GATHERED_BYTES_MAX
+            if len(self._gathered) > LARGE:
+                self._writer.start(partial(self._write_in_slices, self._begin()))
+                return
             write = self._prepare()
             if is_of_small_turns:
                 self._carry_out(write)
@@ -242,12 +246,22 @@ class Gathering(EngineOver):
                 self._gathered = {**self._gathered, **writes}
                 self._index.add(writes)
             batch = self._begin()
+            self._note(batch)
             self._carry_out(lambda: self._engine.write(batch, sync=sync))
 
     def _prepare(self) -> Work:
         batch = self._begin()
+        self._note(batch)
         with self._failing():
             return self._engine.prepare(batch)
+
+    def _write_in_slices(self, batch: WriteSet) -> None:
+        """Write a large batch, with pauses in which others have the interpreter."""
+        for part in in_slices(batch, self._writer.pause):
+            self._note(part)
+        with self._failing():
+            write = self._engine.prepare(batch, self._writer.pause)
+        self._carry_out(write)
 
     def _begin(self) -> WriteSet:
         # A concurrent reader looks at what is gathered first: it must find a key here or there.
@@ -260,11 +274,14 @@ class Gathering(EngineOver):
             self._under_way = writes = self._gathered
             self._gathered, self._bytes, self._turns = {}, 0, 0
             self._index, self._index_under_way = _KeyIndex(), self._index
+        return writes
+
+    def _note(self, writes: WriteSet) -> None:
+        """Note what is known of the engine without asking it; readers find the keys under way."""
         self.tombstones.wrote(writes)
         self._unflushed.wrote(writes)
         if self._heads is not None and not self._heads.add(writes):
             self._heads = None
-        return writes
 
     def _carry_out(self, write: Work) -> None:
         with self._failing():

@@ -42,7 +42,7 @@ from typing import Any, Final
 
 import plyvel
 
-from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet, in_slices
 from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
@@ -262,9 +262,11 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         with self._one_at_a_time:
             self._write(writes, sync=sync)
 
-    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+    def prepare(
+        self, writes: WriteSet, pause: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
-        return partial(self._write_prepared, *self._prepare(writes, sync=False))
+        return partial(self._write_prepared, *self._prepare(writes, sync=False, pause=pause))
 
     def _write_prepared(self, batch: Any, size: int) -> None:
         with self._one_at_a_time:
@@ -329,16 +331,19 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         with self._failing():
             self._write_batch(batch, size, sync=sync)
 
-    def _prepare(self, writes: WriteSet, *, sync: bool) -> tuple[Any, int]:
+    def _prepare(
+        self, writes: WriteSet, *, sync: bool, pause: Callable[[], None] | None = None
+    ) -> tuple[Any, int]:
         """Return a batch, and about how much it adds to the log."""
         self._open_folder.check_writable()
         batch = self._db.write_batch(sync=sync)
         put, delete = batch.put, batch.delete
-        for key, value in writes.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        for part in in_slices(writes, pause):
+            for key, value in part.items():
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
         return batch, batch.approximate_size() + len(writes) * ENTRY_OVERHEAD_BYTES
 
     def _write_batch(self, batch: Any, size: int, *, sync: bool) -> None:

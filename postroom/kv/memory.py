@@ -45,7 +45,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom.errors import StoreLocked
-from postroom.kv.engine import EngineFailed, EngineFull, TableFiles, WriteSet
+from postroom.kv.engine import EngineFailed, EngineFull, TableFiles, WriteSet, in_slices
 from postroom.kv.log_device import MemoryDevice, WriteFault
 
 if TYPE_CHECKING:
@@ -328,10 +328,15 @@ class MemoryEngine(_MemoryReader):
             self._fail("a fault that the test asked for")
         self._content = content
 
-    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+    def prepare(
+        self, writes: WriteSet, pause: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
         self._require_writable()
-        return partial(self.write, dict(writes), sync=False)
+        copied: WriteSet = {}
+        for part in in_slices(writes, pause):
+            copied.update(part)
+        return partial(self.write, copied, sync=False)
 
     def sync(self) -> None:
         """Make durable what was written."""

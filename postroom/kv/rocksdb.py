@@ -50,7 +50,7 @@ from typing import Final
 import rocksdict
 
 from postroom.errors import Invalid
-from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet
+from postroom.kv.engine import DEFAULT_BUDGET, Budget, TableFiles, WriteSet, in_slices
 from postroom.kv.engine_folder import (
     BLOOM_BITS_PER_KEY,
     ENTRY_OVERHEAD_BYTES,
@@ -219,10 +219,12 @@ class RocksDBEngine(FolderEngine):
         """Write ``writes``; while a compaction runs it is synced without being asked."""
         self._write_batch(*_batch(writes), sync=sync)
 
-    def prepare(self, writes: WriteSet) -> Callable[[], None]:
+    def prepare(
+        self, writes: WriteSet, pause: Callable[[], None] | None = None
+    ) -> Callable[[], None]:
         """Prepare a write, and return the function that carries it out."""
         self._open_folder.check_writable()
-        return partial(self._write_batch, *_batch(writes), sync=False)
+        return partial(self._write_batch, *_batch(writes, pause), sync=False)
 
     def _write_batch(self, batch: rocksdict.WriteBatch, size: int, *, sync: bool) -> None:
         with self._one_at_a_time:
@@ -362,16 +364,19 @@ class RocksDBEngine(FolderEngine):
                 raise self._open_folder.failure(error) from error
 
 
-def _batch(writes: WriteSet) -> tuple[rocksdict.WriteBatch, int]:
+def _batch(
+    writes: WriteSet, pause: Callable[[], None] | None = None
+) -> tuple[rocksdict.WriteBatch, int]:
     """Return the batch that makes ``writes``, and what it takes in a memtable, in bytes."""
     batch = rocksdict.WriteBatch(raw_mode=True)
     put, delete = batch.put, batch.delete
     try:
-        for key, value in writes.items():
-            if value is None:
-                delete(key)
-            else:
-                put(key, value)
+        for part in in_slices(writes, pause):
+            for key, value in part.items():
+                if value is None:
+                    delete(key)
+                else:
+                    put(key, value)
     except (KeyError, ValueError) as error:  # rocksdict raises these if it is given no bytes
         raise TypeError(f"keys and values are bytes: {error}") from error
     return batch, batch.size_in_bytes() + len(writes) * ENTRY_OVERHEAD_BYTES

@@ -67,7 +67,7 @@ from postroom.ranges.admission import REQUESTS_AT_ONCE
 from postroom.ranges.batch import Batch
 from postroom.ranges.calls import Call, LeasedWrites, Proposal, Result, encode
 from postroom.ranges.checks import check_headers
-from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
+from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, yields_at
 from postroom.ranges.evaluators import INTEGER, added
 from postroom.ranges.requests import Committed, CommitTransaction, Delete, Increment, Put
 from postroom.ranges.transactions import (
@@ -295,8 +295,9 @@ class _Batch:
                 self._results.append((call, None, error.with_traceback(None)))
                 return
         if writes:
+            most = yields_at(self.steps)
             self._write(request, writes)
-            if self.steps >= limits.TURN_STEPS_MAX and committer.is_long(request):
+            if self.steps >= most and committer.is_long(request):
                 raise _Unusual  # the general way evaluates the rest in the next turn
             self.staged[record] = self._stamp
             self.garbage.append(record)

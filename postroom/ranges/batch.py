@@ -36,12 +36,12 @@ from postroom.kv.clock import HybridLogicalClock
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, FairQueue
 from postroom.ranges.calls import Call, Result
 from postroom.ranges.commit_waits import withdrawn
-from postroom.ranges.evaluation import Evaluation, MustWait
+from postroom.ranges.evaluation import LONG_SHARE, Evaluation, MustWait, yields_at
 from postroom.ranges.long_checks import LongChecks, too_many_steps
 from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
 from postroom.ranges.requests import CommitTransaction
 
-PATIENCE_TURNS: Final = 2
+PATIENCE_TURNS: Final = 2 * LONG_SHARE
 
 
 class Batch:
@@ -206,9 +206,7 @@ class BatchEvaluator:
             if self.time_share.until:
                 self.time_share.look(batch.results)
             return batch
-        ctx = batch.ctx
-        ctx.steps_before += ctx.steps
-        ctx.steps = 0
+        batch.ctx.go_on()
         unfinished, batch.unfinished = batch.unfinished, None
         if unfinished is not None:
             batch.turns += 1
@@ -277,6 +275,7 @@ class BatchEvaluator:
     def _go_on(self, batch: Batch, call: Call, going_on: Generator[object, None, Any]) -> None:
         """Evaluate a long request to its end, or to that of the turn."""
         ctx, results = batch.ctx, batch.results
+        ctx.yields_at = yields_at(ctx.steps)
         try:
             said = next(going_on)
             if ctx.steps_before + ctx.steps > limits.TRANSACTION_STEPS_MAX:
@@ -284,6 +283,7 @@ class BatchEvaluator:
                 raise too_many_steps()
         except StopIteration as stop:
             ctx.accept()
+            ctx.yields_at = yields_at(ctx.steps)
             results.append((call, stop.value, None))
             self._others_next = self._others_next or batch.turns > 0
         except Exception as error:

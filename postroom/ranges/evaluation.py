@@ -52,6 +52,8 @@ class MustWait(Exception):
         self.token = token
 
 
+LONG_SHARE: Final = 4
+"""A request that can go over turns has one of so many parts of a turn: reads wait for its end."""
 _UNKNOWN: Final[Any] = object()
 _NOTHING: Final[WriteSet] = {}
 _NO_KEYS: Final[list[bytes]] = []
@@ -121,6 +123,15 @@ class View:
         return first < len(self._sorted) and self._sorted[first] < upper
 
 
+def yields_at(steps: int) -> int:
+    """Return the number of steps at which a request that can go over turns yields.
+
+    Args:
+        steps: the number of steps of the turn before it goes on.
+    """
+    return min(steps + max(limits.TURN_STEPS_MAX // LONG_SHARE, 1), limits.TURN_STEPS_MAX)
+
+
 class Evaluation:
     """One proposal in the making.
 
@@ -138,6 +149,7 @@ class Evaluation:
         garbage: the engine keys that are obsolete once the proposal is applied.
         bytes: the size of the requests' writes; ``moved``: that of what they overwrite and keep.
         steps: the number of steps in this turn; ``steps_before``: in earlier ones.
+        yields_at: the number of steps at which a request that can go over turns yields.
         began: the timestamp of the first request.
         last_commit: the timestamp of the last request that wrote.
         after: the actions to take on the leaseholder once the proposal is applied.
@@ -180,6 +192,7 @@ class Evaluation:
         "timestamp",
         "transaction_id",
         "writes",
+        "yields_at",
     )
 
     def __init__(self, reader: Reader, range_id: int, last_commit: int) -> None:
@@ -203,6 +216,7 @@ class Evaluation:
         self._request_tally: dict[str, int] = _NO_TALLY
         self._erased: list[bytes] = _NO_KEYS
         self.steps = self.steps_before = 0
+        self.yields_at = limits.TURN_STEPS_MAX
         self.moved = self._moved_before = 0
         self.began = 0
         self._index: list[bytes] = _NO_KEYS
@@ -328,9 +342,16 @@ class Evaluation:
         """
         return self._savepoint[2]
 
+    def go_on(self) -> None:
+        """Begin a further turn of a request that visits many keys: the cache does not get them."""
+        self.steps_before += self.steps
+        self.steps, self.yields_at = 0, yields_at(0)
+        if isinstance(self._reader, Cache):
+            self._look_up = self._reader.look_up_once
+
     def is_used_up(self) -> bool:
         """Return whether the turn is used up: an evaluator with more to do yields."""
-        return self.steps >= limits.TURN_STEPS_MAX
+        return self.steps >= self.yields_at
 
     def sees_key(self, key: bytes) -> None:
         """Do nothing: later writes are in ``staged``, unlike in :class:`.CheckedReads`."""

@@ -27,7 +27,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader, WriteSet
 from postroom.ranges.admission import FairQueue
 from postroom.ranges.calls import Call
-from postroom.ranges.evaluation import Evaluation
+from postroom.ranges.evaluation import Evaluation, yields_at
 from postroom.ranges.ports import ChecksFirst
 
 
@@ -94,9 +94,9 @@ class LongCheck:
         self._parts = checks.parts(self._checking, call.request)
 
     def go_on(self) -> int:
-        """Check as much as half of a turn has room for; return how many steps that took."""
+        """Check as much as a request has room for in a turn; return how many steps that took."""
         checking, before = self._checking, self._checking.steps
-        checking.until = before + limits.TURN_STEPS_MAX // 2
+        checking.until = before + yields_at(0)
         try:
             next(self._parts)
         except StopIteration:

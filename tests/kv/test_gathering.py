@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from postroom.kv import background
+from postroom.kv import background, keys
 from postroom.kv.background import InlineStateWriter, StateWriter, StateWriterThread, Work
 from postroom.kv.engine import EngineFailed, WriteSet
 from postroom.kv.gathering import SMALL_TURNS, Gathering
@@ -216,6 +216,71 @@ def test_a_turn_that_hands_a_batch_over_does_not_wait_for_it() -> None:
         assert b"x" not in state.written, "what that span holds none of goes on gathering"
         gathering.hand_over()
         assert list(gathering.iterate(b"n", b"y")) == [(b"x", b"2")]
+
+
+class Later(InlineStateWriter):
+    """A writer that does its work when it is waited for, and runs a look in each pause."""
+
+    def __init__(self) -> None:
+        self.work: Work | None = None
+        self.look: Callable[[], None] = lambda: None
+        self.pauses = 0
+
+    def start(self, work: Work) -> None:
+        self.work = work
+
+    def finish(self) -> None:
+        work, self.work = self.work, None
+        if work is not None:
+            work()
+
+    def pause(self) -> None:
+        self.pauses += 1
+        self.look()
+
+
+def test_a_large_batch_is_filled_in_slices_beside_the_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Filling 300,000 keys at once kept everybody waiting for 130 ms."""
+    monkeypatch.setattr("postroom.kv.gathering.LARGE", 10)
+    monkeypatch.setattr("postroom.kv.engine.SLICE_KEYS", 5)
+    writer = Later()
+    state = State(writer)
+    gathering = state.gathering
+    heads = [keys.head_key(b"%02d" % number) for number in range(25)]
+
+    def look() -> None:
+        assert [gathering.look_up(head) for head in heads] == [b"1"] * 25
+        assert not writer.pauses or heads[0] not in state.written
+
+    gathering.add(dict.fromkeys(heads, b"1"))
+    gathering.hand_over()
+    look()
+    writer.look = look
+    gathering.flush()
+    writer.look = lambda: None
+    assert writer.pauses == 2 * (26 // 5 + 1), "once for the notes, and once for the batch"
+    assert [gathering.look_up(head) for head in heads] == [b"1"] * 25
+    assert heads[0] in state.written
+    assert gathering.look_up(keys.head_key(b"never was")) is None
+
+
+def test_the_keys_of_a_large_batch_that_failed_stay_readable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("postroom.kv.gathering.LARGE", 10)
+    writer = Later()
+    state = State(writer)
+    heads = [keys.head_key(b"%02d" % number) for number in range(25)]
+    state.gathering.add(dict.fromkeys(heads, b"1"))
+    state.gathering.hand_over()
+    state.fail()
+    with pytest.raises(EngineFailed):
+        state.gathering.flush()
+    assert [state.gathering.look_up(head) for head in heads] == [b"1"] * 25
+    with pytest.raises(EngineFailed):
+        state.gathering.add({b"x": b"1"})
 
 
 class Counting(InlineStateWriter):

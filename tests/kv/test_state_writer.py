@@ -74,6 +74,28 @@ def test_an_interrupt_when_it_is_started_leaves_nobody_waiting(
     assert done == [1, 2, 3]
 
 
+def test_work_that_is_waited_for_does_not_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause of an hour ends when somebody waits for the work."""
+    monkeypatch.setattr(background, "PAUSE_SECONDS", 3600)
+    thread, began = StateWriterThread(), threading.Event()
+    done = list[int]()
+
+    def work() -> None:
+        for number in range(3):
+            began.set()
+            thread.pause()
+            done.append(number)
+
+    for times in (1, 2):
+        began.clear()
+        thread.start(work)
+        assert began.wait(60)
+        assert len(done) == 3 * (times - 1), "it pauses while nobody waits"
+        thread.finish()
+        assert len(done) == 3 * times
+    thread.close()
+
+
 def test_work_started_after_a_long_wait_is_done() -> None:
     """A reader that has waited for long has woken the thread, which may not have noticed yet."""
     thread, done = StateWriterThread(), list[int]()

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from postroom import limits
+from postroom.kv import keys
+from postroom.ranges.evaluation import LONG_SHARE
 from postroom.ranges.requests import CommitTransaction, Put
 from tests.client.stores import Store
 from tests.ranges.test_long_checks import Commit
@@ -23,7 +25,7 @@ WRITES = 400
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
-    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 20)
+    monkeypatch.setattr(limits, "TURN_STEPS_MAX", 20 * LONG_SHARE)
     store = Store()
     yield store
     store.db.close()
@@ -90,7 +92,7 @@ def test_a_long_request_does_not_wait_if_no_other_principal_does(store: Store) -
         Commit(store, Put(b"of its own", b""), principal="bulk")
         turn(store)
     alone = flood.done
-    assert alone >= 18
+    assert alone >= 15
     for _ in range(500):
         flood.go_on()
         turn(store)
@@ -163,3 +165,22 @@ def test_a_deposed_leaseholder_forgets_whose_time_it_is(store: Store) -> None:
     store.driver.settle()
     store.db.put(b"after", b"")
     assert not share.until
+
+
+def test_a_long_request_has_a_quarter_of_the_steps_of_a_turn(store: Store) -> None:
+    """Reads wait for the end of a turn: a turn of nothing but a long request is a short one."""
+    commit, turns = long_commit(store), 0
+    while not commit.answers:
+        turn(store)
+        turns += 1
+    assert WRITES // 20 <= turns <= WRITES // 20 + 10
+
+
+def test_the_cache_does_not_get_the_keys_of_a_long_request(store: Store) -> None:
+    commit = long_commit(store)
+    Commit(store, Put(b"short", b""))
+    while not commit.answers:
+        turn(store)
+    cache = store.node.replica._cache
+    known = [cache.peek(keys.head_key(b"bulk/%03d" % number))[0] for number in range(WRITES)]
+    assert sum(known) <= 21, "those of the first turn"
