@@ -283,7 +283,6 @@ class BatchEvaluator:
                 raise too_many_steps()
         except StopIteration as stop:
             ctx.accept()
-            ctx.yields_at = yields_at(ctx.steps)
             results.append((call, stop.value, None))
             self._others_next = self._others_next or batch.turns > 0
         except Exception as error:
