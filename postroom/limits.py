@@ -25,7 +25,7 @@ GC_TTL_SECONDS: Final = 60.0
 """The time for which an overwritten version can still be read."""
 
 SYNC_INTERVAL_SECONDS: Final = 0.05
-"""With ``durability="interval"``: the most that a loss of power may cost."""
+"""The most that a loss of power may cost with ``durability="interval"``."""
 
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more requests join a proposal that has grown past this."""
@@ -223,7 +223,7 @@ LOCKS_MAX: Final = 10_000
 ``TRANSACTION_BYTES_MAX`` of memory is the other limit.
 """
 LOCKED_SPANS_MAX: Final = LOCKS_AT_ONCE_MAX
-"""How many of these are spans: each costs everybody who locks or deletes a span."""
+"""The number of these that may be spans: each costs everybody who locks or deletes a span."""
 LOCK_BYTES: Final = 256
 """The memory that a lock takes besides its key."""
 LOCKED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -319,7 +319,7 @@ CHUNK_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64 * 1024
 """A chunk of a snapshot. Only one with a value this large reaches it."""
 TERM_JUMP_MAX: Final = 2**24
 INDEX_JUMP_MAX: Final = 2**48
-"""How far a message may name terms and indices beyond the known ones."""
+"""The most terms and indices by which a message may be ahead of the known ones."""
 
 # --- the nodes of a cluster -----------------------------------------------------------------------
 
@@ -345,9 +345,9 @@ INBOX_BACKOFF_SECONDS_MAX: Final = 300.0
 DELAY_SECONDS_MAX: Final = 1e10
 """Longer delays are as long as that: a timestamp has room for it."""
 NUMBER_SECONDS_MAX: Final = 10 * 366 * 86400.0
-"""How far ahead a number may schedule something: a larger one is seconds since 1970."""
+"""The largest number that schedules something by a length: a larger one is seconds since 1970."""
 LATER_SECONDS_MAX: Final = 2.0**36
-"""How far ahead something may be scheduled, two thousand years: a timestamp has room for it."""
+"""The furthest that something may be scheduled: 2,000 years; timestamps have room for it."""
 WAIT_SECONDS_MAX: Final = 1e9
 """The longest wait, thirty years: what threads and event loops can wait for."""
 BURIED_FROM_MAX: Final = 1_000_000

@@ -40,7 +40,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Times a second."""
+        """Return how often it was done a second."""
         return self.times / self.seconds
 
 

@@ -76,7 +76,7 @@ class AsStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How keys and values are written, and whether records are JSON.
+    """The notation of keys and values, and whether records are JSON.
 
     Attributes:
         hex_keys, hex_values: as hexadecimal digits, not as text.

@@ -173,7 +173,7 @@ class TurnRoundOutcomes:
 
     @property
     def begun(self) -> int:
-        """The number of attempts."""
+        """Return the number of attempts."""
         return self.failed + self.lost + len(self.late_milliseconds)
 
 

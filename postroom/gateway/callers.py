@@ -27,7 +27,7 @@ from postroom.errors import AccessDenied
 from postroom.gateway.limits import RETRY_SECONDS, Exhausted, Limits
 
 Roles: TypeAlias = Callable[[str | None, str], str]
-"""Returns the role of a token (``None``: none) and the common name of a certificate.
+"""A function that returns the role of a token (``None``: none) and a certificate's common name.
 
 It raises ``AccessDenied`` if the two have none.
 """
@@ -74,7 +74,7 @@ class Caller(NamedTuple):
 
 
 class Callers:
-    """Reads the proofs of callers.
+    """A reader of the proofs of callers.
 
     Args:
         roles: the roles of tokens and certificates; ``None``: the gateway does not check them.

@@ -94,7 +94,7 @@ class Usage:
 
 
 class GatewayAdmission:
-    """Counts what clients use, and refuses what would be too much.
+    """The admission of calls: it counts what clients use, and refuses what would be too much.
 
     Args:
         limits: the limits.

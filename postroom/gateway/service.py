@@ -61,14 +61,14 @@ class ServedCall(NamedTuple):
 
 
 Serve: TypeAlias = Callable[[ServedCall, Any], Awaitable[Any]]
-"""Serves a call with its request; ``None``: it reads a stream of them itself.
+"""A function that serves a call with its request; ``None``: it reads a stream of them itself.
 
 It returns the response, or ``None`` if it has written a stream of them.
 """
 
 
 class Service:
-    """See the module.
+    """The gRPC service over the databases of its callers.
 
     Args:
         callers: reads the proofs of callers.

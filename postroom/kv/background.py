@@ -188,7 +188,7 @@ def _wake(lock: threading.Lock) -> None:
 STRIDE: Final = 64
 """One deletion of so many is noted."""
 SAMPLES_KEPT: Final = 8192
-"""Beyond it, one of twice as many, and so on."""
+"""The number of samples beyond which one key of twice as many is kept, and so on."""
 SAMPLES_MIN: Final = 128
 """Fewer are not looked at."""
 SPAN_SAMPLES_MIN: Final = 32
@@ -198,7 +198,7 @@ PART_BYTES: Final = 32 * 1024 * 1024
 SETTLE_SECONDS: Final = 5.0
 """The time after which a span of deletions is compacted: they often go on for a while."""
 PAUSE_FACTOR: Final = 4.0
-"""After a compaction, so many times as long as it took."""
+"""The pause after a compaction, as a multiple of the time that it took."""
 
 _log = logging.getLogger(__name__)
 

@@ -130,7 +130,7 @@ class Cache:
             self._begin_generation()
 
     def clear(self) -> None:
-        """Anything may have changed."""
+        """Forget all, since anything may have changed."""
         self.gaps.clear()
         self._young = {}
         self._old = {}
@@ -158,7 +158,7 @@ GAPS_KEPT: Final = 128
 GAP_KEYS_MIN: Final = 256
 """A shorter run of deleted keys is stepped over."""
 LOOKS_EVERY: Final = 64
-"""In a run of deleted keys, so often a scan asks whether a gap is known."""
+"""The number of deleted keys in a row after which a scan asks whether a gap is known."""
 
 _TOMBSTONE: Final = 2
 _STAMP: Final = slice(1, 9)

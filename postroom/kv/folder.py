@@ -71,7 +71,7 @@ class DeviceFull(errors.Unavailable):
 
 
 class FolderLock:
-    """Holds the file ``owner`` of a folder locked, with process id and host name in it.
+    """A lock: it holds the file ``owner`` of a folder, with process id and host name in it.
 
     ``flock`` belongs to the opened file rather than to the process, so it also keeps the same
     process from opening a folder twice. The kernel drops it when the process ends, however.
@@ -225,7 +225,7 @@ def _foreign_owner(folder: Path) -> errors.Invalid:
 
 
 def logs(folder: Path) -> list[Path]:
-    """LevelDB's logs, oldest first."""
+    """Return LevelDB's logs, oldest first."""
     found = [path for path in folder.glob("*.log") if _DATA_FILE.fullmatch(path.name)]
     return sorted(found, key=lambda log: int(log.stem))
 

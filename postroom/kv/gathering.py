@@ -74,7 +74,7 @@ _UNKNOWN: Final[Any] = object()
 
 
 class Gathering(EngineOver):
-    """See the module. An :class:`postroom.kv.engine.Engine`; turns are added, not written.
+    """An :class:`postroom.kv.engine.Engine` in memory over another; turns are added, not written.
 
     Args:
         engine: where it is written.
@@ -387,7 +387,7 @@ class Gathering(EngineOver):
 
 
 class _KeyIndex:
-    """Which keys were added, in order once somebody asks: most turns are asked nothing."""
+    """The keys that were added, in order once somebody asks: most turns are asked nothing."""
 
     def __init__(self) -> None:
         self._parts: list[list[bytes]] = []

@@ -78,7 +78,7 @@ _BEYOND_ALL: Final = b"\xff" * 9
 
 
 class LogRotation:
-    """Decides which writes must be synced so that no hole opens between two logs.
+    """A decision which writes must be synced so that no hole opens between two logs.
 
     LevelDB starts a new log at the first write that *finds* more in the memtable than the write
     buffer's size. Invariant: the write before that one was synced, and with it the whole old log.
@@ -175,7 +175,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
     def __init__(
         self, db: Any, open_folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
-        """Only for :meth:`open`."""
+        """Take an open database; only :meth:`open` calls this."""
         FolderEngine.__init__(self, open_folder, write_buffer_bytes, tables_open_max)
         _LevelDBReader.__init__(self, db, open_folder.path)
         self._db = db
@@ -358,7 +358,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
             self._follow_log(size)
 
     def _follow_log(self, size: int) -> None:
-        """Having written ``size`` bytes, find out whether they went to a new log."""
+        """Find out whether the last ``size`` bytes went to a new log."""
         if self._log.grew() or not self._log.find():
             return
         self._rotation.rotated(size)

@@ -343,7 +343,7 @@ class MemoryDevice:
         """Close it."""
 
     def begin_write(self, file: MemoryFile | None, offset: int, data: bytes) -> None:
-        """Only for :class:`MemoryFile`: number a write, and let it fail if it is to."""
+        """Number a write, and let it fail if it is to; only :class:`MemoryFile` calls this."""
         try:
             fault = self._faults.begin_write()
         except BaseException:

@@ -98,7 +98,7 @@ class RocksDBSnapshot:
     """A snapshot of a :class:`RocksDBEngine`."""
 
     def __init__(self, cursor: Cursor) -> None:
-        """Only for :meth:`RocksDBEngine.snapshot`."""
+        """Take a cursor; only :meth:`RocksDBEngine.snapshot` calls this."""
         self._cursor = cursor
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -127,7 +127,7 @@ class RocksDBEngine(FolderEngine):
     def __init__(
         self, db: rocksdict.Rdict, folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
-        """Only for :meth:`open`."""
+        """Take an open database; only :meth:`open` calls this."""
         super().__init__(folder, write_buffer_bytes, tables_open_max)
         self._db = db
         self._memtable_bytes = 0

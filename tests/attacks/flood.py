@@ -1,4 +1,4 @@
-"""Floods a node with what costs little to send: ``python flood.py ADDRESS KIND CONNECTIONS``.
+"""A flood of what costs little to send: ``python flood.py ADDRESS KIND CONNECTIONS``.
 
 It says ``began`` when all connections have sent something, reads and throws away what is answered,
 and ends with its standard input.
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 
 def chunk(kind: str) -> bytes:
-    """Frames of a kind, as many as are sent at once."""
+    """Return frames of a kind, as many as are sent at once."""
     make, found = KINDS[kind], bytearray()
     while len(found) < CHUNK_BYTES:
         found += streams.framed(make())

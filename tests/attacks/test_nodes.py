@@ -1,7 +1,7 @@
 """A node of the cluster that says what it likes: in its own name, in sound frames.
 
-What it says may take effect (a node is trusted with the state of the cluster), but it stops no
-other one, and costs it no more than a turn, a frame and their memory.
+Its words may take effect, since a node is trusted with the state of the cluster. But it stops no
+other node, and costs it no more than a turn, a frame and their memory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _command(count: int) -> bytes:
 
 
 class Liar:
-    """Says something to a machine, as node 3."""
+    """A liar, which says something to a machine as node 3."""
 
     def __init__(self, randomness: Random, machine: Machine) -> None:
         self.choose = randomness.choice

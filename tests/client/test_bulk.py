@@ -1,4 +1,4 @@
-"""Reading everything: columns, changes, messages and sums at one timestamp, page by page."""
+"""Reads of everything: columns, changes, messages and sums at one timestamp, page by page."""
 
 from __future__ import annotations
 

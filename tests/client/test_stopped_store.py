@@ -24,7 +24,7 @@ from postroom.server.node import Node
 Stop = Callable[[], Awaitable[None]]
 
 PATIENCE_SECONDS = 30
-"""Before, they went on for a minute, or for ever."""
+"""The time after which calls that hang count as lost."""
 
 
 class BadEngine(MemoryEngine):

@@ -43,7 +43,7 @@ class Machine:
         self.wall += round(seconds * 1000)
 
     def is_set(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self.wall += round(seconds * 1000)
 
     def clock(self, ceiling: int = 0) -> HybridLogicalClock:

@@ -48,7 +48,7 @@ def test_messages_read_ahead_are_given_in_order() -> None:
     ahead.give(KEY, 1)
     assert ahead.find(KEY, ids(3)[0] + b"\x00", 2, 100) == (messages(4, 5), ids(6)[0])
     ahead.give(KEY, 2)
-    # What comes after the last one is not known.
+    # The messages after the last one are not known.
     assert ahead.find(KEY, ids(6)[0], 1, 100) is None
     assert len(ahead) == 1
 

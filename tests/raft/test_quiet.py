@@ -330,7 +330,7 @@ IDLE_SECONDS = 30.0
 
 
 def test_a_thousand_idle_groups_take_no_turns() -> None:
-    """What is counted is what costs: turns of groups, messages, and frames."""
+    """The counted costs are turns of groups, messages, and frames."""
     cluster = Cluster(3)
     for number in range(1, IDLE_GROUPS):
         for member in cluster.members.values():

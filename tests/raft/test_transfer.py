@@ -156,7 +156,7 @@ def test_the_former_leader_votes_for_its_successor() -> None:
 
 
 def test_a_successor_whose_log_is_old_gets_no_vote() -> None:
-    """What makes it a leader are votes, whoever asked it to campaign."""
+    """Votes make it a leader, whoever asked it to campaign."""
     peers = leading()
     peers.propose(b"x")
     peers.turn()

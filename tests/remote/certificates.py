@@ -34,6 +34,6 @@ class Authority:
         return postroom.TLS(self.ca, certificate, key)
 
     def server(self, tokens: Tokens | None = None) -> Security:
-        """For 127.0.0.1; wants to see certificates of clients."""
+        """Issue a certificate for 127.0.0.1; its server wants to see certificates of clients."""
         certificate, key = self.issue("127.0.0.1")
         return Security(Certificates(self.ca, certificate, key), tokens)

@@ -41,7 +41,7 @@ class Nodes:
 
     @property
     def trusted_ahead(self) -> float:
-        """How far the trusted clock is ahead of true time."""
+        """Return how far the trusted clock is ahead of true time."""
         return (self.wall.milliseconds() - BEGINNING) / 1000 - self.seconds
 
 

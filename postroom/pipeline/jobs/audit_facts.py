@@ -52,7 +52,7 @@ CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "discarded": ((DEAD_LETTERS, -1, 0),),
     "reaped": ((IN_INBOXES, -1, 0),),
 }
-"""For each counter of a range: the checks, how often it is claimed for each, and counted."""
+"""The checks for each counter of a range: how often it is claimed for each, and counted."""
 
 CLAIMS_OF_QUEUE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "enqueued": ((QUEUE_ENQUEUED, 1, 0),),

@@ -166,7 +166,7 @@ def test_an_inbox_whose_function_ends_oddly_has_failed(
     assert why in letter.reason
 
 
-# --- what a function has settled itself
+# --- messages that a function has settled itself
 
 
 def acknowledged(message: Any, tx: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_message_settled_by_its_function_stays_settled(
     assert getattr(q.stats(), counted) == 2
 
 
-# --- what ends only its call
+# --- errors that end only their call
 
 
 @pytest.mark.parametrize("store_is_async", [False, True])
