@@ -214,11 +214,11 @@ def gateway_batch_execute(settings: Settings) -> Measured:
 
 @benchmark("gateway: put, 64 in flight, one core", "/s", 4_000)
 def gateway_put(settings: Settings) -> Measured:
-    """Unary puts: transactions of one write."""
+    """Measure unary puts: transactions of one write."""
     return _measured(settings, _put)
 
 
 @benchmark("gateway: get, 64 in flight, one core", "/s")
 def gateway_get(settings: Settings) -> Measured:
-    """Unary gets of the newest value."""
+    """Measure unary gets of the newest value."""
     return _measured(settings, _get)

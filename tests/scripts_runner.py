@@ -239,7 +239,7 @@ class Stage:
 
 
 def packed(value: str) -> bytes:
-    """Whole numbers as ``increment`` stores them, anything else as text."""
+    """Pack whole numbers as ``increment`` stores them, anything else as text."""
     is_number = value.lstrip("-").isdigit()
     return int(value).to_bytes(8, "big", signed=True) if is_number else value.encode()
 

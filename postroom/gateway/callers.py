@@ -32,7 +32,7 @@ Roles: TypeAlias = Callable[[str | None, str], str]
 It raises ``AccessDenied`` if the two have none.
 """
 Connect: TypeAlias = Callable[[str | None], Awaitable[aio.Database]]
-"""Connects with a token; ``None``: without, or with the gateway's own."""
+"""A function that connects with a token; ``None``: without, or with the gateway's own."""
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "bearer "

@@ -165,7 +165,7 @@ class Gateway:
 
 
 class _Unregistered:
-    """Adds services to a gRPC server without registering their methods.
+    """A registrar that adds services to a gRPC server without registering their methods.
 
     For each registered method the server waits for the next call in a task of its own, and looks at
     all of these tasks at each call. With twenty methods that is a quarter of the work of a call.

@@ -190,7 +190,7 @@ STRIDE: Final = 64
 SAMPLES_KEPT: Final = 8192
 """The number of samples beyond which one key of twice as many is kept, and so on."""
 SAMPLES_MIN: Final = 128
-"""Fewer are not looked at."""
+"""The fewest samples that are looked at."""
 SPAN_SAMPLES_MIN: Final = 32
 """A span of fewer is left alone: a scan steps over what they stand for in a millisecond."""
 BYTES_A_DELETION: Final = 512
@@ -256,7 +256,7 @@ class Tombstones:
 
 
 class Compaction:
-    """Compacting, in the background, where much was deleted.
+    """The compaction, in the background, of spans where much was deleted.
 
     LevelDB and RocksDB write down what is deleted, and step over it (*tombstones*) until compaction
     has taken it to the last level. By themselves they compact where much is written. They may never

@@ -25,7 +25,7 @@ from postroom.kv.engine import DEFAULT_BUDGET, Reader, WriteSet
 from postroom.kv.gathering import Gathering
 
 ENTRY_BYTES: Final = 1024
-"""Larger values are not worth their room here: copying them out of the engine dominates."""
+"""The largest value that is worth its room here: copying out of the engine dominates for others."""
 
 _UNKNOWN: Final[Any] = object()
 

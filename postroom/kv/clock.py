@@ -231,7 +231,7 @@ class ClockOffset(Exception):
 
 
 class HybridLogicalClock(TrustedWall):
-    """Strictly increasing timestamps.
+    """A clock of strictly increasing timestamps.
 
     Args:
         wall: milliseconds since 1970.

@@ -36,7 +36,7 @@ from postroom.limits import (
 )
 
 WriteSet: TypeAlias = dict[bytes, bytes | None]
-"""Key to value; ``None`` deletes the key."""
+"""A set of writes: key to value; ``None`` deletes the key."""
 
 
 def join(staged: WriteSet, writes: WriteSet) -> None:

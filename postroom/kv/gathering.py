@@ -106,7 +106,7 @@ class Gathering(EngineOver):
         self._unflushed = MemtableSample()
         self._heads = None if has_data(engine) else HeadFilter(heads_bytes)
         self._writing = threading.Lock()
-        """Held by who begins a batch: whoever only looks must not wait for that."""
+        """The lock of whoever begins a batch: a mere look must not wait for that."""
         self._changing = threading.Lock()
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}

@@ -181,7 +181,7 @@ def decode_pointer(block: bytes, header: Header) -> int | None:
 
 
 encode_payload: Callable[[WriteSet], bytes] = _encode
-"""Encode the content of a record."""
+"""The function that encodes the content of a record."""
 
 
 def encode_record(

@@ -163,7 +163,7 @@ def _pieces(chunk: _Chunk) -> list[_Chunk]:
 
 
 UNSYNCED_WRITES_KEPT: Final = 256
-"""Older ones become durable, as an operating system writes them back in time."""
+"""The writes that may be lost: older ones become durable, as an operating system does in time."""
 
 UNLIMITED_FREE_BYTES: Final = 1 << 40
 

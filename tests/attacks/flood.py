@@ -21,7 +21,7 @@ from tests.remote.client_names import secret_of
 
 CHUNK_BYTES = 256 * 1024
 NUMBERS = 1 << 22
-"""Enough of them, so that none comes again before it was answered."""
+"""The numbers of requests: none comes again before it was answered."""
 CLOCK_AHEAD = 1 << 62
 
 

@@ -44,7 +44,7 @@ def come_through(begun: list[socket.socket]) -> list[socket.socket]:
 
 
 def storm(address: tuple[str, int], count: int) -> None:
-    """See the module."""
+    """Make connections until standard input ends, as the module says."""
     silent: deque[socket.socket] = deque()
     tried = connected = 0
     began, told = time.monotonic(), False

@@ -27,7 +27,7 @@ from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
 IDLE = 1100
-"""More than a node of these tests has descriptors."""
+"""The number of connections: more than a node of these tests has descriptors."""
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @functools.cache
 def _command(count: int) -> bytes:
-    """Good under a lease that nobody has: it takes time, and changes nothing."""
+    """Make a command of a lease that nobody has: it takes time, and changes nothing."""
     writes: WriteSet = {keys.head_key(b"%d" % number): b"hostile" for number in range(count)}
     return COMMAND + msgspec.msgpack.encode(LeasedWrites(2**40, writes))
 

@@ -1,4 +1,4 @@
-"""Those who may come in, and what they do to the wire: noise, lies about lengths, not reading."""
+"""Callers who may come in, and harm on the wire: noise, lies about lengths, not reading."""
 
 from __future__ import annotations
 

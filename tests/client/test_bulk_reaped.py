@@ -21,7 +21,7 @@ Left = tuple[bytes, bool, bytes]
 
 
 def left(db: postroom.Database, after: int, at: int | None = None) -> list[Left]:
-    """Key, whether it was consumed, value."""
+    """Return the rows of a page: key, whether it was consumed, value."""
     found = []
     wanted = RecordFilter(after)
     for page in db.bulk.records("reaped", at=db.now() if at is None else at, wanted=wanted):

@@ -28,7 +28,7 @@ PATIENCE_SECONDS = 30
 
 
 class BadEngine(MemoryEngine):
-    """Fails when it is told to."""
+    """An engine that fails when it is told to."""
 
     fails = False
 

@@ -128,17 +128,17 @@ class NodeProcess:
         return [line for line in self.lines[self._life_began :] if wanted(line)]
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill it by SIGKILL, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and wait until it is gone; its exit code."""
+        """Send SIGTERM, and wait until it is gone; return its exit code."""
         self._signal(signal.SIGTERM)
         return self.wait()
 
     def interrupt(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting."""
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
@@ -146,7 +146,7 @@ class NodeProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let it go on by SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:

@@ -31,7 +31,7 @@ _places = itertools.count()
 
 
 class Place(Protocol):
-    """Gives nodes their addresses, and says how to start a process there."""
+    """A place that gives nodes their addresses, and says how to start a process there."""
 
     def address(self, number: int) -> str:
         """Return ``host:port`` of node ``number``, from 1."""

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 20.0
 
 
 class RawClient:
-    """Reads keys; on an event loop of its own."""
+    """A client that reads keys, on an event loop of its own."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()

@@ -22,10 +22,10 @@ from tests.cluster.places import Namespaces, namespaces_work
 from tests.cluster.raw_client import RawClient
 
 FAILOVER_SECONDS = 4.0
-"""2 s are promised; but two cores are shared by everything that runs here."""
+"""The longest failover: 2 s are promised, but two cores are shared by all that runs here."""
 
 HANDING_OVER_SECONDS = 1.0
-"""0.2 s are promised; as above."""
+"""The longest handing over: 0.2 s are promised; as above."""
 
 ATTEMPTS = 3
 """A machine that stands still for a second does not do so each time."""

@@ -45,7 +45,7 @@ SUBJECTS = 14
 """The number of lines in the table of what was compared."""
 
 RUN_SECONDS = 280.0
-"""More than any run takes, on whatever machine."""
+"""A time longer than any run takes, on whatever machine."""
 
 
 def nothing() -> None:

@@ -29,7 +29,7 @@ EMPTY = {"meta", "br"}
 
 
 class Checked(HTMLParser):
-    """Fails where tags do not match, or an id is there twice."""
+    """A parser that fails where tags do not match, or an id is there twice."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ def read(ahead: ReadAhead, given: Stored, after: Stored, key: bytes = KEY) -> in
 
 
 def filled(*numbers: int) -> ReadAhead:
-    """Message 1 and then 2 were given by the engine, and the rest is read ahead."""
+    """Make messages of which 1 and then 2 were given by the engine, and the rest is read ahead."""
     ahead = ReadAhead()
     assert read(ahead, messages(1), messages(2)) == 0
     assert read(ahead, messages(2), messages(*numbers)) == len(numbers)

@@ -22,7 +22,7 @@ NEEDED = ("grpc_status", "yaml", "zstandard")
 
 
 class Registry:
-    """Takes down what definitions define."""
+    """A registry that takes down what definitions define."""
 
     def __init__(self) -> None:
         self.flows: dict[str, Any] = {}

@@ -73,7 +73,7 @@ class HistoryMachine:
             self.contexts.append(context)
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
-        """Large ones take several turns."""
+        """Prepare a command; large ones take several turns."""
         if (index, term) != self.preparing:
             self.preparing, self.turns_left = (index, term), len(command) // BYTES_A_TURN
         self.turns_left -= 1
@@ -216,7 +216,7 @@ class Cluster:
     # People.
 
     def observe(self, member: Member) -> None:
-        """Election safety (section 5.2): at most one leader a term, ever."""
+        """Check election safety (section 5.2): at most one leader a term, ever."""
         leads, term = member.role_and_term
         if leads:
             assert self.leaders.setdefault(term, member.node) == member.node, (
@@ -286,14 +286,14 @@ class Cluster:
     # Invariants.
 
     def check_state_machine_safety(self) -> None:
-        """Section 5.4.3: no two members applied different entries at one index."""
+        """Check section 5.4.3: no two members applied different entries at one index."""
         seen: dict[int, bytes] = {}
         for member in self.members.values():
             for index, command in member.machine.history().items():
                 assert seen.setdefault(index, command) == command, f"members differ at {index}"
 
     def check_log_matching(self) -> None:
-        """Section 5.3: logs with an entry of equal index and term are equal up to it."""
+        """Check section 5.3: logs with an entry of equal index and term are equal up to it."""
         logs = [each.group.core.journal for each in self.members.values()]
         for one in logs:
             for other in logs:

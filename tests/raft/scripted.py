@@ -33,7 +33,7 @@ def command(text: bytes) -> bytes:
 
 
 class ScriptedPeers:
-    """Member 1 of the members given is real."""
+    """A real member 1, and scripted peers."""
 
     def __init__(
         self,
@@ -122,6 +122,6 @@ class ScriptedPeers:
         return self.turn((node, Appended(self.group.term, True, self.group.last_index)))
 
     def log(self) -> list[tuple[int, int]]:
-        """Index and term of each entry."""
+        """Return index and term of each entry."""
         entries = self.journal.entries(0, self.journal.last_index)
         return [(index, term) for _, index, term in entries]

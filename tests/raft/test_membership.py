@@ -150,7 +150,7 @@ def test_a_node_that_is_no_member_does_not_campaign() -> None:
 
 
 def with_learner(*, options: RaftOptions | None = None) -> ScriptedPeers:
-    """Member 1 leads voters 1 and 2, and learner 3; all is committed."""
+    """Let member 1 lead voters 1 and 2, and learner 3; all is committed."""
     peers = ScriptedPeers((1, 2), options=options)
     peers.lead()
     peers.acknowledge(2)

@@ -28,7 +28,7 @@ def all_are_quiet(cluster: Cluster) -> Callable[[], bool]:
 
 
 def quiet_leader() -> ScriptedPeers:
-    """Member 1 leads; everybody has everything and is quiet."""
+    """Let member 1 lead; everybody has everything and is quiet."""
     peers = ScriptedPeers()
     term = peers.lead()
     for node in (2, 3):

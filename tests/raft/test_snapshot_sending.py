@@ -13,7 +13,7 @@ from tests.raft.scripted import ScriptedPeers
 
 
 def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPeers:
-    """Member 1 leads; 2 has everything, and 3 is so far behind that it needs the state."""
+    """Let member 1 lead; 2 has everything, and 3 is so far behind that it needs the state."""
     peers = ScriptedPeers(
         options=options or RaftOptions(log_entries_max=4, log_catching_up_factor=1)
     )
@@ -34,7 +34,7 @@ def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPe
 
 
 def taken(peers: ScriptedPeers, next_ordinal: int) -> tuple[int, ChunkTaken]:
-    """Member 3 has the chunks before that one."""
+    """Let member 3 have the chunks before that one."""
     transfer = peers.group._feeding.snapshots._opened
     return 3, ChunkTaken(peers.group.term, transfer, next_ordinal)
 

@@ -10,7 +10,7 @@ from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
 def leading() -> ScriptedPeers:
-    """Member 1 leads members 1 to 3, who all have everything."""
+    """Let member 1 lead members 1 to 3, who all have everything."""
     peers = ScriptedPeers()
     peers.lead()
     peers.acknowledge(2)

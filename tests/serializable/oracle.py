@@ -27,7 +27,7 @@ class State:
         return State(dict(self.keys), {name: list(held) for name, held in self.inboxes.items()})
 
     def same(self, other: State) -> bool:
-        """Order within an inbox is another promise: that of timestamps."""
+        """Compare states but for the order in inboxes, which is another promise."""
         mine = {name: sorted(held) for name, held in self.inboxes.items() if held}
         theirs = {name: sorted(held) for name, held in other.inboxes.items() if held}
         return self.keys == other.keys and mine == theirs

@@ -12,7 +12,7 @@ DAY = 86_400.0
 
 
 class Nodes:
-    """This node, and what its peers say."""
+    """A node, with what its peers say."""
 
     def __init__(self, *peers: int) -> None:
         self.seconds = 50.0

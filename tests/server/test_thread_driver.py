@@ -17,7 +17,7 @@ from tests.remote.session_client import commit
 
 
 class _Registering(dict[Any, None]):
-    """Those who wait; when ``last`` says that it is about to sleep, a turn ends."""
+    """Sleeping callers; when ``last`` says that it is about to sleep, a turn ends."""
 
     def __init__(self, driver: ThreadDriver, last: Any) -> None:
         self._driver = driver

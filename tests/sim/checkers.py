@@ -55,9 +55,9 @@ class Content:
     """The keys of one state of a disk, by what they are. Ids are (timestamp, ordinal)."""
 
     messages: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)
-    """Deliverable outbox: id to due time and recipient."""
+    """The deliverable outbox: id to due time and recipient."""
     updates: dict[bytes, bytes] = field(default_factory=dict)
-    """Executable outbox: id to due time."""
+    """The executable outbox: id to due time."""
     dead_messages: list[bytes] = field(default_factory=list)
     dead_updates: list[bytes] = field(default_factory=list)
     inboxes: dict[bytes, dict[bytes, Delivered]] = field(default_factory=lambda: defaultdict(dict))
@@ -71,7 +71,7 @@ class Content:
     versions: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
     """The versions by user key, newest first, as stored."""
     records: dict[bytes, bytes] = field(default_factory=dict)
-    """COMMIT records: transaction id to the stored record."""
+    """The COMMIT records: transaction id to the stored record."""
     garbage: set[bytes] = field(default_factory=set)
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)

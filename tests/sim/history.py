@@ -52,7 +52,7 @@ from tests.sim.checkers import Content, require
 from tests.sim.mail_history import MailHistory
 
 READS_MAX = 3000
-"""More are not remembered: one run need not look at everything."""
+"""The reads that are remembered: one run need not look at everything."""
 
 
 class Outcome(enum.Enum):

@@ -22,7 +22,7 @@ from postroom.messaging.requests import Delivered, Inbox, ListInboxes, Peek, Pee
 from tests.sim.checkers import Content, require
 
 ANSWERS_MAX = 2000
-"""More are not remembered: one run need not look at everything."""
+"""The answers that are remembered: one run need not look at everything."""
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
 

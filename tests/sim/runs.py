@@ -1,4 +1,4 @@
-"""Runs many seeds, on all cores, and sums up what has happened in them."""
+"""Many runs by seeds, on all cores, and the sums of what has happened in them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Event(NamedTuple):
 
 
 class Judge:
-    """Decides about each event of a history by looking at all that were before."""
+    """A judge of each event of a history, which looks at all that were before."""
 
     def __init__(self, events: list[Event]) -> None:
         self.events = events

@@ -78,7 +78,7 @@ def drawn_events(chance: Random) -> list[Happened]:
 
 
 def _id(moment: int) -> bytes:
-    """Sent a moment before it comes."""
+    """Return the id of a message that was sent a moment before it comes."""
     return keys.u64(moment - 1) + SENDER + (1).to_bytes(4, "big")
 
 

@@ -27,7 +27,7 @@ from tests.sim.history import History
 from tests.sim.turn import PowerFailure, ProcessDied
 
 LATER_SECONDS = 100_000.0
-"""Longer than all the clocks of a run are set forward together."""
+"""A time longer than all the clocks of a run are set forward together."""
 
 keys_ = st.sampled_from([b"", b"a", b"a\x00", b"a\x00\x01", b"b", b"\xff", b"\xff\xff"])
 values = st.sampled_from([b"", b"text", (5).to_bytes(8, "big")])

@@ -57,7 +57,7 @@ class Queue:
     ordered: bool = False
     counted: dict[str, int] = field(default_factory=Counter)
     placed: list[tuple[str, bytes, Entry]] = field(default_factory=list)
-    """Part, and the key at which it is."""
+    """The state of each placed message, the key at which it is, and its entry."""
     held: list[Held] = field(default_factory=list)
     ended: list[tuple[str, list[Ended]]] = field(default_factory=list)
     bodies: dict[tuple[Any, ...], Body] = field(default_factory=dict)

@@ -240,7 +240,7 @@ class Stage:
 
 
 class _Evaluator:
-    """Stands for a method of ``owner``."""
+    """A substitute for a method of ``owner``."""
 
     def __init__(self, owner: object) -> None:
         self.__self__ = owner

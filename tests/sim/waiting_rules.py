@@ -36,7 +36,7 @@ from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
 TIMERS_MAX: Final = 40
-"""Those of the services, of a hand-over and of sessions; with leftovers."""
+"""The timers of the services, of a hand-over and of sessions; with leftovers."""
 COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 

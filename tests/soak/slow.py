@@ -25,7 +25,7 @@ TRICKLE_BYTES: Final = 4096
 TRICKLE_SECONDS: Final = 8.0
 STALL_SECONDS: Final = 3.0
 MUTE_SECONDS: Final = 12.0
-"""Longer than a node bears it."""
+"""A time longer than a node bears silence."""
 PATIENCE_SECONDS: Final = 15.0
 
 

@@ -355,7 +355,7 @@ class Soak:
         worker.did()
 
     async def _carry(self, worker: Worker) -> None:
-        """Large values, there and back."""
+        """Carry large values there and back."""
         key = b"soak/large/%d" % worker.random.randrange(4)
         size = worker.random.choice(LARGE_BYTES)
         await self.db.put(key, b"%d" % size + b"x" * (size - len(b"%d" % size)))

@@ -16,7 +16,7 @@ from tests.client.worker.running import WAIT_SECONDS
 
 ATTEMPTS = 2
 YEARS = 300 * 365 * 86400
-"""Later than any delay ends."""
+"""A delay that is longer than any."""
 
 
 class Unspeakable(Exception):

@@ -26,7 +26,7 @@ class Killed(BaseException):
 
 
 class ByHand:
-    """Writes files of a line a message."""
+    """A writer of files with a line a message."""
 
     def __init__(self, db: postroom.Database, root: Path, name: str) -> None:
         self._db, self._root, self._name, self._number = db, root, name, 0

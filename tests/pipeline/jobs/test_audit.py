@@ -48,7 +48,7 @@ def told(result: AuditResult) -> set[tuple[str, str, bytes, str, Any, Any]]:
 
 
 class Damage:
-    """Writes beneath a store that nobody has open."""
+    """A damage: it writes beneath a store that nobody has open."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

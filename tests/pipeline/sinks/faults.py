@@ -53,7 +53,7 @@ class _Sender:
 
 
 class _Answer:
-    """Need not be awaited, as that of a real sender."""
+    """An answer that need not be awaited, as that of a real sender."""
 
     def __init__(self, what: str, answer: Awaitable[Any] | None) -> None:
         self._what = what

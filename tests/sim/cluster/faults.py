@@ -64,7 +64,7 @@ class Faults:
         self._fills_all_disks = self._disks.random() < _FULL_SHARE
         self._next_strike = 0.0
         self._failing: set[Machine] = set()
-        """Those of which a write was to fail."""
+        """The machines of which a write was to fail."""
         self._jumps: Sequence[float] = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         self._acts = self._drawn_acts()
@@ -241,7 +241,7 @@ class Faults:
         self._later(lambda: setattr(machine, "slowness", 1.0))
 
     def _fall_asleep(self) -> None:
-        """SIGSTOP, or a virtual machine that is moved."""
+        """Let a machine fall asleep, as by SIGSTOP, or as a virtual machine that is moved."""
         seconds = self._pace * self._random.choice([0.1, 0.5, 1.0, 2.0, 5.0])
         self._someone().asleep_until = self._cluster.agenda.now + seconds
         self.seen["sleeping nodes"] += 1

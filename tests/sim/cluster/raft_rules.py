@@ -51,7 +51,7 @@ _HARD_STATE: Final = _LOG + b"h"
 _APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
 
 Entry = tuple[int, bytes]
-"""Term and digest of an applied entry."""
+"""An applied entry: its term and digest."""
 
 
 class Log:

@@ -34,7 +34,7 @@ _KEYS: Final = 5
 
 
 def entry_of_an_earlier_term(seed: int) -> None:
-    """Figure 8 of the Raft paper, of three: an entry that a majority has is overwritten.
+    """Overwrite an entry that a majority has (figure 8 of the Raft paper, of three).
 
     ::
 

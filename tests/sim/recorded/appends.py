@@ -68,7 +68,7 @@ class _Appends:
                     self.writers[key, element] = number
                     self.last_of[key, number] = element
         self.happened = self._happened()
-        """Those that took place, whatever their clients know of it."""
+        """The transactions that took place, whatever their clients know of it."""
         self.reads: list[tuple[int, bytes, Elements]] = []
         """The reads: the reader, the list, and what was there before the reader's own appends."""
         self.longest: dict[bytes, Elements] = {}

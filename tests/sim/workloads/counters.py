@@ -73,7 +73,7 @@ class Counters:
         tx.put(b"note/" + token, b" ".join(note))
 
     async def _switch(self, tx: Any) -> None:
-        """Text becomes a number, or a number becomes text that remembers it."""
+        """Turn a text into a number, or a number into a text that remembers it."""
         value = await tx.get(POISONED)
         if value.startswith(b"text"):
             tx.put(POISONED, _packed(int(value[4:] or b"0")))
