@@ -254,6 +254,3 @@ class StoreConnections:
         """Close all connections."""
         for token in list(self._by_token):
             await self._close(token)
-
-
-__all__ = ["Caller", "Callers", "Connect", "Roles", "StoreConnections", "Unauthenticated"]

@@ -224,6 +224,3 @@ async def _give_back(queue: aio.Queue, held: list[aio.QueueMessage]) -> None:
                     await queue.reject(each, reason=REASON)
     except Error as error:
         _log.info("messages wait for the end of their leases: %s", error)
-
-
-__all__ = ["Deliveries"]

@@ -194,6 +194,3 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", PINGS_APART_MILLISECONDS),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
     ]
-
-
-__all__ = ["Gateway", "ListenerTLS", "Settings"]

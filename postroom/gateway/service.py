@@ -294,6 +294,3 @@ async def _watch(call: ServedCall, request: pb.WatchRequest) -> None:
         async for each in changes:
             told = pb.Change(key=each.key, value=each.value, timestamp=each.timestamp)
             await call.context.write(pb.WatchResponse(changes=[told]))
-
-
-__all__ = ["DEFINITION", "Service"]

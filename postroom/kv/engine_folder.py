@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from postroom.errors import Error, VersionMismatch, how_to_install
 from postroom.kv.engine import EngineFailed, EngineFull
-from postroom.kv.folder import FolderLock, damaged, explain, is_full, prepare, reason, sync_folder
+from postroom.kv.folder import FolderLock, damaged, explain, is_full, prepare, reason, sync_path
 
 BLOOM_BITS_PER_KEY: Final = 10
 
@@ -357,7 +357,7 @@ def _write(folder: Path, engine: EngineName) -> None:
     finally:
         os.close(descriptor)
     new.replace(folder / ENGINE_FILE)
-    sync_folder(folder)
+    sync_path(folder)
 
 
 # --- table files ----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ from postroom.kv.engine_folder import (
     fitting_write_buffer,
     table_bytes,
 )
-from postroom.kv.folder import explain, newest_log, reason, sync_folder, sync_newest_log, unreadable
+from postroom.kv.folder import explain, newest_log, reason, sync_newest_log, sync_path, unreadable
 from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
 
 MAPPED_TABLES: Final = 1000
@@ -227,7 +227,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
                 max_file_size=table_bytes(open_folder.path),
             )
             with closed_if_it_fails(db):
-                sync_folder(open_folder.path)
+                sync_path(open_folder.path)
         return cls(db, open_folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
@@ -362,7 +362,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
         if self._log.grew() or not self._log.find():
             return
         self._rotation.rotated(size)
-        sync_folder(self._folder)
+        sync_path(self._folder)
 
     def _flush(self) -> None:
         """Sync the log, and make a table file of the memtable, at which LevelDB drops the log."""

@@ -230,7 +230,7 @@ class MemoryDisk:
             self._sync()
 
     def begin_write(self) -> WriteFault | None:
-        """Number a write, and say how it is to fail; only :class:`MemoryEngine` calls this."""
+        """Count a write, and say how it is to fail; only :class:`MemoryEngine` calls this."""
         self.writes += 1
         number = self.writes
         if self.at_write is not None:
