@@ -70,6 +70,14 @@ WORDS_IN_PLACE = {
         (),
         ("cli/pipeline", "client/arguments", "kv/clock", "layers/", "messaging/", "pipeline/"),
     ),
+    "part": (
+        ("in_parts", "part_bytes", "part_of", "usual_parts"),
+        (
+            "client/bulk", "client/images", "client/sync_parts", "kv/background", "kv/gathering",
+            "kv/head_filter", "kv/keys", "limits", "messaging/ingest/", "messaging/usual",
+            "pipeline/", "protocol/", "ranges/",
+        ),
+    ),
     "place": (
         ("in_place",),
         ("messaging/queues/", "messaging/scanning", "pipeline/jobs/"),
@@ -82,6 +90,10 @@ WORDS_IN_PLACE = {
         ),
     ),
     "signal": ((), ("cli/", "client/worker/", "server/")),
+    "turn": (
+        ("turn_round",),
+        ("kv/gathering", "kv/storage", "limits", "messaging/moving", "raft/", "ranges/", "server/"),
+    ),
 }  # fmt: skip
 
 _SECTIONS = frozenset(

@@ -262,9 +262,24 @@ def test_a_command_is_told_from_other_first_lines() -> None:
 
 
 def test_a_thing_is_told_from_other_first_lines() -> None:
-    things = ["A queue.", "Writes of a turn.", "Queues, which have names.", "``serve``: an example."]
-    others = ["What every engine must do.", "How clients end.", "Writes files.", "Keeps what it has."]
-    others += ["By recipient: messages.", "See the module.", "So many bytes.", "Nobody sends there."]
+    things = [
+        "A queue.",
+        "Writes of a turn.",
+        "Queues, which have names.",
+        "``serve``: an example.",
+    ]
+    others = [
+        "What every engine must do.",
+        "How clients end.",
+        "Writes files.",
+        "Keeps what it has.",
+    ]
+    others += [
+        "By recipient: messages.",
+        "See the module.",
+        "So many bytes.",
+        "Nobody sends there.",
+    ]
     assert all(language.is_thing(each, {"write", "keep", "queue"}) for each in things)
     assert not any(language.is_thing(each, {"write", "keep", "queue"}) for each in others)
 

@@ -220,13 +220,13 @@ def dropped_queues_prefix(range_id: int) -> bytes:
 
 
 def queue_prefix(range_id: int, queue: int) -> bytes:
-    """Return the key prefix of a queue; its part (``SCHEDULED``, ``READY``, ...) follows."""
+    """Return the key prefix of a queue; its subspace (``SCHEDULED``, ``READY``, ...) follows."""
     return RANGE + u64(range_id) + QUEUES + u32(queue)
 
 
-def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
-    """Return the key prefix of a part of staging (``STAGED_QUERY``, ...), or of all of it."""
-    return RANGE + u64(range_id) + STAGING + part
+def staging_prefix(range_id: int, subspace: bytes = b"") -> bytes:
+    """Return the key prefix of a subspace of staging (``STAGED_QUERY``, ...), or of all of it."""
+    return RANGE + u64(range_id) + STAGING + subspace
 
 
 def range_prefix(range_id: int) -> bytes:
