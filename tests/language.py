@@ -73,9 +73,9 @@ WORDS_IN_PLACE = {
     "part": (
         ("in_parts", "part_bytes", "part_of", "usual_parts"),
         (
-            "client/bulk", "client/images", "client/sync_parts", "kv/background", "kv/gathering",
-            "kv/head_filter", "kv/keys", "limits", "messaging/ingest/", "messaging/usual",
-            "pipeline/", "protocol/", "ranges/",
+            "client/bulk", "client/images", "client/sync_parts", "kv/background", "kv/engine",
+            "kv/gathering", "kv/head_filter", "kv/keys", "kv/leveldb", "kv/memory", "kv/rocksdb",
+            "limits", "messaging/ingest/", "messaging/usual", "pipeline/", "protocol/", "ranges/",
         ),
     ),
     "place": (
