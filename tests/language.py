@@ -23,6 +23,10 @@ HIDING_WORDS = frozenset(
     {"of", "what", "who", "whoever", "whose", "whom", "nobody", "that", "as"}
     | {"where", "whether", "some", "so", "such"}
 )
+# These words begin no statement of their own: the docstring of a test must not hang on its name.
+HANGING_WORDS = frozenset(
+    {"and", "or", "but", "nor", "also", "else", "how", "why", "which", "whatever", "wherever"}
+)
 # These words begin neither a command nor the name of a thing.
 _NO_THINGS = frozenset(
     {"it", "they", "them", "those", "that", "there", "here", "then", "if", "because", "unless"}

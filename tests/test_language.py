@@ -73,8 +73,8 @@ def test_each_docstring_begins_with_a_line_that_is_one_sentence() -> None:
     assert not wrong, listed(wrong)
 
 
-def test_docstrings_begin_with_a_command_or_with_a_thing() -> None:
-    docstrings = [(path, each) for path, each in PROSE if each.of in {"function", "thing"}]
+def test_docstrings_begin_with_a_command_a_thing_or_a_statement() -> None:
+    docstrings = [(path, each) for path, each in PROSE if each.of != "comment"]
     commands = {language.first_word(each.text) for _, each in docstrings if each.of == "function"}
     wrong = []
     for path, each in docstrings:
@@ -83,6 +83,8 @@ def test_docstrings_begin_with_a_command_or_with_a_thing() -> None:
             wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no command: {line}")
         if each.of == "thing" and not language.is_thing(line, commands):
             wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no thing: {line}")
+        if each.of == "test" and language.first_word(line) in language.HANGING_WORDS:
+            wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no statement: {line}")
     assert not wrong, listed(wrong)
 
 
