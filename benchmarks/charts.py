@@ -1,4 +1,4 @@
-"""Draw the charts of ``docs/performance.md`` from the tables of that page.
+"""Charts of ``docs/performance.md``, drawn from the tables of that page.
 
 ``python -m benchmarks.charts`` (``make drawings``) writes ``docs/charts/*.svg``. The tables are the
 only place of the numbers: a chart names the heading below which its table is, the columns, and the

@@ -196,29 +196,29 @@ async def _get(stub: _Stub, number: int) -> None:
 
 @benchmark("gateway: outbox transaction, 64 in flight, one core", "/s", 4_000)
 def gateway_outbox(settings: Settings) -> Measured:
-    """Streams that are one transaction each, with one request."""
+    """Measure streams that are one transaction each, with one request."""
     return _measured(settings, _outbox)
 
 
 @benchmark("gateway: outbox transaction as one call, 64 in flight, one core", "/s", 4_000)
 def gateway_execute(settings: Settings) -> Measured:
-    """Transactions whose operations are known beforehand, each a single call."""
+    """Measure transactions whose operations are known beforehand, each a single call."""
     return _measured(settings, _execute)
 
 
 @benchmark("gateway: outbox transaction of BatchExecute, 64 in flight, one core", "/s", 4_000)
 def gateway_batch_execute(settings: Settings) -> Measured:
-    """Transactions whose operations are known beforehand, on one stream."""
+    """Measure transactions whose operations are known beforehand, on one stream."""
     return _measured(settings, _Batches().run)
 
 
 @benchmark("gateway: put, 64 in flight, one core", "/s", 4_000)
 def gateway_put(settings: Settings) -> Measured:
-    """Unary puts: transactions of one write."""
+    """Measure unary puts: transactions of one write."""
     return _measured(settings, _put)
 
 
 @benchmark("gateway: get, 64 in flight, one core", "/s")
 def gateway_get(settings: Settings) -> Measured:
-    """Unary gets of the newest value."""
+    """Measure unary gets of the newest value."""
     return _measured(settings, _get)

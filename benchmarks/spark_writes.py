@@ -1,4 +1,4 @@
-"""Writing a store from Spark: ``python -m benchmarks.spark_writes``; needs ``[spark]`` and Java.
+"""Writes to a store from Spark: ``python -m benchmarks.spark_writes``; needs ``[spark]`` and Java.
 
 Store and Spark share the machine's cores: ``local[2]``, a store in the driver's process. Rows are
 small: keys of 12 bytes, values of about as many.

@@ -18,7 +18,7 @@ START_CENTS = 1000
 
 
 class Overdrawn(Exception):
-    """There is too little in the account."""
+    """An exception for too little money in the account."""
 
 
 @postroom.transactional

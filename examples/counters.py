@@ -1,4 +1,4 @@
-"""Busy counters: deferred increments, and sums for each prefix of a key.
+"""Counters that are busy: deferred increments, and sums for each prefix of a key.
 
 A counter that every transaction changes makes all of them wait for each other. A *deferred*
 update is carried out shortly after the commit instead, exactly once, and many of them are added up

@@ -145,52 +145,36 @@ __all__ = [
     "unpack",
 ]
 
-_HOMES: Final = {
-    "Partition": "postroom.client.bulk",
-    "Codec": "postroom.client.codec",
-    "EnqueueHandle": "postroom.client.queues.messages",
-    "QueueInfo": "postroom.client.queues.messages",
-    "QueueSchedule": "postroom.client.queues.messages",
-    "Enqueue": "postroom.client.queues.sending",
-    "Queue": "postroom.client.queues.sync_queue",
-    "QueueMessage": "postroom.client.queues.sync_queue",
-    "TLS": "postroom.client.remote.tls_files",
-    "connect": "postroom.databases.synchronous",
-    "SearchHit": "postroom.layers.search.matching",
-    "SearchIndex": "postroom.layers.search.sync_index",
-    "Database": "postroom.databases.synchronous",
-    "Snapshot": "postroom.client.sync_parts",
-    "Transaction": "postroom.client.sync",
-    "transactional": "postroom.client.transactional",
-    "Change": "postroom.client.values",
-    "DeadLetter": "postroom.client.values",
-    "InboxInfo": "postroom.client.values",
-    "Message": "postroom.client.values",
-    "NodeInfo": "postroom.client.values",
-    "Reaped": "postroom.client.values",
-    "PositionInfo": "postroom.client.values",
-    "Scheduled": "postroom.client.values",
-    "ServiceInfo": "postroom.client.values",
-    "Status": "postroom.client.values",
-    "StorageInfo": "postroom.client.values",
-    "integer": "postroom.client.values",
-    "Discard": "postroom.client.worker.failures",
-    "Reject": "postroom.client.worker.failures",
-    "Worker": "postroom.client.worker.sync_worker",
-    "Timestamp": "postroom.kv.clock",
-    "key": "postroom.kv.tuples",
-    "prefix": "postroom.kv.tuples",
-    "unpack": "postroom.kv.tuples",
-    "QueueStats": "postroom.messaging.queues.queries",
-    "QueueSettings": "postroom.messaging.queues.requests",
-    "Accounting": "postroom.ranges.requests",
-    "Delete": "postroom.ranges.requests",
-    "DeleteRange": "postroom.ranges.requests",
-    "Increment": "postroom.ranges.requests",
-    "Put": "postroom.ranges.requests",
-    "open": "postroom.databases.opening",
+_NAMES: Final = {
+    "client.bulk": "Partition",
+    "client.codec": "Codec",
+    "client.queues.messages": "EnqueueHandle QueueInfo QueueSchedule",
+    "client.queues.sending": "Enqueue",
+    "client.queues.sync_queue": "Queue QueueMessage",
+    "client.remote.tls_files": "TLS",
+    "client.sync": "Transaction",
+    "client.sync_parts": "Snapshot",
+    "client.transactional": "transactional",
+    "client.values": (
+        "Change DeadLetter InboxInfo Message NodeInfo Reaped PositionInfo Scheduled "
+        "ServiceInfo Status StorageInfo integer"
+    ),
+    "client.worker.failures": "Discard Reject",
+    "client.worker.sync_worker": "Worker",
+    "databases.opening": "open",
+    "databases.synchronous": "connect Database",
+    "kv.clock": "Timestamp",
+    "kv.tuples": "key prefix unpack",
+    "layers.search.matching": "SearchHit",
+    "layers.search.sync_index": "SearchIndex",
+    "messaging.queues.queries": "QueueStats",
+    "messaging.queues.requests": "QueueSettings",
+    "ranges.requests": "Accounting Delete DeleteRange Increment Put",
 }
-"""The module of each public name, in agreement with those of ``TYPE_CHECKING``."""
+"""The public names of each module, in agreement with those of ``TYPE_CHECKING``."""
+_HOMES: Final = {
+    name: f"postroom.{home}" for home, names in _NAMES.items() for name in names.split()
+}
 _OTHER_NAMES: Final = {"SearchHit": "Hit"}
 
 if not TYPE_CHECKING:  # or any name would do for a type checker

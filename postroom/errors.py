@@ -28,7 +28,7 @@ class Error(Exception):
 
 
 class Retryable(Error):
-    """Nothing happened. The same transaction may be tried again; ``run`` does so by itself."""
+    """An error after which nothing has happened. ``run`` tries the transaction again by itself."""
 
 
 class TransactionConflict(Retryable):
@@ -143,7 +143,7 @@ class VersionMismatch(Error):
 
 
 class AccessDenied(Error):
-    """Not allowed: by the file system's permissions, or by the server."""
+    """An access that the file system's permissions, or the server, do not allow."""
 
 
 def how_to_install(extra: str) -> str:

@@ -25,7 +25,7 @@ GC_TTL_SECONDS: Final = 60.0
 """The time for which an overwritten version can still be read."""
 
 SYNC_INTERVAL_SECONDS: Final = 0.05
-"""With ``durability="interval"``: the most that a loss of power may cost."""
+"""The most that a loss of power may cost with ``durability="interval"``."""
 
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
 """No more requests join a proposal that has grown past this."""
@@ -45,7 +45,7 @@ HEAD_FILTER_BYTES_MAX: Final = 32 * 1024 * 1024
 """The size of the filter of heads; making a larger one would take too long for a turn."""
 
 DISK_RESERVE_BYTES: Final = 32 * 1024 * 1024
-"""Writes are refused before the device is fuller than this: a full disk would stop the store."""
+"""The free bytes of a device below which writes are refused: a full disk would stop the store."""
 
 HELLO_SECONDS: Final = 5.0
 """The time in which a caller must agree on TLS and say who it is."""
@@ -87,7 +87,7 @@ REASON_CHARACTERS_MAX: Final = 1000
 HEADERS_BYTES_MAX: Final = 64 * 1024
 """The headers of one message, packed."""
 HEADERS_BYTES_PER_STEP: Final = 16
-"""Checking this many bytes of headers costs one step of a turn."""
+"""The bytes of headers whose check costs one step of a turn."""
 HEADERS_DEPTH_MAX: Final = 16
 """The nesting depth of headers: the dictionary itself is one."""
 DEPTH_MAX: Final = 128
@@ -223,7 +223,7 @@ LOCKS_MAX: Final = 10_000
 ``TRANSACTION_BYTES_MAX`` of memory is the other limit.
 """
 LOCKED_SPANS_MAX: Final = LOCKS_AT_ONCE_MAX
-"""How many of these are spans: each costs everybody who locks or deletes a span."""
+"""The number of these that may be spans: each costs everybody who locks or deletes a span."""
 LOCK_BYTES: Final = 256
 """The memory that a lock takes besides its key."""
 LOCKED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -319,14 +319,14 @@ CHUNK_BYTES_MAX: Final = COMMAND_BYTES_MAX + 64 * 1024
 """A chunk of a snapshot. Only one with a value this large reaches it."""
 TERM_JUMP_MAX: Final = 2**24
 INDEX_JUMP_MAX: Final = 2**48
-"""How far a message may name terms and indices beyond the known ones."""
+"""The most terms and indices by which a message may be ahead of the known ones."""
 
 # --- the nodes of a cluster -----------------------------------------------------------------------
 
 MEMBERS_MAX: Final = 64
 """The members of one group, learners included: their record travels with each snapshot."""
 VOTERS_MAX: Final = 7
-"""More would only make every write slower. Further nodes wait as learners."""
+"""The most voters: more would only make every write slower. Further nodes wait as learners."""
 JOIN_ADDRESSES_MAX: Final = 64
 """The nodes that found a cluster together."""
 ADDRESS_CHARACTERS_MAX: Final = 255
@@ -343,11 +343,11 @@ TROUBLE_CHARACTERS_MAX: Final = 500
 INBOX_BACKOFF_SECONDS_MAX: Final = 300.0
 """The longest wait of a message that was postponed without a delay."""
 DELAY_SECONDS_MAX: Final = 1e10
-"""Longer delays are as long as that: a timestamp has room for it."""
+"""The longest delay; longer ones become as long as that: a timestamp has room for it."""
 NUMBER_SECONDS_MAX: Final = 10 * 366 * 86400.0
-"""How far ahead a number may schedule something: a larger one is seconds since 1970."""
+"""The largest number that schedules something by a length: a larger one is seconds since 1970."""
 LATER_SECONDS_MAX: Final = 2.0**36
-"""How far ahead something may be scheduled, two thousand years: a timestamp has room for it."""
+"""The furthest that something may be scheduled: 2,000 years; timestamps have room for it."""
 WAIT_SECONDS_MAX: Final = 1e9
 """The longest wait, thirty years: what threads and event loops can wait for."""
 BURIED_FROM_MAX: Final = 1_000_000
@@ -410,7 +410,7 @@ CLIENT_WAITS_MAX: Final = 10_000
 RETRY_SECONDS_MAX: Final = 60.0
 """The time for which ``run`` tries again, unless told otherwise."""
 RETRY_BACKOFF_SECONDS_MAX: Final = 1.0
-"""Its longest pause between two tries."""
+"""The longest pause between two tries of a transaction."""
 WORKER_BACKOFF_SECONDS_MAX: Final = 300.0
 """The time for which a worker leaves an inbox alone whose function fails."""
 BRIDGING_THREADS_MAX: Final = 256

@@ -19,7 +19,6 @@ from __future__ import annotations
 import random  # noqa: TID251 - here instances are made, to be passed in
 import threading
 from datetime import UTC, datetime, timedelta
-from types import TracebackType
 from typing import Any, Final, Self
 
 from postroom.client.codec import Codec
@@ -169,12 +168,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -11,9 +11,10 @@ import inspect
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 LONGEST_SENTENCE_WORDS = 30
 
@@ -21,6 +22,34 @@ LONGEST_SENTENCE_WORDS = 30
 HIDING_WORDS = frozenset(
     {"of", "what", "who", "whoever", "whose", "whom", "nobody", "that", "as"}
     | {"where", "whether", "some", "so", "such"}
+)
+# These words begin no statement of their own: the docstring of a test must not hang on its name.
+HANGING_WORDS = frozenset(
+    {"and", "or", "but", "nor", "also", "else", "how", "why", "which", "whatever", "wherever"}
+)
+# These words begin neither a command nor the name of a thing.
+_NO_THINGS = frozenset(
+    {"it", "they", "them", "those", "that", "there", "here", "then", "if", "because", "unless"}
+    | {"nobody", "somebody", "anybody", "everybody", "someone", "something", "anything"}
+    | {"everything", "nothing", "none", "who", "whoever", "whose", "whom", "what", "whatever"}
+    | {"which", "whichever", "how", "however", "why", "where", "wherever", "when", "whenever"}
+    | {"whether", "while", "until", "since", "though", "as", "and", "or", "but", "nor", "so"}
+    | {"such", "not", "also", "else", "again", "always", "never", "often", "mostly", "only", "once"}
+    | {"of", "by", "for", "from", "in", "into", "on", "onto", "at", "to", "with", "within"}
+    | {"without", "after", "before", "during", "under", "over", "above", "below", "behind"}
+    | {"beyond", "about", "against", "among", "across", "per", "than", "like", "instead"}
+    | {"is", "are", "was", "were", "has", "had", "does", "did", "will", "would", "can", "may"}
+)
+_NO_COMMANDS = _NO_THINGS | frozenset(
+    {"a", "an", "the", "this", "these", "its", "their", "his", "her", "our", "no", "some", "any"}
+    | {"each", "every", "all", "both", "either", "neither", "other", "another", "several", "many"}
+    | {"few", "more", "most", "half", "one", "two", "three", "four", "five", "ten"}
+)
+# These words may follow a noun in the plural, which looks like a verb of the third person.
+_AFTER_NOUNS = frozenset(
+    {"of", "that", "which", "who", "whose", "whom", "in", "at", "to", "for", "from", "with", "by"}
+    | {"without", "between", "beside", "and", "or", "on", "over", "behind", "made", "as"}
+    | {"are", "do"}
 )
 VAGUE_PHRASES = re.compile(r"\b(the other way round|likewise|as ever)\b", re.IGNORECASE)
 
@@ -45,6 +74,14 @@ WORDS_IN_PLACE = {
         (),
         ("cli/pipeline", "client/arguments", "kv/clock", "layers/", "messaging/", "pipeline/"),
     ),
+    "part": (
+        ("in_parts", "part_bytes", "part_of", "usual_parts"),
+        (
+            "client/bulk", "client/images", "client/sync_parts", "kv/background", "kv/engine",
+            "kv/gathering", "kv/head_filter", "kv/keys", "kv/leveldb", "kv/memory", "kv/rocksdb",
+            "limits", "messaging/ingest/", "messaging/usual", "pipeline/", "protocol/", "ranges/",
+        ),
+    ),
     "place": (
         ("in_place",),
         ("messaging/queues/", "messaging/scanning", "pipeline/jobs/"),
@@ -57,6 +94,10 @@ WORDS_IN_PLACE = {
         ),
     ),
     "signal": ((), ("cli/", "client/worker/", "server/")),
+    "turn": (
+        ("turn_round",),
+        ("kv/gathering", "kv/storage", "limits", "messaging/moving", "raft/", "ranges/", "server/"),
+    ),
 }  # fmt: skip
 
 _SECTIONS = frozenset(
@@ -69,18 +110,19 @@ _LINKS = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _ITEM = re.compile(r"([*-]|\d+\.)\s+")
 _ENDS = re.compile(r"""(?<=[.!?])["')\]]*\s+(?=["'(\[`]*(?:[A-Z0-9*:]|[a-z]+[A-Z]))""")
 _ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|etc|vs|cf|Sec|No)\.")
+_NEXT_WORD = re.compile(r"\w+ ([a-z]+)")
 _DRAWN = re.compile(r"[|│┌└├─═►▶]|-->|==>|<--|\+--|  {2,}\S.*  {2,}\S|\S {3,}\S")
 _PRAGMAS = re.compile(r"#\s*(type:\s*ignore|noqa|ruff:|pragma|fmt:|mypy:|!|-\*-)")
 
 
 @dataclass(frozen=True, slots=True)
 class Prose:
-    """One docstring or comment: where it stands, and its text without markers."""
+    """One docstring or comment: where it stands, its text without markers, and what has it."""
 
     path: Path
     line: int
     text: str
-    is_docstring: bool
+    of: Literal["comment", "function", "test", "thing"]
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}"
@@ -91,7 +133,7 @@ def docstrings_of(path: Path, tree: ast.Module) -> Iterator[Prose]:
     for node in ast.walk(tree):
         for statement in _strings_of(node):
             text = inspect.cleandoc(str(statement.value.value))  # type: ignore[attr-defined]  # a string constant: see _strings_of
-            yield Prose(path, statement.lineno, text, is_docstring=True)
+            yield Prose(path, statement.lineno, text, _documented(node, statement))
 
 
 def comments_of(path: Path, source: str) -> Iterator[Prose]:
@@ -109,10 +151,10 @@ def comments_of(path: Path, source: str) -> Iterator[Prose]:
             last = line
             continue
         if block:
-            yield Prose(path, begins, "\n".join(block), is_docstring=False)
+            yield Prose(path, begins, "\n".join(block), "comment")
         block, begins, last, column = [text], line, line, at if alone else -1
     if block:
-        yield Prose(path, begins, "\n".join(block), is_docstring=False)
+        yield Prose(path, begins, "\n".join(block), "comment")
 
 
 def prose_of(path: Path) -> list[Prose]:
@@ -155,6 +197,35 @@ def first_word(sentence: str) -> str:
     """Return the first word of a sentence in lower case, without punctuation."""
     found = re.match(r"[\W_]*([A-Za-z']+)", sentence)
     return found[1].lower() if found else ""
+
+
+def is_command(line: str) -> bool:
+    """Tell whether the first line of a function's docstring begins with an imperative."""
+    word = line.partition(" ")[0].rstrip(".,;:").lower()
+    is_plural = word.endswith("s") and not word.endswith("ss")
+    return word.isalpha() and word not in _NO_COMMANDS and not is_plural
+
+
+def is_thing(line: str, commands: Container[str]) -> bool:
+    """Tell whether the first line of another docstring begins with a noun.
+
+    Args:
+        line: the first line.
+        commands: the verbs with which functions' docstrings begin.
+    """
+    word, following = first_word(line), _NEXT_WORD.match(line)
+    if word in _NO_THINGS or word in {"see", "return", "raised"}:
+        return False
+    says_what_it_does = word.endswith("s") and word[:-1] in commands and following is not None
+    return not says_what_it_does or following[1] in _AFTER_NOUNS
+
+
+def _documented(node: ast.AST, docstring: ast.stmt) -> Literal["function", "test", "thing"]:
+    """Return what a docstring documents: a node, or an attribute that is made in it."""
+    is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if not is_function or docstring is not node.body[0]:
+        return "thing"
+    return "test" if node.name.startswith("test") else "function"
 
 
 def _strings_of(node: ast.AST) -> Iterator[ast.Expr]:

@@ -10,8 +10,7 @@ commands out on a store whose clock it moves by hand, writes the answers down, a
     t1: commit -> TransactionConflict    an error, by its name
 
 ``pytest --rewrite`` writes the answers into the scripts instead: read the difference before you
-commit it. What each command does is said in the tables ``Stage.DATABASE`` and
-``Stage.TRANSACTION``.
+commit it. The tables ``Stage.DATABASE`` and ``Stage.TRANSACTION`` say what each command does.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def scripts() -> list[str]:
 
 
 def check(name: str, store: Store, *, rewrite: bool) -> None:
-    """Plays a script and compares, or rewrites it."""
+    """Play a script and compare, or rewrite it."""
     path = FOLDER / f"{name}.txt"
     expected = path.read_text()
     stage = Stage(store)
@@ -94,7 +93,7 @@ class Stage:
             self._transactions[who] = self._store.core.begin()
         return await self.TRANSACTION[name](self, self._transactions[who], *arguments)
 
-    # --- what the database does
+    # --- commands of the database
 
     async def _get(self, key: str) -> str:
         return shown(await self._store.core.get(key.encode()))
@@ -163,7 +162,7 @@ class Stage:
         "fail_next_write": _fail_next_write,  # "written" or "unwritten": what the device then holds
     }
 
-    # --- what a transaction does
+    # --- commands of a transaction
 
     async def _tx_get(self, tx: Transaction, key: str) -> str:
         return shown(await tx.get(key.encode()))
@@ -240,7 +239,7 @@ class Stage:
 
 
 def packed(value: str) -> bytes:
-    """Whole numbers as ``increment`` stores them, anything else as text."""
+    """Pack whole numbers as ``increment`` stores them, anything else as text."""
     is_number = value.lstrip("-").isdigit()
     return int(value).to_bytes(8, "big", signed=True) if is_number else value.encode()
 

@@ -46,8 +46,8 @@ PAGES = [
     for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
     if path.parent.name != "reference"
 ]
-PRODUCT = sources("postroom", "benchmarks", "examples")
-PROSE = [(path, prose) for path in PRODUCT for prose in language.prose_of(path)]
+ALL_SOURCES = sources("postroom", "benchmarks", "examples", "tests")
+PROSE = [(path, prose) for path in ALL_SOURCES for prose in language.prose_of(path)]
 
 
 def listed(problems: Iterable[str]) -> str:
@@ -66,10 +66,25 @@ def sentences() -> Iterator[tuple[str, str]]:
 def test_each_docstring_begins_with_a_line_that_is_one_sentence() -> None:
     wrong = []
     for path, prose in PROSE:
-        if prose.is_docstring:
+        if prose.of != "comment":
             first, _, rest = prose.text.partition("\n")
             if not first.endswith(".") or (rest and not rest.startswith("\n")):
                 wrong.append(f"{path.relative_to(ROOT)}:{prose.line}: {first}")
+    assert not wrong, listed(wrong)
+
+
+def test_docstrings_begin_with_a_command_a_thing_or_a_statement() -> None:
+    docstrings = [(path, each) for path, each in PROSE if each.of != "comment"]
+    commands = {language.first_word(each.text) for _, each in docstrings if each.of == "function"}
+    wrong = []
+    for path, each in docstrings:
+        line = each.text.partition("\n")[0]
+        if each.of == "function" and not language.is_command(line):
+            wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no command: {line}")
+        if each.of == "thing" and not language.is_thing(line, commands):
+            wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no thing: {line}")
+        if each.of == "test" and language.first_word(line) in language.HANGING_WORDS:
+            wrong.append(f"{path.relative_to(ROOT)}:{each.line}: no statement: {line}")
     assert not wrong, listed(wrong)
 
 
@@ -237,7 +252,38 @@ def test_sentences_are_found_without_code_tables_and_arguments(tmp_path: Path) -
     assert [language.first_word(each) for each in language.sentences_of(docstring.text)] == [
         "return", "a", "grpc", "an", "so",
     ]  # fmt: skip
-    assert (comment.text, comment.is_docstring) == ("who counts", False)
+    assert (docstring.of, comment.of, comment.text) == ("function", "comment", "who counts")
+
+
+def test_a_command_is_told_from_other_first_lines() -> None:
+    commands = ["Return the newest version.", "Wait, and return.", "Pass it on.", "Sleep."]
+    others = ["For a while; then it leaves.", "Again and again.", "Something is done.", "``None``."]
+    others += ["Asks for it.", "Seconds since 1970.", "4 bytes, big-endian.", "One more."]
+    assert all(map(language.is_command, commands))
+    assert not any(map(language.is_command, others))
+
+
+def test_a_thing_is_told_from_other_first_lines() -> None:
+    things = [
+        "A queue.",
+        "Writes of a turn.",
+        "Queues, which have names.",
+        "``serve``: an example.",
+    ]
+    others = [
+        "What every engine must do.",
+        "How clients end.",
+        "Writes files.",
+        "Keeps what it has.",
+    ]
+    others += [
+        "By recipient: messages.",
+        "See the module.",
+        "So many bytes.",
+        "Nobody sends there.",
+    ]
+    assert all(language.is_thing(each, {"write", "keep", "queue"}) for each in things)
+    assert not any(language.is_thing(each, {"write", "keep", "queue"}) for each in others)
 
 
 def test_sentences_of_a_page_are_found_without_code_tables_and_headings() -> None:

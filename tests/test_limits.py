@@ -23,7 +23,7 @@ def _assigned(path: Path) -> set[str]:
 
 
 def test_names_that_end_in_max_stand_in_limits_only() -> None:
-    """What only tunes code stands beside it, and is called otherwise: nobody outside meets it."""
+    """A bound that only tunes code stands beside it under another name: no user meets it."""
     elsewhere = {
         f"{path.relative_to(PACKAGE)}: {name}"
         for path in PACKAGE.rglob("*.py")

@@ -1,4 +1,4 @@
-"""What is logged once, though it goes on; and what others cannot write into the log."""
+"""Lines that are logged once, though they go on; and what others cannot write into the log."""
 
 from __future__ import annotations
 

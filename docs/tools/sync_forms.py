@@ -21,6 +21,8 @@ MAKERS: Final = frozenset(
         "blocking_in",
         "closable",
         "closable_own",
+        "entering",
+        "indexing",
         "iterating",
         "iterating_own",
         "owning",

@@ -1,4 +1,4 @@
-"""Fill a store with departures, for the pipeline beside it. docs/jobs.md tells how it is run.
+"""A program that fills a store with departures, for the pipeline beside it (docs/jobs.md).
 
 It keeps the history readable for a while: a pipeline that begins later still sees every change.
 

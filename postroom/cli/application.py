@@ -105,31 +105,15 @@ def _main(
     del version
 
 
-app.command("demo")(tour.demo)
-app.command("serve")(serve.serve)
-app.command("cluster")(cluster.cluster)
-app.command("gateway")(gateway.gateway)
-app.command("status")(state.status)
-app.command("remove-node")(state.remove_node)
-app.command("rebind-node")(state.rebind_node)
-app.command("forget-position")(state.forget_position)
-app.command("get")(values.get)
-app.command("put")(values.put)
-app.command("delete")(values.delete)
-app.command("increment", context_settings=NEGATIVE_NUMBERS)(values.increment)
-app.command("scan")(values.scan)
-app.command("watch")(values.watch)
-app.command("accounting")(values.accounting)
-app.command("send")(mail.send)
-app.command("peek")(mail.peek)
-app.command("reap")(mail.reap)
-app.command("bury")(mail.bury)
-app.command("inboxes")(mail.inboxes)
-app.command("scheduled")(mail.scheduled)
-app.command("cancel")(mail.cancel)
-app.command("dead-letters")(mail.dead_letters)
-app.command("search")(values.search)
-app.command("worker")(work.worker)
+for each in (
+    tour.demo, serve.serve, cluster.cluster, gateway.gateway,
+    state.status, state.remove_node, state.rebind_node, state.forget_position,
+    values.get, values.put, values.delete, values.increment, values.scan, values.watch,
+    values.accounting,
+    mail.send, mail.peek, mail.reap, mail.bury, mail.inboxes, mail.scheduled, mail.cancel,
+    mail.dead_letters, values.search, work.worker, measure.bench,
+):  # fmt: skip
+    settings = NEGATIVE_NUMBERS if each is values.increment else None
+    app.command(each.__name__.replace("_", "-"), context_settings=settings)(each)
 app.add_typer(queues.app, name="queue")
 app.add_typer(pipeline.app, name="pipeline")
-app.command("bench")(measure.bench)

@@ -95,7 +95,7 @@ async def _run(folder: LocalFolder, *, logs_stay: bool) -> None:
 
 
 class _TooFewNodes(Exception):
-    """Too many nodes have ended for the others to be of use."""
+    """An error when too many nodes have ended for the others to be of use."""
 
     def __init__(self, node: LocalNode, what: str) -> None:
         super().__init__(f"{what}: {_end_of(node)}; its last line is: {node.last_line()}")

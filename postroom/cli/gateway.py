@@ -239,11 +239,14 @@ class NodeGateway:
         )
 
         security = self._node.security
-        roles = None if security.insecure else lambda token, name: role_in(security, token, name)
+        roles = None if security.insecure else self._role_of
         settings = Settings(self._listen, self._tls(), roles, is_open=security.insecure)
         self._gateway = Gateway(settings, self._connect)
         await self._gateway.start()
         _log.info("gRPC for other languages at %s", self._listen)
+
+    def _role_of(self, token: str | None, name: str) -> str:
+        return self._node.security.role_of_client(token, name).value
 
     def _tls(self) -> ListenerTLS | None:
         from postroom.gateway.listener import ListenerTLS  # noqa: PLC0415 - slow to load
@@ -267,11 +270,6 @@ class NodeGateway:
         """End the gateway."""
         if self._gateway is not None:
             await self._gateway.stop()
-
-
-def role_in(security: Any, token: str | None, name: str) -> str:
-    """Return the role of a caller at a node, by name."""
-    return str(security.role_of_client(token, name).value)
 
 
 # --- checks of both forms

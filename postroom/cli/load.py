@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -101,25 +102,12 @@ def load(
         from postroom.pipeline import jobs  # noqa: PLC0415 - needs the extra
 
         wanted = jobs.LoadOptions(
-            name,
-            format,
-            mode,
-            key,
-            value,
-            queue,
-            columns,
-            schema,
-            options,
-            prefix,
-            skip_bad,
+            name, format, mode, key, value, queue, columns, schema, options, prefix, skip_bad,
             merge_schema,
-        )
+        )  # fmt: skip
         done = jobs.load(session, reached, files, wanted, progress=progress)
     if as_json:
-        print_json({
-            "name": done.name, "mode": done.mode, "rows": done.rows, "bad": done.bad,
-            "done_before": done.done_before, "dead": done.dead,
-        })  # fmt: skip
+        print_json(asdict(done))
     elif done.done_before:
         print_line(f"{done.name} was loaded before: nothing was done")
     else:

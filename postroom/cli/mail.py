@@ -22,7 +22,7 @@ from postroom.cli.options import (
     on_a_store_with_values,
     with_option_names,
 )
-from postroom.cli.output import Listing, Notation, field, json_headers, print_json, print_line
+from postroom.cli.output import Listing, Notation, field, print_json, print_line
 from postroom.errors import Error
 from postroom.limits import BURIED_FROM_MAX, LETTERS_MAX
 
@@ -120,18 +120,10 @@ def _print_message(notation: Notation, message: postroom.Message) -> None:
     if not notation.as_json:
         print_line(notation.value(message.value))
         return
-    print_json(
-        {
-            "key": notation.json_key(message.key),
-            "value": notation.json_value(message.value),
-            "headers": json_headers(message.headers),
-            "id": message.id,
-            "sent_at": message.sent_at.datetime.isoformat(),
-            "delivered_at": message.delivered_at.datetime.isoformat(),
-            "attempts": message.attempts,
-            "last_error": message.last_error,
-        }
-    )
+    print_json(notation.record(
+        message, "key", "value", "headers", "id", "sent_at", "delivered_at", "attempts",
+        "last_error",
+    ))  # fmt: skip
 
 
 def _print_inbox(notation: Notation, info: postroom.InboxInfo, listing: Listing) -> None:
@@ -244,20 +236,11 @@ def _print_scheduled(notation: Notation, each: postroom.Scheduled, listing: List
         tried = [str(each.attempts), field(each.last_error)] if each.attempts else []
         listing.add(each.id, due, notation.key(each.key), what, *tried)
         return
-    print_json(
-        {
-            "id": each.id,
-            "due": due,
-            "key": notation.json_key(each.key),
-            "message": notation.json_value(each.message),
-            "request": _json_request(notation, each.request),
-            "headers": json_headers(each.headers),
-            "transaction_id": each.transaction_id.hex(),
-            "source_key": notation.json_key(each.source_key),
-            "attempts": each.attempts,
-            "last_error": each.last_error,
-        }
-    )
+    told = notation.record(
+        each, "id", "due", "key", "message", "request", "headers", "transaction_id", "source_key",
+        "attempts", "last_error",
+    )  # fmt: skip
+    print_json({**told, "request": _json_request(notation, each.request)})
 
 
 def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter, listing: Listing) -> None:
@@ -266,20 +249,13 @@ def _print_dead_letter(notation: Notation, letter: postroom.DeadLetter, listing:
         tried = [notation.key(letter.key), str(letter.attempts)] if letter.attempts else []
         listing.add(letter.id, field(letter.reason), _one_line(what), *tried)
         return
-    print_json(
-        {
-            "id": letter.id,
-            "reason": letter.reason,
-            "transaction_id": letter.transaction_id.hex(),
-            "source_key": notation.json_key(letter.source_key),
-            "what": _one_line(what),
-            "message": notation.json_value(letter.message),
-            "request": _json_request(notation, letter.request),
-            "key": None if letter.request is not None else notation.json_key(letter.key),
-            "headers": json_headers(letter.headers),
-            "attempts": letter.attempts,
-        }
-    )
+    print_json({
+        **notation.record(letter, "id", "reason", "transaction_id", "source_key"),
+        "what": _one_line(what),
+        **notation.record(letter, "message", "request", "key", "headers", "attempts"),
+        "request": _json_request(notation, letter.request),
+        **({} if letter.request is None else {"key": None}),
+    })  # fmt: skip
 
 
 def _json_request(notation: Notation, request: Any) -> dict[str, object] | None:

@@ -40,7 +40,7 @@ class Result:
 
     @property
     def rate(self) -> float:
-        """Times a second."""
+        """Return how often it was done a second."""
         return self.times / self.seconds
 
 
@@ -86,16 +86,20 @@ def _table(results: list[Result]) -> Table:
 async def _measure(store: StoreOptions, transactions: int, in_flight: int) -> list[Result]:
     async with await store.open_async() as db:
         alone = max(1, transactions // 5)
+
+        def transact(number: int) -> Awaitable[object]:
+            return db.run(_outbox_transaction, _account(number))
+
         try:
-            single = await _timed("outbox transaction, 1 in flight", alone, 1, _outbox(db))
+            single = await _timed("outbox transaction, 1 in flight", alone, 1, transact)
             many = f"outbox transaction, {in_flight} in flight"
-            committed = await _timed(many, transactions, in_flight, _outbox(db))
+            committed = await _timed(many, transactions, in_flight, transact)
             return [
                 single,
                 committed,
                 await _timed_drain(db, committed),
                 await _timed_reaping(db),
-                await _timed("get", transactions, in_flight, _get(db)),
+                await _timed("get", transactions, in_flight, lambda n: db.get(_account(n))),
                 await _timed_scan(db),
             ]
         finally:
@@ -122,25 +126,11 @@ def _account(number: int) -> bytes:
     return b"postroom-bench/account/%06d" % (number % ACCOUNTS)
 
 
-def _outbox(db: postroom.aio.Database) -> Callable[[int], Awaitable[object]]:
-    async def act(number: int) -> None:
-        await db.run(_outbox_transaction, _account(number))
-
-    return act
-
-
 async def _outbox_transaction(tx: postroom.aio.Transaction, account: bytes) -> None:
     await tx.get(account)
     tx.put(account, VALUE)
     tx.enqueue_message(INBOX, VALUE)
     tx.enqueue_update(postroom.Increment(COUNTER, 1))
-
-
-def _get(db: postroom.aio.Database) -> Callable[[int], Awaitable[object]]:
-    async def act(number: int) -> None:
-        await db.get(_account(number))
-
-    return act
 
 
 async def _timed_drain(db: postroom.aio.Database, committed: Result) -> Result:

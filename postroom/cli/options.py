@@ -408,7 +408,7 @@ def _notation(
 # --- commands
 
 Maker: TypeAlias = Callable[..., Any]
-"""Makes one argument of a command of the options that are its parameters."""
+"""A function that makes one argument of a command of the options that are its parameters."""
 
 
 def on_a_store(command: Callable[..., None]) -> Callable[..., None]:

@@ -52,6 +52,7 @@ from rich.table import Table
 from rich.text import Text
 
 import postroom
+from postroom.kv.clock import Timestamp
 from postroom.limits import VALUE_BYTES_MAX
 from postroom.ranges.evaluators import INTEGER
 
@@ -59,6 +60,11 @@ STANDARD_INPUT: Final = "-"
 """The argument that stands for the content of standard input."""
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(32), 127)} | {9: "\\t", 10: "\\n", 13: "\\r"}
+
+
+_KEYS: Final = frozenset({"key", "source_key"})
+_VALUES: Final = frozenset({"value", "payload", "message"})
+"""The attributes that are keys, and those that are values."""
 
 
 class AsStored:
@@ -76,7 +82,7 @@ class AsStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notation:
-    """How keys and values are written, and whether records are JSON.
+    """The notation of keys and values, and whether records are JSON.
 
     Attributes:
         hex_keys, hex_values: as hexadecimal digits, not as text.
@@ -139,6 +145,21 @@ class Notation:
         if number is not None:
             return number
         return _bytes(value).hex() if self.hex_values else _json_bytes(_bytes(value))
+
+    def record(self, of: object, *names: str) -> dict[str, object]:
+        """Return attributes of an object for JSON."""
+        return {name: self._attribute(name, getattr(of, name)) for name in names}
+
+    def _attribute(self, name: str, value: Any) -> object:
+        if name in _KEYS:
+            return self.json_key(value)
+        if name in _VALUES:
+            return self.json_value(value)
+        if name == "headers":
+            return json_headers(value)
+        if isinstance(value, Timestamp):
+            return value.datetime.isoformat()
+        return value.hex() if isinstance(value, bytes) else value
 
     def _number(self, value: bytes | int) -> int | None:
         """Return the value if it is shown as a number, else ``None``."""

@@ -81,21 +81,18 @@ def archive(
     if as_json:
         print_json(asdict(result))
         return
-    out = Console()
-    out.print(
+    print_line(
         f"run {result.number}: {counted(result.queue_messages, 'message')} of queues and "
         f"{result.inbox_messages:,} of inboxes are in {to}, {result.trimmed:,} deleted from the "
-        f"store; the archive has {result.rows:,} in {counted(result.files, 'file')}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"store; the archive has {result.rows:,} in {counted(result.files, 'file')}"
+    )
     for why in result.damaged.values():
-        out.print(f"left out: {why}", highlight=False, markup=False, soft_wrap=True)
+        print_line(f"left out: {why}")
     for gap in result.gaps:
-        out.print(
+        print_line(
             f"messages that ended in {gap.place} between {_moment(gap.after)} and "
-            f"{_moment(gap.until)} may be missing: {gap.reason}",
-            highlight=False, markup=False, soft_wrap=True,
-        )  # fmt: skip
+            f"{_moment(gap.until)} may be missing: {gap.reason}"
+        )
 
 
 def _moment(timestamp: int) -> str:
@@ -184,11 +181,7 @@ def export(
 
         done = jobs.export(session, options, folder, progress=progress)
     if as_json:
-        print_json({
-            "folder": done.folder, "export": done.export, "timestamp": int(done.timestamp),
-            "rows": done.rows, "files": done.files, "bytes": done.bytes,
-            "done_before": done.done_before,
-        })  # fmt: skip
+        print_json(asdict(done))
         return
     print_line(*(f"{table} {rows}" for table, rows in done.rows.items() if rows))
     what = "was exported before" if done.done_before else "exported"
@@ -252,17 +245,15 @@ def _print_index(result: IndexResult, as_json: bool) -> None:
         return
     if result.built:
         print_line(
-            f"{counted(result.documents, 'document')} with {counted(result.words, 'word')} "
-            "indexed by "
-            f"{counted(result.postings, 'posting')}; {result.unindexable} cannot be; "
-            f"{result.settled} "
-            "changed meanwhile"
+            f"{counted(result.documents, 'document')} with {counted(result.words, 'word')} indexed "
+            f"by {counted(result.postings, 'posting')}; {result.unindexable} cannot be; "
+            f"{result.settled} changed meanwhile"
         )
     for each in result.differences:
         print_line(_difference_line(each))
     if result.verified:
         repaired = f"; {counted(result.repaired, 'document')} repaired" if result.repaired else ""
-        Console().print(f"{counted(result.different, 'difference')}{repaired}", highlight=False)
+        print_line(f"{counted(result.different, 'difference')}{repaired}")
 
 
 def _facts(each: Difference) -> dict[str, Any]:
@@ -271,12 +262,12 @@ def _facts(each: Difference) -> dict[str, Any]:
 
 def _difference_line(each: Difference) -> str:
     """Return a difference as a line: its kind, document and word, and the two numbers."""
-    parts = [each.kind, _NOTATION.key(each.key)]
+    fields = [each.kind, _NOTATION.key(each.key)]
     if each.word:
-        parts += [each.word, f"{each.found} instead of {each.expected}"]
+        fields += [each.word, f"{each.found} instead of {each.expected}"]
     if each.reason:
-        parts.append(each.reason)
-    return "\t".join(parts)
+        fields.append(each.reason)
+    return "\t".join(fields)
 
 
 run.command()(load)
@@ -336,12 +327,10 @@ def report(
     if as_json:
         print_json(asdict(result))
         return
-    Console().print(
+    print_line(
         f"{counted(result.done, 'message')} done, {result.waiting:,} waiting or at work, "
-        f"{result.dead:,} "
-        f"dead: {result.page}",
-        highlight=False, markup=False, soft_wrap=True,
-    )  # fmt: skip
+        f"{result.dead:,} dead: {result.page}"
+    )
 
 
 _RestoreFolder = Annotated[
@@ -382,11 +371,7 @@ def restore(
             return
         done = jobs.restore(session, options, folder, progress=progress)
     if as_json:
-        print_json({
-            "export": done.export, "timestamp": int(done.timestamp), "rows": done.rows,
-            "files": done.files, "files_before": done.files_before,
-            "done_before": done.done_before,
-        })  # fmt: skip
+        print_json(asdict(done))
         return
     print_line(*(f"{table} {rows}" for table, rows in done.rows.items() if rows))
     what = "was restored before" if done.done_before else "restored"

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import postroom
-from postroom.cli.output import Listing, Notation, field, json_headers, print_json, print_line
+from postroom.cli.output import Listing, Notation, field, print_json, print_line
 from postroom.counted import counted
 from postroom.errors import StoreCorrupted
 from postroom.kv.clock import Timestamp
@@ -100,26 +100,12 @@ def message_fields(notation: Notation, message: postroom.QueueMessage) -> tuple[
 
 def print_json_message(notation: Notation, message: postroom.QueueMessage) -> None:
     """Print a message as JSON."""
-    print_json(
-        {
-            "queue": message.queue,
-            "id": json_id(message.id),
-            "kind": message.kind,
-            "key": notation.json_key(message.key),
-            "payload": notation.json_value(message.payload),
-            "headers": json_headers(message.headers),
-            "priority": message.priority,
-            "group": message.group,
-            "state": message.state,
-            "epoch": message.epoch,
-            "created_at": message.created_at.datetime.isoformat(),
-            "first_scheduled": message.first_scheduled.datetime.isoformat(),
-            "scheduled": message.scheduled.datetime.isoformat(),
-            "leased_until": _iso(message.leased_until),
-            "done_at": _iso(message.done_at),
-            "last_error": message.last_error,
-        }
-    )
+    told = notation.record(
+        message, "queue", "id", "kind", "key", "payload", "headers", "priority", "group", "state",
+        "epoch", "created_at", "first_scheduled", "scheduled", "leased_until", "done_at",
+        "last_error",
+    )  # fmt: skip
+    print_json({**told, "id": json_id(message.id)})
 
 
 def print_queue(notation: Notation, queue: postroom.Queue) -> None:
@@ -142,11 +128,9 @@ def print_queue(notation: Notation, queue: postroom.Queue) -> None:
 
 def json_schedule(notation: Notation, each: postroom.QueueSchedule) -> dict[str, object]:
     """Return a periodic schedule as JSON."""
-    return {
-        "name": each.name, "cron": each.cron, "timezone": each.timezone, "kind": each.kind,
-        "payload": notation.json_value(each.payload), "headers": json_headers(each.headers),
-        "priority": each.priority, "group": each.group,
-    }  # fmt: skip
+    return notation.record(
+        each, "name", "cron", "timezone", "kind", "payload", "headers", "priority", "group"
+    )
 
 
 def json_definition(info: postroom.QueueInfo) -> dict[str, object]:

@@ -81,10 +81,8 @@ def source_options(store: StoreOptions) -> dict[str, str]:
     if store.tls is None:
         options["insecure"] = "true"
     else:
-        parts = (store.tls.ca, store.tls.certificate, store.tls.key)
-        names = ("tls_ca", "tls_certificate", "tls_key")
-        given = zip(names, parts, strict=True)
-        options |= {name: str(each) for name, each in given if each is not None}
+        files = {f"tls_{name}": getattr(store.tls, name) for name in ("ca", "certificate", "key")}
+        options |= {name: str(file) for name, file in files.items() if file is not None}
     if store.token is not None:
         options["token"] = store.token
     return options

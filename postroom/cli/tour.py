@@ -65,16 +65,18 @@ def demo(
     """
     with _session(wanted=spark) as session:
         if nodes is None and not chaos:
-            exact = _embedded(path or Path("postroom-demo"), flights, session, fresh=fresh)
+            from postroom.demo.tour import demonstrate  # noqa: PLC0415 - only this command needs it
+
+            path = path or Path("postroom-demo")
+            exact = asyncio.run(demonstrate(path, flights, fresh, session))
         else:
-            exact = _on_cluster(
-                path or Path("postroom-demo-cluster"),
-                nodes,
-                flights,
-                session,
-                fresh=fresh,
-                chaos=chaos,
-            )
+            from postroom.demo import cluster  # noqa: PLC0415 - as above
+
+            path = path or Path("postroom-demo-cluster")
+            randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
+            exact = asyncio.run(cluster.demonstrate_on_cluster(
+                path, nodes, flights or cluster.FLIGHTS, randomness, fresh=fresh, spark=session
+            ))  # fmt: skip
     if not exact:
         raise typer.Exit(1)
 
@@ -87,31 +89,3 @@ def _session(*, wanted: bool) -> Iterator[Any]:
         return
     with Spark("local[*]", {}).session("demo") as session:
         yield session
-
-
-def _embedded(path: Path, flights: int | None, session: Any, *, fresh: bool) -> bool:
-    # imported only now, to let the other commands start without it
-    from postroom.demo.tour import demonstrate  # noqa: PLC0415
-
-    return asyncio.run(demonstrate(path, flights, fresh, session))
-
-
-def _on_cluster(
-    path: Path,
-    nodes: int | None,
-    flights: int | None,
-    session: Any,
-    *,
-    fresh: bool,
-    chaos: bool,
-) -> bool:
-    from postroom.demo.cluster import (  # noqa: PLC0415 - as above
-        FLIGHTS,
-        demonstrate_on_cluster,
-    )
-
-    randomness = random.Random(random.SystemRandom().randbytes(32)) if chaos else None
-    running = demonstrate_on_cluster(
-        path, nodes, flights or FLIGHTS, randomness, fresh=fresh, spark=session
-    )
-    return asyncio.run(running)

@@ -28,7 +28,12 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    suppress,
+)
 from types import CoroutineType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -140,6 +145,25 @@ def owning(
     def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> S:
         sender = self._blocking
         return own(sender, sender.run(getattr(self._core, name)(*args, **kwargs)))
+
+    return call
+
+
+def entering(
+    method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[T]],
+) -> Callable[Concatenate[Any, P], AbstractContextManager[T]]:
+    """Return the form for ``with`` of a method whose result is for ``async with``."""
+    name = method.__name__
+
+    @contextmanager
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        manager = getattr(self._core, name)(*args, **kwargs)
+        entered: T = self._blocking.run(manager.__aenter__())
+        try:
+            yield entered
+        finally:
+            self._blocking.run(manager.__aexit__(None, None, None))
 
     return call
 

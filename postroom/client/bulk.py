@@ -301,9 +301,10 @@ class BulkOfDatabase:
     async def hold(
         self, at: int | None = None, *, whole: bool = False
     ) -> AsyncGenerator[Timestamp, None]:
-        """Keep a timestamp readable, also for other processes: ``async with db.hold() as at``.
+        """Keep a timestamp readable within a block, also for other processes.
 
-        The protection ends with the block, or 5 seconds after the store has last heard of this
+        It is ``with db.hold() as at``, and with asyncio ``async with db.hold() as at``. The
+        protection ends with the block, or 5 seconds after the store has last heard of this
         process.
 
         Args:

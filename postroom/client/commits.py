@@ -39,7 +39,7 @@ TRANSACTION_ID_BYTES: Final = 16
 RETRY_ID_BYTES: Final = 24
 """The id of the transaction, and the timestamp at which it began."""
 CLOCKS_APART_SECONDS: Final = 60.0
-"""How far the timestamps that two clients have heard of may be apart."""
+"""The most that the timestamps may be apart that two clients have heard of."""
 BACKOFF_SECONDS_FIRST: Final = 0.001
 """The first pause between two tries of a transaction or of a request, in seconds."""
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from postroom.client import transaction as asynchronous
@@ -136,12 +135,7 @@ class Transaction(WriteBuffer, QueueWrites, InboxWrites):
         self._lifetime.check_is_users()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and self._lifetime.may_end:
             try:
                 self._blocking.run(self._core.finish())

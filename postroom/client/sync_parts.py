@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Self
 
 from postroom.client import administration, images, pages, staging
 from postroom.client import bulk as bulk_calls
-from postroom.client.blocking import SyncForm, blocking, iterating, owning
+from postroom.client.blocking import SyncForm, blocking, entering, iterating, owning
 from postroom.client.queues.sync_queue import Queue
 from postroom.client.sender import BlockingSender
 from postroom.kv.clock import Timestamp
@@ -181,30 +179,4 @@ class BulkOfDatabase:
 
     partitions = blocking(bulk_calls.BulkOfDatabase.partitions)
 
-    @contextmanager
-    def hold(self, at: int | None = None, *, whole: bool = False) -> Iterator[Timestamp]:
-        """Keep a timestamp readable, also for other processes: ``with db.hold() as at``.
-
-        The protection ends with the block, or 5 seconds after the store has last heard of this
-        process.
-
-        Args:
-            at: the timestamp; ``None``: now.
-            whole: whether to include outboxes, dead letters and accounting sums, which have no
-                versions. This holds back the compaction of the store, is possible only for now, and
-                ends when another node becomes the leader.
-
-        Returns:
-            A context manager, which gives the timestamp.
-
-        Raises:
-            SnapshotTooOld: ``at`` is collected already.
-            Unavailable: too many timestamps are protected as a whole.
-            Invalid: this client has as many of these as are left for others.
-        """
-        manager = self._core.hold(at, whole=whole)
-        timestamp = self._blocking.run(manager.__aenter__())
-        try:
-            yield timestamp
-        finally:
-            self._blocking.run(manager.__aexit__(None, None, None))
+    hold = entering(bulk_calls.BulkOfDatabase.hold)

@@ -159,8 +159,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
 
         For layers on top.
         """
-        parts = (self._reaping, self._queues)
-        return sum(part.waited_seconds for part in parts if part is not None)
+        waits = (self._reaping, self._queues)
+        return sum(each.waited_seconds for each in waits if each is not None)
 
     @property
     def queues(self) -> Sends:

@@ -76,9 +76,9 @@ class Expected:
         self._add_to_accounts(flight)
 
     def _add_to_accounts(self, flight: Flight) -> None:
-        parts = ["stats", flight.origin, flight.carrier, flight.day[5:7]]
-        for length in range(1, len(parts) + 1):
-            account = self.accounts.setdefault("/".join(parts[:length]), Counter())
+        path = ["stats", flight.origin, flight.carrier, flight.day[5:7]]
+        for length in range(1, len(path) + 1):
+            account = self.accounts.setdefault("/".join(path[:length]), Counter())
             account["cancelled"] += flight.cancelled
             account["departures"] += not flight.cancelled
             if not flight.cancelled:
@@ -146,8 +146,8 @@ def turned_round(legs: Iterable[Leg]) -> dict[str, list[int]]:
     """Return the expected turn-rounds of each aircraft, and the sum of their numbers."""
     hangars: dict[str, list[int]] = {}
     for leg in legs:
-        turns, numbers = hangars.get(leg.tail, (0, 0))
-        hangars[leg.tail] = [turns + 1, numbers + leg.number]
+        rounds, numbers = hangars.get(leg.tail, (0, 0))
+        hangars[leg.tail] = [rounds + 1, numbers + leg.number]
     return hangars
 
 

@@ -11,6 +11,7 @@ import random  # noqa: TID251 - passed in, as an instance
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
@@ -162,28 +163,23 @@ async def _with_faults(
     )
 
 
+@dataclass(eq=False)
 class FaultInjector:
     """The thread of faults: it kills a node every few seconds, and starts it again.
 
     Attributes:
+        console, running, db, randomness: as above.
         kills: how often.
         leaders: how often it was the leader.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        running: LocalCluster,
-        db: postroom.aio.Database,
-        randomness: random.Random,
-    ) -> None:
-        self.kills = 0
-        self.leaders = 0
-        self._console = console
-        self._running = running
-        self._db = db
-        self._random = randomness
-        self._finishing = asyncio.Event()
+    console: Console
+    running: LocalCluster
+    db: postroom.aio.Database
+    randomness: random.Random
+    kills: int = field(default=0, init=False)
+    leaders: int = field(default=0, init=False)
+    _finishing: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def finish(self) -> None:
         """Kill no more nodes, and start the dead ones again."""
@@ -193,27 +189,27 @@ class FaultInjector:
         """Kill nodes until told to finish, and one node at least."""
         await self._rest(FIRST_KILL_SECONDS)
         while True:
-            await self._kill(self._random.choice(self._running.nodes))
-            await self._rest(self._random.uniform(*KILL_SECONDS))
+            await self._kill(self.randomness.choice(self.running.nodes))
+            await self._rest(self.randomness.uniform(*KILL_SECONDS))
             if self._finishing.is_set():
                 return
 
     async def _kill(self, node: LocalNode) -> None:
         if node.process.poll() is not None:
-            self._console.out(f"node {node.number} has ended by itself, {node.how_it_ended()}")
+            self.console.out(f"node {node.number} has ended by itself, {node.how_it_ended()}")
         leads = await self._leader() == node.address
-        await asyncio.to_thread(self._running.kill, node)
+        await asyncio.to_thread(self.running.kill, node)
         self.kills += 1
         self.leaders += leads
         what = ", the leader" if leads else ""
-        self._console.out(f"killed node {node.number}{what}", highlight=False)
-        await self._rest(self._random.uniform(*DOWN_SECONDS))
-        self._running.start_again(node)
+        self.console.out(f"killed node {node.number}{what}", highlight=False)
+        await self._rest(self.randomness.uniform(*DOWN_SECONDS))
+        self.running.start_again(node)
 
     async def _leader(self) -> str | None:
         """Return the address of the leader, or ``None``."""
         try:
-            status = await self._db.status()
+            status = await self.db.status()
         except Error:  # no leader just now
             return None
         by_id = {node.node_id: node.address for node in status.nodes}

@@ -54,12 +54,12 @@ class Flight(NamedTuple):
 
     @property
     def recipient(self) -> str:
-        """The airport that is told: the destination, or the origin if the flight did not leave."""
+        """Return the airport that is told: the destination, or the origin if it did not leave."""
         return self.origin if self.cancelled else self.destination
 
     @property
     def account(self) -> str:
-        """The key of the sums of this departure."""
+        """Return the key of the sums of this departure."""
         return f"stats/{self.origin}/{self.carrier}/{self.day[5:7]}"
 
 

@@ -11,6 +11,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
 from time import perf_counter
@@ -187,28 +188,21 @@ async def turn_round(console: Console, db: postroom.aio.Database, crew: Crew, to
     return total
 
 
+@dataclass(eq=False)
 class Act:
     """The act, from the first departure to the last turn-round.
 
-    Args:
+    Attributes:
         console, db, crew: as above.
         queue: of the turn-rounds.
         total: how many shall be done at the end.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        db: postroom.aio.Database,
-        queue: postroom.aio.Queue,
-        crew: Crew,
-        total: int,
-    ) -> None:
-        self._console = console
-        self._db = db
-        self._queue = queue
-        self._crew = crew
-        self._total = total
+    console: Console
+    db: postroom.aio.Database
+    queue: postroom.aio.Queue
+    crew: Crew
+    total: int
 
     async def play(self, waiting: list[Leg]) -> bool:
         """Let the ``waiting`` legs depart, and work until the queue is empty.
@@ -218,37 +212,37 @@ class Act:
         """
         if not waiting and await self._is_empty():
             return False
-        await self._crew.start()
+        await self.crew.start()
         try:
             async with asyncio.TaskGroup() as group:
-                departing = group.create_task(depart_all(self._db, iter(waiting), DAY_SECONDS))
+                departing = group.create_task(depart_all(self.db, iter(waiting), DAY_SECONDS))
                 group.create_task(self._watch(departing))
         finally:
-            await self._crew.stop()
-        await self._db.drain(timeout=DRAIN_SECONDS)
+            await self.crew.stop()
+        await self.db.drain(timeout=DRAIN_SECONDS)
         return True
 
     async def _watch(self, departing: asyncio.Task[None]) -> None:
         """Show the progress until all is done, and kill a worker after a third."""
-        shown = (await self._queue.stats()).acknowledged
+        shown = (await self.queue.stats()).acknowledged
         is_killed = False
-        with progress(self._console, shown, self._total, "turn-rounds") as advance:
+        with progress(self.console, shown, self.total, "turn-rounds") as advance:
             while True:
                 has_departed = departing.done()
-                done = (await self._queue.stats()).acknowledged
+                done = (await self.queue.stats()).acknowledged
                 for _ in range(done - shown):
                     advance()
                 shown = max(shown, done)
-                if not is_killed and done >= self._total * KILL_SHARE:
+                if not is_killed and done >= self.total * KILL_SHARE:
                     is_killed = True
-                    await self._crew.kill(WORKERS)
-                    self._console.out(f"killed worker {WORKERS}", highlight=False)
+                    await self.crew.kill(WORKERS)
+                    self.console.out(f"killed worker {WORKERS}", highlight=False)
                 if has_departed and await self._is_empty():
                     return
                 await asyncio.sleep(LOOK_SECONDS)
 
     async def _is_empty(self) -> bool:
-        stats = await self._queue.stats()
+        stats = await self.queue.stats()
         return not stats.ready and not stats.scheduled and not stats.leased
 
 

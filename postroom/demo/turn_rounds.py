@@ -81,7 +81,7 @@ async def make_queue(db: postroom.aio.Database) -> postroom.aio.Queue:
     )  # fmt: skip
 
 
-def turn_key(number: int) -> bytes:
+def turn_round_key(number: int) -> bytes:
     """Return the key of the turn-round after a departure."""
     return b"turn/%06d" % number
 
@@ -119,7 +119,7 @@ async def depart_all(db: postroom.aio.Database, legs: Iterator[Leg], day_seconds
 
 async def plan(tx: postroom.aio.Transaction, leg: Leg, flight_seconds: float) -> None:
     """Let an aircraft depart, and plan its turn-round on arrival."""
-    key = turn_key(leg.number)
+    key = turn_round_key(leg.number)
     if await tx.get(key) is None:
         tx.put(key, encode((leg.tail, leg.destination)))
         payload = encode((leg.number, leg.tail, leg.destination))
@@ -144,11 +144,11 @@ def add_task(worker: postroom.aio.Worker, is_killed: Callable[[], bool] = lambda
             raise postroom.Reject("the fuel truck is late")
         fired_at = message.fired_at or message.scheduled  # both are times of the store
         late = max(fired_at - message.scheduled, 0) >> LOGICAL_BITS
-        tx.put(turn_key(number), encode((tail, airport, attempt, late)))
+        tx.put(turn_round_key(number), encode((tail, airport, attempt, late)))
         hangar = b"hangar/" + tail.encode()
         stored = await tx.get(hangar)
-        turns, numbers = (0, 0) if stored is None else decode(stored)
-        tx.put(hangar, encode((turns + 1, numbers + number)))
+        rounds, numbers = (0, 0) if stored is None else decode(stored)
+        tx.put(hangar, encode((rounds + 1, numbers + number)))
         tx.enqueue_update(postroom.Increment(b"ramp/" + airport.encode(), 1))
 
 
@@ -173,7 +173,7 @@ class TurnRoundOutcomes:
 
     @property
     def begun(self) -> int:
-        """The number of attempts."""
+        """Return the number of attempts."""
         return self.failed + self.lost + len(self.late_milliseconds)
 
 

@@ -136,6 +136,3 @@ class BatchCall:
 
     def _wake(self, _: asyncio.Task[None]) -> None:
         self._changed.set()
-
-
-__all__ = ["BatchCall"]

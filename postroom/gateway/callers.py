@@ -27,12 +27,12 @@ from postroom.errors import AccessDenied
 from postroom.gateway.limits import RETRY_SECONDS, Exhausted, Limits
 
 Roles: TypeAlias = Callable[[str | None, str], str]
-"""Returns the role of a token (``None``: none) and the common name of a certificate.
+"""A function that returns the role of a token (``None``: none) and a certificate's common name.
 
 It raises ``AccessDenied`` if the two have none.
 """
 Connect: TypeAlias = Callable[[str | None], Awaitable[aio.Database]]
-"""Connects with a token; ``None``: without, or with the gateway's own."""
+"""A function that connects with a token; ``None``: without, or with the gateway's own."""
 
 AUTHORIZATION: Final = "authorization"
 BEARER: Final = "bearer "
@@ -74,7 +74,7 @@ class Caller(NamedTuple):
 
 
 class Callers:
-    """Reads the proofs of callers.
+    """A reader of the proofs of callers.
 
     Args:
         roles: the roles of tokens and certificates; ``None``: the gateway does not check them.
@@ -254,6 +254,3 @@ class StoreConnections:
         """Close all connections."""
         for token in list(self._by_token):
             await self._close(token)
-
-
-__all__ = ["Caller", "Callers", "Connect", "Roles", "StoreConnections", "Unauthenticated"]

@@ -31,7 +31,7 @@ from postroom.gateway.limits import CREDIT_MAX, SETTLED_AT_A_TIME_MAX, AdmittedC
 
 CREDIT_DEFAULT: Final = 100
 MESSAGE_BYTES: Final = 500
-"""About how much memory a message takes besides its payload."""
+"""The approximate memory of a message besides its payload."""
 LATE_SECONDS: Final = 1.0
 """The time after the end of its lease for which a message is still known."""
 REASON: Final = "the stream of its consumer has ended"
@@ -224,6 +224,3 @@ async def _give_back(queue: aio.Queue, held: list[aio.QueueMessage]) -> None:
                     await queue.reject(each, reason=REASON)
     except Error as error:
         _log.info("messages wait for the end of their leases: %s", error)
-
-
-__all__ = ["Deliveries"]

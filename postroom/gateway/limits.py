@@ -8,7 +8,6 @@ takes everything. A call above a limit fails at once with ``RESOURCE_EXHAUSTED``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 from postroom.errors import Unavailable
@@ -94,7 +93,7 @@ class Usage:
 
 
 class GatewayAdmission:
-    """Counts what clients use, and refuses what would be too much.
+    """The admission of calls: it counts what clients use, and refuses what would be too much.
 
     Args:
         limits: the limits.
@@ -211,12 +210,7 @@ class AdmittedCall:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._is_leaving:
             self._end(None)
 
@@ -237,6 +231,3 @@ def _check(own: int, total: int, most: int, name: str) -> None:
         "nothing happened: end some, or try again",
         RETRY_SECONDS,
     )
-
-
-__all__ = ["AdmittedCall", "Exhausted", "GatewayAdmission", "Limits", "Usage"]

@@ -165,7 +165,7 @@ class Gateway:
 
 
 class _Unregistered:
-    """Adds services to a gRPC server without registering their methods.
+    """A registrar that adds services to a gRPC server without registering their methods.
 
     For each registered method the server waits for the next call in a task of its own, and looks at
     all of these tasks at each call. With twenty methods that is a quarter of the work of a call.
@@ -194,6 +194,3 @@ def _options(limits: Limits) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", PINGS_APART_MILLISECONDS),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
     ]
-
-
-__all__ = ["Gateway", "ListenerTLS", "Settings"]

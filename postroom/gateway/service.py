@@ -61,14 +61,14 @@ class ServedCall(NamedTuple):
 
 
 Serve: TypeAlias = Callable[[ServedCall, Any], Awaitable[Any]]
-"""Serves a call with its request; ``None``: it reads a stream of them itself.
+"""A function that serves a call with its request; ``None``: it reads a stream of them itself.
 
 It returns the response, or ``None`` if it has written a stream of them.
 """
 
 
 class Service:
-    """See the module.
+    """The gRPC service over the databases of its callers.
 
     Args:
         callers: reads the proofs of callers.
@@ -294,6 +294,3 @@ async def _watch(call: ServedCall, request: pb.WatchRequest) -> None:
         async for each in changes:
             told = pb.Change(key=each.key, value=each.value, timestamp=each.timestamp)
             await call.context.write(pb.WatchResponse(changes=[told]))
-
-
-__all__ = ["DEFINITION", "Service"]

@@ -474,6 +474,3 @@ def _no_timestamp() -> Invalid:
         "a transaction reads at one timestamp, which it chooses itself; nothing was changed: "
         "leave out 'at', or read outside of a transaction"
     )
-
-
-__all__ = ["OpenCalls", "TransactionCall", "commit_for_sure"]

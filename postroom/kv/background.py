@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from postroom.kv import keys
@@ -188,9 +189,9 @@ def _wake(lock: threading.Lock) -> None:
 STRIDE: Final = 64
 """One deletion of so many is noted."""
 SAMPLES_KEPT: Final = 8192
-"""Beyond it, one of twice as many, and so on."""
+"""The number of samples beyond which one key of twice as many is kept, and so on."""
 SAMPLES_MIN: Final = 128
-"""Fewer are not looked at."""
+"""The fewest samples that are looked at."""
 SPAN_SAMPLES_MIN: Final = 32
 """A span of fewer is left alone: a scan steps over what they stand for in a millisecond."""
 BYTES_A_DELETION: Final = 512
@@ -198,7 +199,7 @@ PART_BYTES: Final = 32 * 1024 * 1024
 SETTLE_SECONDS: Final = 5.0
 """The time after which a span of deletions is compacted: they often go on for a while."""
 PAUSE_FACTOR: Final = 4.0
-"""After a compaction, so many times as long as it took."""
+"""The pause after a compaction, as a multiple of the time that it took."""
 
 _log = logging.getLogger(__name__)
 
@@ -255,8 +256,9 @@ class Tombstones:
         return _dense(samples, stride, bytes_of)
 
 
+@dataclass(eq=False)
 class Compaction:
-    """Compacting, in the background, where much was deleted.
+    """The compaction, in the background, of spans where much was deleted.
 
     LevelDB and RocksDB write down what is deleted, and step over it (*tombstones*) until compaction
     has taken it to the last level. By themselves they compact where much is written. They may never
@@ -280,58 +282,51 @@ class Compaction:
 
     COMMIT records do not count: nobody scans them.
 
-    Args:
+    Attributes:
         engine: what is compacted.
         tombstones: what is deleted in it.
         writer: has a thread for it.
         monotonic: seconds that never go back.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        tombstones: Tombstones,
-        writer: StateWriter,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._engine = engine
-        self._tombstones = tombstones
-        self._writer = writer
-        self._monotonic = monotonic
-        self._ripe_since: float | None = None
-        self._not_before = 0.0
-        self._is_under_way = False
-        self._is_stopped = False
+    engine: Engine
+    tombstones: Tombstones
+    writer: StateWriter
+    monotonic: Callable[[], float]
+    _ripe_since: float | None = field(default=None, init=False)
+    _not_before: float = field(default=0.0, init=False)
+    _is_under_way: bool = field(default=False, init=False)
+    _is_stopped: bool = field(default=False, init=False)
 
     def look(self) -> None:
         """Begin, if it is time to. To be called with each turn."""
-        if not self._tombstones.is_ripe or self._is_under_way or self._is_stopped:
+        if not self.tombstones.is_ripe or self._is_under_way or self._is_stopped:
             return
-        now = self._monotonic()
+        now = self.monotonic()
         if self._ripe_since is None:
             self._ripe_since = now
         if now >= max(self._ripe_since + SETTLE_SECONDS, self._not_before):
             self._ripe_since = None
             self._is_under_way = True
-            self._writer.later(self._run)
+            self.writer.later(self._run)
 
     def stop(self) -> None:
         """Begin nothing more; what is under way ends with its part."""
         self._is_stopped = True
 
     def _run(self) -> None:
-        begun = self._monotonic()
+        begun = self.monotonic()
         try:
-            for span in self._tombstones.take(self._engine.approximate_bytes):
+            for span in self.tombstones.take(self.engine.approximate_bytes):
                 if self._is_stopped:
                     break
                 _log.debug("compacting about %d deletions", span.deletions)
-                self._engine.compact(span.lower, span.upper)
+                self.engine.compact(span.lower, span.upper)
         except (EngineFailed, BlockDamaged, RuntimeError) as error:
             # The next reader or writer there finds out as well, and is told.
             _log.info("compacting was given up: %s", error)
         finally:
-            ended = self._monotonic()
+            ended = self.monotonic()
             self._not_before = ended + PAUSE_FACTOR * (ended - begun)
             self._is_under_way = False
 

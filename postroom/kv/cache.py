@@ -25,7 +25,7 @@ from postroom.kv.engine import DEFAULT_BUDGET, Reader, WriteSet
 from postroom.kv.gathering import Gathering
 
 ENTRY_BYTES: Final = 1024
-"""Larger values are not worth their room here: copying them out of the engine dominates."""
+"""The largest value that is worth its room here: copying out of the engine dominates for others."""
 
 _UNKNOWN: Final[Any] = object()
 
@@ -130,7 +130,7 @@ class Cache:
             self._begin_generation()
 
     def clear(self) -> None:
-        """Anything may have changed."""
+        """Forget all, since anything may have changed."""
         self.gaps.clear()
         self._young = {}
         self._old = {}
@@ -158,7 +158,7 @@ GAPS_KEPT: Final = 128
 GAP_KEYS_MIN: Final = 256
 """A shorter run of deleted keys is stepped over."""
 LOOKS_EVERY: Final = 64
-"""In a run of deleted keys, so often a scan asks whether a gap is known."""
+"""The number of deleted keys in a row after which a scan asks whether a gap is known."""
 
 _TOMBSTONE: Final = 2
 _STAMP: Final = slice(1, 9)

@@ -64,7 +64,7 @@ JITTER_MILLISECONDS: Final = 2
 
 
 class WallClockJudge(Protocol):
-    """Tells whether a wall clock is to be believed."""
+    """A function that tells whether a wall clock is to be believed."""
 
     def __call__(self, before: float, own: float, since: float | None) -> float:
         """Return the offset to go by, in milliseconds.
@@ -83,7 +83,7 @@ def believe(before: float, own: float, since: float | None) -> float:
 
 
 class TrustedWall:
-    """See the module.
+    """A wall clock that is trusted only as far as it goes on like the monotonic one.
 
     Args:
         wall: milliseconds since 1970.
@@ -149,9 +149,9 @@ class TrustedWall:
 
 LOGICAL_BITS: Final = 16
 CEILING_MILLISECONDS: Final = 1000
-"""How far ahead the ceiling is stored: what a crash may push the clock ahead of the wall."""
+"""The lead with which the ceiling is stored: what a crash may push the clock ahead of the wall."""
 LEAD_LOST: Final = 0.001
-"""How much of the time that passes the lead shrinks: more than two clocks' rates ever differ."""
+"""The share of passing time by which the lead shrinks: more than two clocks' rates ever differ."""
 _AHEAD: Final = CEILING_MILLISECONDS << LOGICAL_BITS
 
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -203,10 +203,10 @@ class TimeSource(Protocol):
     """The node's source of time; a simulation passes its own."""
 
     def wall_milliseconds(self) -> int:
-        """Milliseconds since 1970, as far as this machine knows. May jump."""
+        """Return the milliseconds since 1970, as far as this machine knows. They may jump."""
 
     def monotonic(self) -> float:
-        """Seconds since an arbitrary start. Never steps back."""
+        """Return the seconds since an arbitrary start. They never step back."""
 
 
 _time_ns: Final = time.time_ns
@@ -231,7 +231,7 @@ class ClockOffset(Exception):
 
 
 class HybridLogicalClock(TrustedWall):
-    """Strictly increasing timestamps.
+    """A clock of strictly increasing timestamps.
 
     Args:
         wall: milliseconds since 1970.

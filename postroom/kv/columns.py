@@ -59,7 +59,7 @@ class Bounds(NamedTuple):
 
 
 class PageLimits(NamedTuple):
-    """How much goes into a page, and how many engine keys are visited for it."""
+    """The limits of a page: its bytes, and the engine keys that are visited for it."""
 
     bytes_max: int
     steps_max: int

@@ -36,7 +36,7 @@ from postroom.limits import (
 )
 
 WriteSet: TypeAlias = dict[bytes, bytes | None]
-"""Key to value; ``None`` deletes the key."""
+"""A set of writes: key to value; ``None`` deletes the key."""
 
 
 def join(staged: WriteSet, writes: WriteSet) -> None:
@@ -56,7 +56,7 @@ def join(staged: WriteSet, writes: WriteSet) -> None:
 
 
 MANY: Final = 1024
-"""With fewer, ``update`` is as good."""
+"""The number of pairs with fewer of which ``update`` is as good."""
 
 
 class EngineFailed(Exception):
@@ -190,7 +190,7 @@ class StateEngine(Engine, Protocol):
 
     @property
     def full(self) -> str:
-        """Why it takes no writes: its device has no room. Empty: it does, or has failed."""
+        """Return why it takes no writes: its device has no room. Empty: it does, or has failed."""
 
     def open_again(self) -> bool:
         """Try to write again after ``EngineFull``. Return whether that is possible now.

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 from postroom.errors import Error, VersionMismatch, how_to_install
 from postroom.kv.engine import EngineFailed, EngineFull
-from postroom.kv.folder import FolderLock, damaged, explain, is_full, prepare, reason, sync_folder
+from postroom.kv.folder import FolderLock, damaged, explain, is_full, prepare, reason, sync_path
 
 BLOOM_BITS_PER_KEY: Final = 10
 
@@ -40,7 +40,7 @@ COMPACTED_TABLES: Final = 25
 """LevelDB's ``ExpandedCompactionByteSizeLimit``, and RocksDB's ``max_compaction_bytes``."""
 
 LEVEL_0_TABLES: Final = 12
-"""With more of them on level 0 both engines let writes wait; a compaction takes all of these."""
+"""The most tables on level 0 with which writes do not wait; a compaction takes all of them."""
 
 
 class OpenFolder:
@@ -82,7 +82,7 @@ class OpenFolder:
 
     @contextlib.contextmanager
     def opening(self) -> Iterator[None]:
-        """While the engine opens its files: whatever goes wrong releases the folder."""
+        """Open the engine's files in this context, which releases the folder on any error."""
         try:
             yield
         except OSError as error:
@@ -99,7 +99,7 @@ class OpenFolder:
 
     @property
     def full(self) -> str:
-        """Why nothing is written: the device has no room. Empty: it is, or something else."""
+        """Return why nothing is written: no room on the device. Empty: it is, or something else."""
         return str(self._failure) if isinstance(self._failure, EngineFull) else ""
 
     def check_writable(self) -> None:
@@ -322,7 +322,7 @@ def _needs(engine: EngineName) -> str:
 
 
 def _told_by_files(folder: Path) -> EngineName | None:
-    """``None``: there are none yet that only one engine makes."""
+    """Tell the engine by its files; ``None``: there are none yet that only one engine makes."""
     if (folder / "IDENTITY").exists() or any(folder.glob("OPTIONS-*")):
         return "rocksdb"
     return "leveldb" if any(folder.glob("*.ldb")) else None
@@ -357,7 +357,7 @@ def _write(folder: Path, engine: EngineName) -> None:
     finally:
         os.close(descriptor)
     new.replace(folder / ENGINE_FILE)
-    sync_folder(folder)
+    sync_path(folder)
 
 
 # --- table files ----------------------------------------------------------------------------------
@@ -371,11 +371,11 @@ TABLES_WANTED: Final = 1000
 """A store with more tables than that gets larger ones, from its next opening on."""
 
 DEVICE_SHARE: Final = 128
-"""On a small device, no table takes more than this part of it: merging takes ten times as much."""
+"""The part of a small device that a table may take at most: merging takes ten times as much."""
 
 WRITE_BUFFER_SHARE: Final = 64
 SMALLEST_WRITE_BUFFER_BYTES: Final = 4 * 1024 * 1024
-"""On a small device, memtables are this part of it, but not smaller than that."""
+"""The fewest bytes of memtables, which are a part of a small device."""
 
 DESCRIPTORS_SHARE: Final = 5
 """This part of the descriptors is for table files."""

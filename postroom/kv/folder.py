@@ -71,7 +71,7 @@ class DeviceFull(errors.Unavailable):
 
 
 class FolderLock:
-    """Holds the file ``owner`` of a folder locked, with process id and host name in it.
+    """A lock: it holds the file ``owner`` of a folder, with process id and host name in it.
 
     ``flock`` belongs to the opened file rather than to the process, so it also keeps the same
     process from opening a folder twice. The kernel drops it when the process ends, however.
@@ -164,7 +164,7 @@ def prepare(folder: Path, *, create: bool) -> None:
             )
         if not folder.is_dir():
             folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
-            sync_folder(folder.parent)
+            sync_path(folder.parent)
         _keep_others_out(folder)
     except OSError as error:
         if error.errno in _NO_PATH:
@@ -225,7 +225,7 @@ def _foreign_owner(folder: Path) -> errors.Invalid:
 
 
 def logs(folder: Path) -> list[Path]:
-    """LevelDB's logs, oldest first."""
+    """Return LevelDB's logs, oldest first."""
     found = [path for path in folder.glob("*.log") if _DATA_FILE.fullmatch(path.name)]
     return sorted(found, key=lambda log: int(log.stem))
 
@@ -249,9 +249,9 @@ def sync_newest_log(folder: Path) -> None:
         return
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable, as ``fsync`` of a file does its content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Make durable the content of a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -261,7 +261,7 @@ def sync_folder(folder: Path) -> None:
 def explain(error: Exception, folder: Path) -> errors.Error:
     """Return the error to raise instead of ``error``, which came up on opening ``folder``."""
     what = reason(error)
-    if any(part in what for part in _LOCKED):
+    if any(phrase in what for phrase in _LOCKED):
         return locked(folder, "")
     if is_full(error) or _SCARCE in what:
         kind = DeviceFull if is_full(error) else errors.Unavailable
@@ -269,7 +269,7 @@ def explain(error: Exception, folder: Path) -> errors.Error:
             f"The store in {folder} cannot be opened: {what}. Free some room and try again.",
             retry_after=1.0,
         )
-    if isinstance(error, PermissionError) or any(part in what for part in _DENIED):
+    if isinstance(error, PermissionError) or any(phrase in what for phrase in _DENIED):
         return errors.AccessDenied(
             f"The store in {folder} cannot be opened for writing: {what}. "
             "Check the path, its owner and permissions, and how its device is mounted."
@@ -280,7 +280,7 @@ def explain(error: Exception, folder: Path) -> errors.Error:
 def is_full(error: Exception) -> bool:
     """Return whether an engine, or the operating system, says that the device has no room."""
     what = reason(error)
-    return any(part in what for part in _FULL)
+    return any(phrase in what for phrase in _FULL)
 
 
 def locked(folder: Path, owner: str) -> errors.StoreLocked:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 
 class Forkable(Protocol):
-    """Something that ends where the process is forked."""
+    """An object that ends where the process is forked."""
 
     def forked(self) -> None:
         """Refuse everything from now on: this is the child. No other thread runs."""

@@ -39,7 +39,7 @@ DELETIONS_SHARE: Final = 4
 
 
 class DeviceSpace:
-    """See the module.
+    """The room on the device of a store.
 
     Args:
         state: the engine.
@@ -59,7 +59,7 @@ class DeviceSpace:
 
     @property
     def full(self) -> str:
-        """Why the state stays in memory: its device has no room. Empty: it does not."""
+        """Return why the state stays in memory: its device has no room. Empty: it does not."""
         return "" if self._applied.full is None else str(self._applied.full)
 
     def keep_in_memory(self, free_bytes: int) -> None:

@@ -74,7 +74,7 @@ _UNKNOWN: Final[Any] = object()
 
 
 class Gathering(EngineOver):
-    """See the module. An :class:`postroom.kv.engine.Engine`; turns are added, not written.
+    """An :class:`postroom.kv.engine.Engine` in memory over another; turns are added, not written.
 
     Args:
         engine: where it is written.
@@ -106,7 +106,7 @@ class Gathering(EngineOver):
         self._unflushed = MemtableSample()
         self._heads = None if has_data(engine) else HeadFilter(heads_bytes)
         self._writing = threading.Lock()
-        """Held by who begins a batch: whoever only looks must not wait for that."""
+        """The lock of whoever begins a batch: a mere look must not wait for that."""
         self._changing = threading.Lock()
         self._gathered: WriteSet = {}
         self._under_way: WriteSet = {}
@@ -387,7 +387,7 @@ class Gathering(EngineOver):
 
 
 class _KeyIndex:
-    """Which keys were added, in order once somebody asks: most turns are asked nothing."""
+    """The keys that were added, in order once somebody asks: most turns are asked nothing."""
 
     def __init__(self) -> None:
         self._parts: list[list[bytes]] = []

@@ -33,7 +33,7 @@ from postroom.kv.engine import Reader
 SMALL_SHARE: Final = 16
 HEADS_A_BYTE: Final = 2
 LONGEST_SKIP: Final = 63
-"""While keys are known, one of so many more is looked for: most puts may be of known keys."""
+"""The most keys that are skipped for one that is looked for: most puts may be of known keys."""
 
 _LAST_BYTE: Final = keys.HEAD[0]
 """The last byte of a head. Few other keys end so; those are added, too."""
@@ -44,7 +44,7 @@ _PATTERN_MASK: Final = len(_PATTERNS) - 1
 
 
 class HeadFilter:
-    """See the module. One thread at a time adds, and one asks.
+    """A filter of the heads that may exist. One thread at a time adds, and one asks.
 
     Args:
         bytes_max: the size of both parts together.

@@ -129,7 +129,7 @@ class KeySpan(NamedTuple):
 
 
 def escape(key: bytes) -> bytes:
-    """``key`` escaped and terminated."""
+    """Return ``key`` escaped and terminated."""
     return key.replace(b"\x00", b"\x00\xff") + END_OF_KEY
 
 
@@ -144,12 +144,12 @@ def user_key(raw: bytes) -> bytes:
 
 
 def u32(number: int) -> bytes:
-    """4 bytes, big-endian."""
+    """Return 4 bytes, big-endian."""
     return number.to_bytes(4, "big")
 
 
 def u64(number: int) -> bytes:
-    """8 bytes, big-endian: how timestamps, indexes and range ids are stored."""
+    """Return 8 bytes, big-endian: how timestamps, indexes and range ids are stored."""
     return number.to_bytes(8, "big")
 
 
@@ -187,7 +187,7 @@ def raft_log_prefix(range_id: int) -> bytes:
 
 
 def outbox_prefix(range_id: int, kind: bytes) -> bytes:
-    """One of a range's two outboxes: ``kind`` is ``DELIVERABLE`` or ``EXECUTABLE``."""
+    """Return the prefix of a range's outbox; ``kind`` is ``DELIVERABLE`` or ``EXECUTABLE``."""
     return RANGE + u64(range_id) + kind
 
 
@@ -220,13 +220,13 @@ def dropped_queues_prefix(range_id: int) -> bytes:
 
 
 def queue_prefix(range_id: int, queue: int) -> bytes:
-    """Return the key prefix of a queue; its part (``SCHEDULED``, ``READY``, ...) follows."""
+    """Return the key prefix of a queue; its subspace (``SCHEDULED``, ``READY``, ...) follows."""
     return RANGE + u64(range_id) + QUEUES + u32(queue)
 
 
-def staging_prefix(range_id: int, part: bytes = b"") -> bytes:
-    """Return the key prefix of a part of staging (``STAGED_QUERY``, ...), or of all of it."""
-    return RANGE + u64(range_id) + STAGING + part
+def staging_prefix(range_id: int, subspace: bytes = b"") -> bytes:
+    """Return the key prefix of a subspace of staging (``STAGED_QUERY``, ...), or of all of it."""
+    return RANGE + u64(range_id) + STAGING + subspace
 
 
 def range_prefix(range_id: int) -> bytes:
@@ -266,7 +266,7 @@ def is_head(raw: bytes) -> bool:
 
 
 def data_span(start: bytes, end: bytes | None) -> KeySpan:
-    """Everything of the user keys in ``[start, end)``; ``end=None`` is unbounded."""
+    """Return the span of all user keys in ``[start, end)``; ``end=None`` is unbounded."""
     return KeySpan(DATA + escape(start), DATA_END if end is None else DATA + escape(end))
 
 

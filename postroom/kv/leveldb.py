@@ -53,7 +53,7 @@ from postroom.kv.engine_folder import (
     fitting_write_buffer,
     table_bytes,
 )
-from postroom.kv.folder import explain, newest_log, reason, sync_folder, sync_newest_log, unreadable
+from postroom.kv.folder import explain, newest_log, reason, sync_newest_log, sync_path, unreadable
 from postroom.kv.leveldb_files import Shadow, check_logs, cut_torn_end
 
 MAPPED_TABLES: Final = 1000
@@ -78,7 +78,7 @@ _BEYOND_ALL: Final = b"\xff" * 9
 
 
 class LogRotation:
-    """Decides which writes must be synced so that no hole opens between two logs.
+    """A decision which writes must be synced so that no hole opens between two logs.
 
     LevelDB starts a new log at the first write that *finds* more in the memtable than the write
     buffer's size. Invariant: the write before that one was synced, and with it the whole old log.
@@ -175,7 +175,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
     def __init__(
         self, db: Any, open_folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
-        """Only for :meth:`open`."""
+        """Take an open database; only :meth:`open` calls this."""
         FolderEngine.__init__(self, open_folder, write_buffer_bytes, tables_open_max)
         _LevelDBReader.__init__(self, db, open_folder.path)
         self._db = db
@@ -227,7 +227,7 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
                 max_file_size=table_bytes(open_folder.path),
             )
             with closed_if_it_fails(db):
-                sync_folder(open_folder.path)
+                sync_path(open_folder.path)
         return cls(db, open_folder, write_buffer_bytes, tables_open_max)
 
     @classmethod
@@ -358,11 +358,11 @@ class LevelDBEngine(FolderEngine, _LevelDBReader):
             self._follow_log(size)
 
     def _follow_log(self, size: int) -> None:
-        """Having written ``size`` bytes, find out whether they went to a new log."""
+        """Find out whether the last ``size`` bytes went to a new log."""
         if self._log.grew() or not self._log.find():
             return
         self._rotation.rotated(size)
-        sync_folder(self._folder)
+        sync_path(self._folder)
 
     def _flush(self) -> None:
         """Sync the log, and make a table file of the memtable, at which LevelDB drops the log."""

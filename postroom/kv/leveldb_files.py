@@ -168,7 +168,7 @@ _CRC32C: Final = [_table_entry(byte) for byte in range(256)]
 
 
 def _masked_crc32c(data: bytes) -> int:
-    """CRC-32C (RFC 3720), rotated and offset as LevelDB stores it. Slow: 10 MB a second."""
+    """Return a CRC-32C (RFC 3720) as LevelDB stores it, rotated. It is slow: 10 MB a second."""
     table, crc = _CRC32C, 0xFFFFFFFF
     for byte in data:
         crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
@@ -213,7 +213,7 @@ def check_logs(folder: Path) -> None:
 
 
 def _log_number(folder: Path) -> int | None:
-    """From which log on LevelDB will read."""
+    """Return the number of the log from which on LevelDB will read."""
     try:
         name = (folder / "CURRENT").read_text().strip()
         data = (folder / name).read_bytes()
@@ -270,7 +270,7 @@ def _sequence_after(log: Path) -> int | None:
 
 
 def _sequence(batch: bytes) -> tuple[int, int]:
-    """Its number, and how many writes it counts for."""
+    """Return a batch's number, and how many writes it counts for."""
     return int.from_bytes(batch[:8], "little"), int.from_bytes(batch[8:12], "little")
 
 

@@ -35,7 +35,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from postroom.kv.folder import sync_folder
+from postroom.kv.folder import sync_path
 
 if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
@@ -141,7 +141,7 @@ class FolderDevice:
         self._folder = folder
         if not folder.is_dir():
             folder.mkdir(mode=0o700)
-            sync_folder(folder.parent)
+            sync_path(folder.parent)
         self._mark = os.open(folder / MARK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
 
     def names(self) -> list[str]:
@@ -162,7 +162,7 @@ class FolderDevice:
             raise
         finally:
             os.close(descriptor)
-        sync_folder(self._folder)
+        sync_path(self._folder)
 
     def open(self, name: str) -> FolderFile:
         """Open a file."""
@@ -171,7 +171,7 @@ class FolderDevice:
     def rename(self, old: str, new: str) -> None:
         """Rename a file, durably."""
         (self._folder / old).rename(self._folder / new)
-        sync_folder(self._folder)
+        sync_path(self._folder)
 
     def remove(self, name: str) -> None:
         """Remove a file."""
@@ -343,7 +343,7 @@ class MemoryDevice:
         """Close it."""
 
     def begin_write(self, file: MemoryFile | None, offset: int, data: bytes) -> None:
-        """Only for :class:`MemoryFile`: number a write, and let it fail if it is to."""
+        """Count a write, and let it fail if it is to; only :class:`MemoryFile` calls this."""
         try:
             fault = self._faults.begin_write()
         except BaseException:

@@ -122,7 +122,7 @@ def seed_of(log_id: bytes) -> int:
 
 
 def blocks(size: int) -> int:
-    """``size`` rounded up to whole blocks."""
+    """Return ``size`` rounded up to whole blocks."""
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
@@ -181,7 +181,7 @@ def decode_pointer(block: bytes, header: Header) -> int | None:
 
 
 encode_payload: Callable[[WriteSet], bytes] = _encode
-"""Encode the content of a record."""
+"""The function that encodes the content of a record."""
 
 
 def encode_record(
@@ -244,7 +244,7 @@ class Segment:
 
     @property
     def number(self) -> int:
-        """Its place in the log; 0 for a spare one."""
+        """Return its place in the log; 0 for a spare one."""
         return 0 if self.header is None else self.header.number
 
 

@@ -82,7 +82,7 @@ IndexSpans = dict[bytes, tuple[int, int]]
 
 
 class Log:
-    """See the module.
+    """A log: a chain of segments on a device.
 
     Args:
         device: where it lies.
@@ -123,7 +123,7 @@ class Log:
             for record in records:
                 self._locate(segment.number, record.writes)
         self._is_new = True
-        """Nothing has been written since it was opened."""
+        """A flag: nothing has been written since it was opened."""
 
     # --- records
 

@@ -61,7 +61,7 @@ class _Chunk(NamedTuple):
 
 
 class SortedMap:
-    """See the module. ``bytes_stored`` is the length of all keys and values together."""
+    """A sorted map. ``bytes_stored`` is the length of all keys and values together."""
 
     __slots__ = ("_bounds", "_chunks", "bytes_stored")
 
@@ -151,7 +151,7 @@ def _changed(chunk: _Chunk, writes: WriteSet, keys_written: list[bytes]) -> _Chu
 
 
 def _pieces(chunk: _Chunk) -> list[_Chunk]:
-    """``chunk`` in pieces of half the permitted length if it is too long; none if it is empty."""
+    """Return ``chunk``, in pieces of half the permitted length if it is too long."""
     if len(chunk.keys) <= CHUNK_KEYS:
         return [chunk] if chunk.keys else []
     step = CHUNK_KEYS // 2
@@ -163,7 +163,7 @@ def _pieces(chunk: _Chunk) -> list[_Chunk]:
 
 
 UNSYNCED_WRITES_KEPT: Final = 256
-"""Older ones become durable, as an operating system writes them back in time."""
+"""The writes that may be lost: older ones become durable, as an operating system does in time."""
 
 UNLIMITED_FREE_BYTES: Final = 1 << 40
 
@@ -217,20 +217,20 @@ class MemoryDisk:
         self.log.crash(lose_unsynced)
 
     def attach(self, engine: MemoryEngine) -> None:
-        """Only for :class:`MemoryEngine`: it has the disk open from now on."""
+        """Note the engine that has the disk open; only :class:`MemoryEngine` calls this."""
         if self._engine is not None:
             raise StoreLocked("The store in memory is open already; close it or share it.")
         self._engine = engine
         self._sync()  # like LevelDB, whose recovery syncs what it finds
 
     def detach(self, *, sync: bool) -> None:
-        """Only for :class:`MemoryEngine`: it is closed, having synced everything or not."""
+        """Note that no engine has it open; only :class:`MemoryEngine` calls this."""
         self._engine = None
         if sync:
             self._sync()
 
     def begin_write(self) -> WriteFault | None:
-        """Only for :class:`MemoryEngine`: number a write, and say how it is to fail."""
+        """Count a write, and say how it is to fail; only :class:`MemoryEngine` calls this."""
         self.writes += 1
         number = self.writes
         if self.at_write is not None:
@@ -238,7 +238,7 @@ class MemoryDisk:
         return self.write_faults.get(number)
 
     def append(self, content: SortedMap, *, sync: bool) -> None:
-        """Only for :class:`MemoryEngine`: a write set took place, and this is the outcome."""
+        """Add a write set by its outcome; only :class:`MemoryEngine` calls this."""
         self._unsynced.append(content)
         if sync:
             self._sync()

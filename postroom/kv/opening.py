@@ -1,4 +1,4 @@
-"""Opening a folder: by the engine that wrote it; a new one by the engine that was asked for.
+"""Ways to open a folder: the engine that wrote it does; for a new one that which was asked for.
 
 Two engines stand behind the same port: LevelDB (package ``plyvel``) and RocksDB (``rocksdict``).
 Nothing above this package knows which one it is. If neither the folder nor the caller says, the

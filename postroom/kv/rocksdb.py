@@ -62,7 +62,7 @@ from postroom.kv.engine_folder import (
     fitting_write_buffer,
     table_bytes,
 )
-from postroom.kv.folder import explain, newest_log, reason, sync_folder, unreadable
+from postroom.kv.folder import explain, newest_log, reason, sync_path, unreadable
 from postroom.kv.leveldb_files import cut_torn_end
 from postroom.kv.rocksdb_cursor import Cursor, is_rocksdb
 from postroom.kv.span_size import covered
@@ -98,7 +98,7 @@ class RocksDBSnapshot:
     """A snapshot of a :class:`RocksDBEngine`."""
 
     def __init__(self, cursor: Cursor) -> None:
-        """Only for :meth:`RocksDBEngine.snapshot`."""
+        """Take a cursor; only :meth:`RocksDBEngine.snapshot` calls this."""
         self._cursor = cursor
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -127,7 +127,7 @@ class RocksDBEngine(FolderEngine):
     def __init__(
         self, db: rocksdict.Rdict, folder: OpenFolder, write_buffer_bytes: int, tables_open_max: int
     ) -> None:
-        """Only for :meth:`open`."""
+        """Take an open database; only :meth:`open` calls this."""
         super().__init__(folder, write_buffer_bytes, tables_open_max)
         self._db = db
         self._memtable_bytes = 0
@@ -177,7 +177,7 @@ class RocksDBEngine(FolderEngine):
                 _compact_in_small_steps(options)
             db = _open_database(folder.path, options, replays=replays)
             with closed_if_it_fails(db):
-                sync_folder(folder.path)
+                sync_path(folder.path)
         return cls(db, folder, write_buffer_bytes, tables_open_max)
 
     @classmethod

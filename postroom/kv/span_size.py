@@ -93,7 +93,7 @@ def covered(span: tuple[bytes, bytes], first: bytes, last: bytes) -> float:
 
 
 def _fraction(key: bytes, skip: int) -> float:
-    """``key`` as a number from 0 to 1, its first ``skip`` bytes left out."""
+    """Return ``key`` as a number from 0 to 1, its first ``skip`` bytes left out."""
     return int.from_bytes(key[skip : skip + _DIGITS].ljust(_DIGITS, b"\x00")) / (1 << 8 * _DIGITS)
 
 

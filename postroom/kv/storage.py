@@ -84,14 +84,14 @@ from postroom.limits import GATHERED_KEYS_MAX, LOG_SEGMENT_BYTES
 
 STATE_NOTE: Final = b"\x00state"
 CARRIED_SHARE: Final = 8
-"""At most this part of a segment is written again to let older ones go."""
+"""The part of a segment that is written again at most to let older ones go."""
 CLOSED_SHARE: Final = 2
 SPARE_ROOM_SHARE: Final = 2
 """A segment that is made ahead takes no more than this part of what is free."""
 
 
 class Storage(EngineOver):
-    """See the module. An :class:`postroom.kv.engine.Engine`, made by :meth:`open`.
+    """An :class:`postroom.kv.engine.Engine` with a log, made by :meth:`open`.
 
     Attributes:
         state: the engine beneath.
@@ -106,7 +106,7 @@ class Storage(EngineOver):
         self, state: StateEngine, log_id: bytes, found: LogContents, device: Device, *,
         segment_bytes: int, writer: StateWriter, gathered_keys_max: int, heads_bytes: int,
     ) -> None:  # fmt: skip
-        """Only for :meth:`open`."""
+        """Take the opened parts; only :meth:`open` calls this."""
         self.state = state
         self._engine = self.applied = Gathering(
             state, gathered_keys_max, self._add_marker, writer, heads_bytes

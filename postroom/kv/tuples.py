@@ -1,4 +1,4 @@
-"""Keys made of parts: tuples packed into bytes that sort as the tuples do.
+"""Keys made of elements: tuples packed into bytes that sort as the tuples do.
 
 The encoding is that of the FoundationDB tuple layer (``design/tuple.md`` of its repository, which
 allots the type codes), so keys are understood by its bindings, and its keys here::
@@ -9,10 +9,10 @@ allots the type codes), so keys are understood by its bindings, and its keys her
     05  nested tuple    21        float, 8 bytes
     26  False           27  True  30  UUID
 
-Each part begins with its type code and delimits itself. Bytes and text end in ``00``, and a zero
+Each element begins with its type code and delimits itself. Bytes and text end in ``00``, and a zero
 byte inside becomes ``00 FF``. A nested tuple ends in ``00``, and ``None`` inside becomes ``00 FF``.
-Packed tuples compare part by part, and a tuple sorts before its own extensions: the keys that begin
-with some parts are ``prefix(key(*parts))``.
+Packed tuples compare element by element, and a tuple sorts before its own extensions: the keys
+that begin with some elements are ``prefix(key(*elements))``.
 
 Order: first by type, in the order of the codes above (so every integer sorts before every float,
 and ``True`` after both), then by value. Integers sort by value at any size, text by code point,
@@ -35,8 +35,8 @@ from typing import Final, TypeAlias
 
 from postroom.errors import shorten
 
-Part: TypeAlias = bytes | str | int | float | bool | uuid.UUID | tuple["Part", ...] | None
-"""The types of the parts of a key."""
+Element: TypeAlias = bytes | str | int | float | bool | uuid.UUID | tuple["Element", ...] | None
+"""The types of the elements of a key."""
 
 _NONE: Final = 0x00
 _BYTES: Final = 0x01
@@ -55,18 +55,18 @@ _LARGEST_SHORT_INTEGER: Final = 2**64 - 2
 _LONGEST_INTEGER_BYTES: Final = 255
 
 
-def key(*parts: Part) -> bytes:
-    """Pack ``parts`` into a key that sorts as the tuple of them does.
+def key(*elements: Element) -> bytes:
+    """Pack ``elements`` into a key that sorts as the tuple of them does.
 
     Args:
-        *parts: ``bytes``, ``str``, ``int``, ``float``, ``bool``, ``None``, ``uuid.UUID`` or tuples
-            of these.
+        *elements: ``bytes``, ``str``, ``int``, ``float``, ``bool``, ``None``, ``uuid.UUID`` or
+            tuples of these.
 
     Returns:
         The key.
 
     Raises:
-        TypeError: a part is of another type than those in :data:`Part`.
+        TypeError: an element is of another type than those in :data:`Element`.
         ValueError: an integer takes more than 255 bytes, a text has a lone surrogate, or tuples
             are nested hundreds deep.
 
@@ -78,20 +78,20 @@ def key(*parts: Part) -> bytes:
         True
     """
     try:
-        return b"".join([_pack(part) for part in parts])
+        return b"".join([_pack(element) for element in elements])
     except RecursionError:
         raise ValueError("the tuples in a key are nested too deeply") from None
 
 
-def unpack(key: bytes) -> tuple[Part, ...]:
-    """Return the parts that :func:`key` packed.
+def unpack(key: bytes) -> tuple[Element, ...]:
+    """Return the elements that :func:`key` packed.
 
     Args:
         key: a key that :func:`key` made.
 
     Raises:
         TypeError: ``key`` is not bytes.
-        ValueError: it is not what :func:`key` would make of any parts.
+        ValueError: it is not what :func:`key` would make of any elements.
 
     Examples:
         >>> postroom.unpack(postroom.key("user", 42))
@@ -99,14 +99,14 @@ def unpack(key: bytes) -> tuple[Part, ...]:
     """
     if not isinstance(key, bytes):
         raise TypeError(f"a key is bytes, not {type(key).__name__}")
-    parts, at = [], 0
+    elements, at = [], 0
     try:
         while at < len(key):
-            part, at = _unpack(key, at)
-            parts.append(part)
+            element, at = _unpack(key, at)
+            elements.append(element)
     except RecursionError:
         raise _garbage(key, at, "tuples nested too deeply") from None
-    return tuple(parts)
+    return tuple(elements)
 
 
 def prefix(prefix: bytes) -> tuple[bytes, bytes | None]:
@@ -136,55 +136,55 @@ def prefix(prefix: bytes) -> tuple[bytes, bytes | None]:
 # Packing
 
 
-def _pack(part: Part) -> bytes:
-    pack = _PACKERS.get(type(part)) or _packer_of_subclass(part)
-    return pack(part)
+def _pack(element: Element) -> bytes:
+    pack = _PACKERS.get(type(element)) or _packer_of_subclass(element)
+    return pack(element)
 
 
-def _packer_of_subclass(part: object) -> Callable[..., bytes]:
-    for kind in type(part).__mro__:
+def _packer_of_subclass(element: object) -> Callable[..., bytes]:
+    for kind in type(element).__mro__:
         if kind in _PACKERS:
             return _PACKERS[kind]
     raise TypeError(
-        f"a part of a key cannot be {type(part).__name__}: it must be bytes, str, int, float, "
-        "bool, None, uuid.UUID or a tuple of these"
+        f"an element of a key cannot be {type(element).__name__}: it must be bytes, str, int, "
+        "float, bool, None, uuid.UUID or a tuple of these"
     )
 
 
-def _pack_bytes(part: bytes) -> bytes:
-    return b"\x01" + part.replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
+def _pack_bytes(element: bytes) -> bytes:
+    return b"\x01" + element.replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
 
 
-def _pack_text(part: str) -> bytes:
-    return b"\x02" + part.encode().replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
+def _pack_text(element: str) -> bytes:
+    return b"\x02" + element.encode().replace(b"\x00", _ESCAPED_ZERO) + b"\x00"
 
 
-def _pack_integer(part: int) -> bytes:
-    size = (part.bit_length() + 7) // 8
+def _pack_integer(element: int) -> bytes:
+    size = (element.bit_length() + 7) // 8
     if size > _LONGEST_INTEGER_BYTES:
         raise ValueError(
             f"an integer in a key takes {_LONGEST_INTEGER_BYTES} bytes at most: {size}"
         )
     # Negative ones are in one's complement, so that their bytes sort as their values.
-    digits = (part if part >= 0 else part + (1 << 8 * size) - 1).to_bytes(size, "big")
-    if abs(part) <= _LARGEST_SHORT_INTEGER:
-        return bytes([_ZERO + size if part >= 0 else _ZERO - size]) + digits
-    if part > 0:
+    digits = (element if element >= 0 else element + (1 << 8 * size) - 1).to_bytes(size, "big")
+    if abs(element) <= _LARGEST_SHORT_INTEGER:
+        return bytes([_ZERO + size if element >= 0 else _ZERO - size]) + digits
+    if element > 0:
         return bytes([_LONG_POSITIVE, size]) + digits
     return bytes([_LONG_NEGATIVE, size ^ 0xFF]) + digits
 
 
-def _pack_float(part: float) -> bytes:
-    bits: int = struct.unpack(">Q", struct.pack(">d", part))[0]
+def _pack_float(element: float) -> bytes:
+    bits: int = struct.unpack(">Q", struct.pack(">d", element))[0]
     return b"\x21" + (bits ^ _sign_mask(negative=bits >> 63 == 1)).to_bytes(8, "big")
 
 
-def _pack_bool(part: bool) -> bytes:
-    return bytes([_TRUE if part else _FALSE])
+def _pack_bool(element: bool) -> bytes:
+    return bytes([_TRUE if element else _FALSE])
 
 
-def _pack_nested(part: tuple[Part, ...]) -> bytes:
-    inner = [_ESCAPED_ZERO if item is None else _pack(item) for item in part]
+def _pack_nested(element: tuple[Element, ...]) -> bytes:
+    inner = [_ESCAPED_ZERO if item is None else _pack(item) for item in element]
     return b"\x05" + b"".join(inner) + b"\x00"
 
 
@@ -195,20 +195,20 @@ _PACKERS: Final[dict[type, Callable[..., bytes]]] = {
     float: _pack_float,
     bool: _pack_bool,
     type(None): lambda _: b"\x00",
-    uuid.UUID: lambda part: b"\x30" + part.bytes,
+    uuid.UUID: lambda element: b"\x30" + element.bytes,
     tuple: _pack_nested,
 }
 
 
-# Unpacking: each function is given the key, where the part's content begins and its
-# type code; it returns the part and where the next one begins.
+# Unpacking: each function is given the key, where the element's content begins and its
+# type code; it returns the element and where the next one begins.
 
 
-def _unpack(key: bytes, at: int) -> tuple[Part, int]:
+def _unpack(key: bytes, at: int) -> tuple[Element, int]:
     code = key[at]
     unpacker = _UNPACKERS.get(code)
     if unpacker is None:
-        raise _garbage(key, at, f"{code:#04x} is no type of a part")
+        raise _garbage(key, at, f"{code:#04x} is no type of an element")
     return unpacker(key, at + 1, code)
 
 
@@ -256,21 +256,21 @@ def _unpack_uuid(key: bytes, at: int, code: int) -> tuple[uuid.UUID, int]:
     return uuid.UUID(bytes=_taken(key, at, 16)), at + 16
 
 
-def _unpack_nested(key: bytes, at: int, code: int) -> tuple[tuple[Part, ...], int]:
-    parts: list[Part] = []
+def _unpack_nested(key: bytes, at: int, code: int) -> tuple[tuple[Element, ...], int]:
+    elements: list[Element] = []
     while at < len(key):
         if key[at] != 0:
-            part, at = _unpack(key, at)
-            parts.append(part)
+            element, at = _unpack(key, at)
+            elements.append(element)
         elif key[at + 1 : at + 2] == b"\xff":
-            parts.append(None)
+            elements.append(None)
             at += 2
         else:
-            return tuple(parts), at + 1
+            return tuple(elements), at + 1
     raise _garbage(key, at, "a nested tuple without an end")
 
 
-_UNPACKERS: Final[dict[int, Callable[[bytes, int, int], tuple[Part, int]]]] = {
+_UNPACKERS: Final[dict[int, Callable[[bytes, int, int], tuple[Element, int]]]] = {
     _NONE: lambda key, at, code: (None, at),
     _BYTES: _unpack_bytes,
     _TEXT: _unpack_text,

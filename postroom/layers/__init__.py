@@ -1,9 +1,9 @@
 """Layers: what needs public calls of a store only. An example of how to build one's own.
 
 A layer is a package over ``postroom``, ``postroom.aio`` and ``postroom.errors``. One that is a job
-of Spark's is over ``postroom.pipeline`` and ``postroom.pipeline.job_parts`` as well. It imports
-nothing else of Postroom, which ``lint-imports`` checks. There are ``search``, full-text search, and
-``report``, a job.
+of Spark's is over ``postroom.pipeline`` and a few modules of its jobs as well, which a contract in
+``pyproject.toml`` names. It imports nothing else of Postroom, which ``lint-imports`` checks. There
+are ``search``, full-text search, and ``report``, a job.
 
 How to build one:
 

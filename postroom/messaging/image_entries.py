@@ -298,9 +298,9 @@ def _queues(rest: bytes, stored: bytes, until: bytes) -> None:
         if not isinstance(_definitions.decode(stored), QueueDefinition):
             raise ValueError("it is no definition")
         return
-    decode = _PARTS.get(rest[4:5])
+    decode = _SUBSPACES.get(rest[4:5])
     if decode is None:
-        raise ValueError("it is in no part of a queue")
+        raise ValueError("it is in no subspace of a queue")
     if rest[4:5] == keys.LEASED and records.is_mark(rest[4:]):
         decode = _marks.decode
     decode(stored)
@@ -345,7 +345,7 @@ _ended: Final = msgspec.msgpack.Decoder(
 _counted: Final = msgspec.msgpack.Decoder(Counters)
 _queue_counted: Final = msgspec.msgpack.Decoder(QueueCounts)
 _definitions: Final = msgspec.msgpack.Decoder(QueueDefinition)
-_PARTS: Final[dict[bytes, Callable[[bytes], Any]]] = {
+_SUBSPACES: Final[dict[bytes, Callable[[bytes], Any]]] = {
     keys.SCHEDULED: records.entries.decode,
     keys.READY: records.entries.decode,
     keys.LEASED: _holding,

@@ -187,13 +187,13 @@ class _Counting:
             self._end_queue(number, counted)
 
     def _end_queue(self, number: int, counted: QueueCounts) -> None:
-        parts = (
+        subspaces = (
             ("scheduled", keys.SCHEDULED), ("ready", keys.READY), ("leased", keys.LEASED),
             ("dead", keys.DEAD),
         )  # fmt: skip
         prefix = keys.QUEUES + keys.u32(number)
-        for state, part in parts:
-            found = self._of_range[prefix + part]
+        for state, subspace in subspaces:
+            found = self._of_range[prefix + subspace]
             self._same(f"{state} messages of queue {number}", getattr(counted, state), found)
         if not counted.conserved():
             self._note(f"messages of queue {number} are lost or made up: {counted}")
@@ -208,7 +208,7 @@ class _Counting:
 
 
 def _messages_in(rest: bytes, stored: bytes) -> int:
-    """Return the number of messages that a record of a range adds to its part.
+    """Return the number of messages that a record of a range adds to its subspace.
 
     A holding has several messages; a mark behind it takes some of them away again.
     """

@@ -16,12 +16,12 @@ write. Nothing of it is stored::
     index of inboxes ── read once ──▶ ┌ ready     (oldest message, key), ...  ┐
     commits ── their index entries ─▶ └ held up   (oldest message, key), ...  ┘ ──▶ the first ones
 
-Each of the two parts keeps the first ``INBOXES_ORDERED_MAX`` inboxes, with
+Each of the two orders keeps the first ``INBOXES_ORDERED_MAX`` inboxes, with
 ``INBOXES_ORDERED_BYTES_MAX`` of keys. If there are more, it is *cut*: it knows all inboxes before
-its ``end``, and none after that. When half of such a part is gone, the index is read again; the
+its ``end``, and none after that. When half of such an order is gone, the index is read again; the
 tens of thousands of messages that were taken meanwhile outweigh that cost.
 
-Invariant: once it is built, a part has exactly the inboxes before its end, as they are applied.
+Invariant: once it is built, an order has exactly the inboxes before its end, as they are applied.
 
 The order is held as a transaction holds its locks. It is dropped when it was not used for a minute,
 or with the lease. A commit that writes more than a turn has room for drops it, too.
@@ -209,8 +209,8 @@ def is_held_up(mail: InboxIndexEntry) -> bool:
     return bool(mail.held) and mail.oldest > mail.held
 
 
-class _Part:
-    """The inboxes of a part in order, in chunks.
+class _InboxOrder:
+    """The order of inboxes that are ready, or held up, in chunks.
 
     An entry is the id of the oldest message, then the engine key.
 
@@ -310,7 +310,7 @@ class InboxOrder:
 
     def __init__(self, holders: Holders) -> None:
         self._holders = holders
-        self._ready, self._held_up = _Part(), _Part()
+        self._ready, self._held_up = _InboxOrder(), _InboxOrder()
         self._cursor: bytes | None = b""
         self._followed: list[Callable[[WriteSet], None]] = []
 
@@ -411,15 +411,15 @@ class InboxOrder:
 
     def following(self, after: bytes, number: int, *, ready: bool) -> list[bytes]:
         """Return the entries after one, at most ``number``; fewer mean that no more are known."""
-        parts = (self._ready,) if ready else (self._ready, self._held_up)
-        merged = heapq.merge(*[part.after(after) for part in parts])
-        end = min((part.end for part in parts if part.end is not None), default=None)
+        orders = (self._ready,) if ready else (self._ready, self._held_up)
+        merged = heapq.merge(*[order.after(after) for order in orders])
+        end = min((order.end for order in orders if order.end is not None), default=None)
         return [entry for entry in islice(merged, number) if end is None or entry < end]
 
     def is_cut(self, *, ready: bool) -> bool:
         """Return whether there may be inboxes after the last one that is known."""
-        parts = (self._ready,) if ready else (self._ready, self._held_up)
-        return self._cursor is not None or any(part.end is not None for part in parts)
+        orders = (self._ready,) if ready else (self._ready, self._held_up)
+        return self._cursor is not None or any(order.end is not None for order in orders)
 
     def _hear(self, writes: WriteSet) -> None:
         if len(writes) > limits.COMPLETED_AT_ONCE_MAX:
@@ -431,12 +431,12 @@ class InboxOrder:
 
     def _put(self, raw: bytes, stored: bytes | None) -> None:
         mail = None if stored is None else _mail.decode(stored)
-        part = None
+        order = None
         if mail is not None and mail.messages:
-            part = self._held_up if is_held_up(mail) else self._ready
-            part.put(raw, mail.oldest)
+            order = self._held_up if is_held_up(mail) else self._ready
+            order.put(raw, mail.oldest)
         for other in (self._ready, self._held_up):
-            if other is not part:
+            if other is not order:
                 other.remove(raw)
 
     def released(self, transaction_id: bytes) -> None:
@@ -446,5 +446,5 @@ class InboxOrder:
 
     def drop(self) -> None:
         """Forget the order. The next request that needs it builds it anew."""
-        self._ready, self._held_up, self._cursor = _Part(), _Part(), b""
+        self._ready, self._held_up, self._cursor = _InboxOrder(), _InboxOrder(), b""
         self._followed.clear()

@@ -17,7 +17,7 @@ which it began; versions written later stay. The entries after it wait for its e
 
 Each step (an update, or a sum) is a unit of its own in the proposal. Its effect stays together with
 the deletion of its outbox entries, or with the dead letter in its place. If a sum cannot be made,
-its parts are tried one by one, so that only those die that must.
+its updates are tried one by one, so that only those die that must.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _parcels_a_turn() -> int:
     return max(limits.TURN_STEPS_MAX // 2, 1)
 
 
-class UpdatePart(NamedTuple):
+class DeferredUpdate(NamedTuple):
     """An update, with the engine key at which it is stored (``b""``: nowhere)."""
 
     stored_at: bytes
@@ -165,18 +165,18 @@ class UpdatePart(NamedTuple):
 
 
 class Step(NamedTuple):
-    """The parts that are carried out together, and the request with their sum."""
+    """The updates that are carried out together, and the request with their sum."""
 
     request: Any
-    parts: list[UpdatePart]
+    updates: list[DeferredUpdate]
 
 
 class Totals(NamedTuple):
-    """The metrics of prefixes, summed over the parts, and the sums posted to each prefix itself."""
+    """The metrics of prefixes, summed over updates, and the sums posted to each prefix itself."""
 
     metrics: dict[bytes, dict[str, int]]
     posted: dict[bytes, dict[str, int]]
-    parts: list[UpdatePart]
+    updates: list[DeferredUpdate]
 
 
 @dataclass(slots=True)
@@ -185,7 +185,7 @@ class _Sum:
 
     by: int
     packed: bool
-    parts: list[UpdatePart]
+    updates: list[DeferredUpdate]
 
 
 class AddingUp:
@@ -210,22 +210,22 @@ class AddingUp:
         self._bytes = self._metrics = 0
         self.is_full = False
 
-    def add(self, part: UpdatePart) -> bool:
+    def add(self, update: DeferredUpdate) -> bool:
         """Add an update; return `False` if it was only added to the increments of its key."""
-        request = part.request
+        request = update.request
         if type(request) is Increment:
             key = request.key
             total = self._sums.get(key)
             if total is not None:
                 total.by += request.by
                 total.packed = total.packed or request.packed
-                total.parts.append(part)
+                total.updates.append(update)
                 return False
-            self._sums[key] = _Sum(request.by, request.packed, [part])
+            self._sums[key] = _Sum(request.by, request.packed, [update])
         elif type(request) is Accounting:
-            self._account(request, part)
+            self._account(request, update)
         else:
-            self._other(request, part)
+            self._other(request, update)
         return True
 
     def finish(self) -> None:
@@ -233,8 +233,8 @@ class AddingUp:
         for key in list(self._sums):
             self._flush(key)
 
-    def _account(self, request: Accounting, part: UpdatePart) -> None:
-        self.totals.parts.append(part)
+    def _account(self, request: Accounting, update: DeferredUpdate) -> None:
+        self.totals.updates.append(update)
         prefix = b""
         for prefix in prefixes(request.key):
             self._sum_up(self.totals.metrics, prefix, request.deltas)
@@ -257,15 +257,15 @@ class AddingUp:
         for metric, delta in deltas.items():
             sums[metric] = sums.get(metric, 0) + delta
 
-    def _other(self, request: Any, part: UpdatePart) -> None:
+    def _other(self, request: Any, update: DeferredUpdate) -> None:
         """Add an update that does not commute with the increments of its key; they come first."""
         self._flush(request.key)
-        self.steps.append(Step(request, [part]))
+        self.steps.append(Step(request, [update]))
 
     def _flush(self, key: bytes) -> None:
         total = self._sums.pop(key, None)
         if total is not None:
-            self.steps.append(Step(Increment(key, total.by, total.packed), total.parts))
+            self.steps.append(Step(Increment(key, total.by, total.packed), total.updates))
 
 
 class Execution:
@@ -302,9 +302,9 @@ class Execution:
             if type(request) is Increment and due <= ctx.timestamp:  # there is nothing to add up
                 self._increment(ctx, parcels[0])
                 return None
-        parts: list[UpdatePart] = []
-        self._take_up(ctx, parcels, parts, left)
-        self._carry_out_new(ctx, parts)
+        updates: list[DeferredUpdate] = []
+        self._take_up(ctx, parcels, updates, left)
+        self._carry_out_new(ctx, updates)
         return None
 
     def _increment(self, ctx: Evaluation, parcel: Parcel) -> None:
@@ -316,7 +316,9 @@ class Execution:
         except Error as error:
             ctx.undo_step()
             due, id_, request, transaction_id, source = parcel
-            self._failed(ctx, [UpdatePart(b"", id_, due, request, transaction_id, source)], error)
+            self._failed(
+                ctx, [DeferredUpdate(b"", id_, due, request, transaction_id, source)], error
+            )
         else:
             ctx.count("executed")
 
@@ -324,107 +326,109 @@ class Execution:
         self, ctx: Evaluation, parcels: list[Parcel], left: int
     ) -> Generator[None, None, None]:
         """Take up the many updates of a transaction, a part of them in each turn."""
-        parts: list[UpdatePart] = []
+        updates: list[DeferredUpdate] = []
         for first in range(0, len(parcels), limits.TURN_STEPS_MAX):
             some = parcels[first : first + limits.TURN_STEPS_MAX]
-            left = self._take_up(ctx, some, parts, left)
+            left = self._take_up(ctx, some, updates, left)
             yield
-        self._carry_out_new(ctx, parts)
+        self._carry_out_new(ctx, updates)
         yield
 
     def _take_up(
-        self, ctx: Evaluation, parcels: list[Parcel], parts: list[UpdatePart], left: int
+        self, ctx: Evaluation, parcels: list[Parcel], updates: list[DeferredUpdate], left: int
     ) -> int:
-        """Sort parcels: up to ``left`` of them go to ``parts``, and the others are stored.
+        """Sort parcels: up to ``left`` of them go to ``updates``, and the others are stored.
 
         Return how many more may be carried out.
         """
         now = ctx.timestamp
         for due, id_, request, transaction_id, source in parcels:
-            part = UpdatePart(b"", id_, due, request, transaction_id, source, b"", b"")
+            update = DeferredUpdate(b"", id_, due, request, transaction_id, source, b"", b"")
             if left and due <= now:
                 left -= 1
-                parts.append(part)
+                updates.append(update)
             else:
-                self._outbox.store(ctx, part.due, part.id, part.entry())
+                self._outbox.store(ctx, update.due, update.id, update.entry())
         return left
 
-    def _carry_out_new(self, ctx: Evaluation, parts: list[UpdatePart]) -> None:
-        for part in self._carry_out(ctx, parts):
-            self._outbox.store(ctx, part.due, part.id, part.entry())
+    def _carry_out_new(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> None:
+        for update in self._carry_out(ctx, updates):
+            self._outbox.store(ctx, update.due, update.id, update.entry())
 
     def execute_due(self, ctx: Evaluation, request: ExecuteDue) -> Moved:
         """Evaluate ``ExecuteDue``."""
         outbox = self._outbox
         due, next_due = outbox.take_due(ctx, request.messages_max)
-        parts = [
-            UpdatePart(key, outbox.id_of(key), 0, *msgspec.structs.astuple(outbox.decode(stored)))
+        updates = [
+            DeferredUpdate(
+                key, outbox.id_of(key), 0, *msgspec.structs.astuple(outbox.decode(stored))
+            )
             for key, stored in due
         ]
-        left = self._carry_out(ctx, parts)
+        left = self._carry_out(ctx, updates)
         if due:
-            outbox.advance(ctx, [key for key, _ in due], [part.stored_at for part in left])
+            outbox.advance(ctx, [key for key, _ in due], [update.stored_at for update in left])
         ctx.after.append(self._quiet)
         if left:
             return Moved(len(due) - len(left), more=True, next_due=ctx.timestamp)
         return Moved(len(due), 0 < next_due <= ctx.timestamp, next_due)
 
-    def _carry_out(self, ctx: Evaluation, parts: list[UpdatePart]) -> list[UpdatePart]:
-        """Carry out as many parts as a pass has room for; return those that are left, in order."""
+    def _carry_out(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> list[DeferredUpdate]:
+        """Carry out as many updates as a pass has room for; return those left, in order."""
         adding, full_at = self._adding_up(ctx), ctx.bytes + ctx.moved + PROPOSAL_BYTES_MAX
         # Execute some even if other requests fill the turns. An entry that is stored keeps later
         # ones from being carried out at once, and costs three times as much.
         steps_max = max(limits.TURN_STEPS_MAX, ctx.steps + limits.TURN_STEPS_MAX // 4)
-        for number, part in enumerate(parts):
+        for number, update in enumerate(updates):
             if number and (adding.is_full or ctx.steps >= steps_max):
-                return [*self._finish(ctx, adding, full_at), *parts[number:]]
-            if type(part.request) is not DeleteRange:
-                ctx.steps += adding.add(part)
+                return [*self._finish(ctx, adding, full_at), *updates[number:]]
+            if type(update.request) is not DeleteRange:
+                ctx.steps += adding.add(update)
                 continue
             ctx.steps += 1
             left = self._finish(ctx, adding, full_at)
             if left or ctx.bytes + ctx.moved > full_at:
-                return [*left, *parts[number:]]
+                return [*left, *updates[number:]]
             adding = self._adding_up(ctx)
-            going_on = self._delete_some(ctx, part)
+            going_on = self._delete_some(ctx, update)
             if going_on is not None:
-                return [going_on, *parts[number + 1 :]]
+                return [going_on, *updates[number + 1 :]]
         return self._finish(ctx, adding, full_at)
 
     def _adding_up(self, ctx: Evaluation) -> AddingUp:
         return AddingUp(lambda prefix: len(ctx.get(keys.accounting_key(prefix)) or b""))
 
-    def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[UpdatePart]:
-        """Carry out the gathered steps; return the parts that there is no room left for."""
+    def _finish(self, ctx: Evaluation, adding: AddingUp, full_at: int) -> list[DeferredUpdate]:
+        """Carry out the gathered steps; return the updates that there is no room left for."""
         adding.finish()
-        if adding.totals.parts:
+        if adding.totals.updates:
             self._try_totals(ctx, adding.totals)
         for number, step in enumerate(adding.steps):
             if ctx.bytes + ctx.moved > full_at:
-                left = [part for step in adding.steps[number:] for part in step.parts]
+                left = [update for step in adding.steps[number:] for update in step.updates]
                 return sorted(left, key=attrgetter("stored_at", "id"))
             self._try_step(ctx, step)
         return []
 
-    def _delete_some(self, ctx: Evaluation, part: UpdatePart) -> UpdatePart | None:
+    def _delete_some(self, ctx: Evaluation, update: DeferredUpdate) -> DeferredUpdate | None:
         """Carry out a step of a ``DeleteRange``; return what is left of it, or `None`."""
-        request = part.request
+        request = update.request
         assert type(request) is DeleteRange
-        began = part.began or ctx.stamp
+        began = update.began or ctx.stamp
         ctx.begin_step()
         try:
-            _, cursor = delete_some(ctx, request, part.cursor, began)
+            _, cursor = delete_some(ctx, request, update.cursor, began)
         except Error as error:
             ctx.undo_step()
-            self._failed(ctx, [part], error)
+            self._failed(ctx, [update], error)
             return None
         if cursor is None:
-            self._done(ctx, [part])
+            self._done(ctx, [update])
             return None
-        going_on = part._replace(cursor=cursor, began=began)
-        if part.stored_at:
-            ctx.writes[part.stored_at] = stored = _encode(going_on.entry())
-            ctx.grow(len(part.stored_at) + len(stored))
+        going_on = update._replace(cursor=cursor, began=began)
+        if update.stored_at:
+            ctx.writes[update.stored_at] = stored = _encode(going_on.entry())
+            ctx.grow(len(update.stored_at) + len(stored))
         return going_on
 
     def _try_step(self, ctx: Evaluation, step: Step) -> None:
@@ -433,9 +437,9 @@ class Execution:
             self._writes[type(step.request)](ctx, step.request)
         except Error as error:
             ctx.undo_step()
-            self._failed(ctx, step.parts, error)
+            self._failed(ctx, step.updates, error)
         else:
-            self._done(ctx, step.parts)
+            self._done(ctx, step.updates)
 
     def _try_totals(self, ctx: Evaluation, totals: Totals) -> None:
         ctx.begin_step()
@@ -446,27 +450,27 @@ class Execution:
                 add_metrics(ctx, prefix, sums)
         except Error as error:
             ctx.undo_step()
-            self._failed(ctx, totals.parts, error)
+            self._failed(ctx, totals.updates, error)
         else:
-            self._done(ctx, totals.parts)
+            self._done(ctx, totals.updates)
 
-    def _failed(self, ctx: Evaluation, parts: list[UpdatePart], error: Error) -> None:
+    def _failed(self, ctx: Evaluation, updates: list[DeferredUpdate], error: Error) -> None:
         """Bury a single update that has failed; of several, try each by itself."""
-        if len(parts) > 1:
-            for part in parts:
-                self._try_step(ctx, Step(part.request, [part]))
+        if len(updates) > 1:
+            for update in updates:
+                self._try_step(ctx, Step(update.request, [update]))
             return
-        (part,) = parts
-        self._dead_letters.bury(ctx, part.id, part.entry(), f"{type(error).__name__}: {error}")
-        self._forget(ctx, part)
+        (update,) = updates
+        self._dead_letters.bury(ctx, update.id, update.entry(), f"{type(error).__name__}: {error}")
+        self._forget(ctx, update)
 
-    def _done(self, ctx: Evaluation, parts: list[UpdatePart]) -> None:
-        for part in parts:
-            if part.stored_at:
-                self._forget(ctx, part)
-        ctx.count("executed", len(parts))
+    def _done(self, ctx: Evaluation, updates: list[DeferredUpdate]) -> None:
+        for update in updates:
+            if update.stored_at:
+                self._forget(ctx, update)
+        ctx.count("executed", len(updates))
 
-    def _forget(self, ctx: Evaluation, part: UpdatePart) -> None:
-        if part.stored_at:
-            ctx.erase(part.stored_at)
+    def _forget(self, ctx: Evaluation, update: DeferredUpdate) -> None:
+        if update.stored_at:
+            ctx.erase(update.stored_at)
             ctx.count(self._outbox.pending, -1)

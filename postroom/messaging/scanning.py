@@ -427,20 +427,22 @@ def _places_in_queue(
     ``whole`` is the length of the prefix of all its keys. A mark has no places of its own.
     """
     where = raw[whole:]
-    part = where[:1]
-    if part in _ENTRIES:
+    subspace = where[:1]
+    if subspace in _ENTRIES:
         entry = records.entries.decode(stored)
-        yield _ENTRIES[part], *entry.locator, entry.seq, entry.group, 1
-    elif part == keys.LEASED:
+        yield _ENTRIES[subspace], *entry.locator, entry.seq, entry.group, 1
+    elif subspace == keys.LEASED:
         if not records.is_mark(where):
             for entry in records.still_held(reader, raw, stored):
                 yield "leased", *entry.locator, entry.seq, entry.group, 1
-    elif part == keys.GROUPS:
+    elif subspace == keys.GROUPS:
         group = keys.unescape(where[1 : -len(keys.END_OF_KEY)]).decode()
         yield "group", b"", "", b"", b"", group, outstanding(stored)
     else:
         for each in records.ended_lists.decode(stored):
-            said = "archived" if part == keys.ARCHIVED else _IN_LISTS.get(each.status, "unknown")
+            said = (
+                "archived" if subspace == keys.ARCHIVED else _IN_LISTS.get(each.status, "unknown")
+            )
             yield said, each.key, each.kind, each.id, each.seq, "", 1
 
 

@@ -117,7 +117,7 @@ class Messaging:
             lambda: self.attempts.since,
         )  # fmt: skip
         staged, peeks = StagedRecords(range_id), Peeks(check_age)
-        parts = (
+        evaluators = (
             outboxes, self.inboxes, peeks, self.dead_letters,
             Schedule(outboxes, self._wake, self._let_go), attempts, self.attempts,
             self.conservation, self.queues,
@@ -126,8 +126,8 @@ class Messaging:
             staged, StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
             BulkLoads(range_id),
         )  # fmt: skip
-        for part in parts:
-            part.register(registry)
+        for each in evaluators:
+            each.register(registry)
         registry.reads[CheckImage] = partial(check_image, range_id, environment.reader)
         registry.writes[CheckInbox] = partial(check_inbox, outboxes.deliverable)
         self.deliver_sent = delivery.deliver_sent

@@ -369,7 +369,7 @@ class _PrefetchingReader(ChangeReader, _Wrapper or object):  # type: ignore[misc
 
     @property
     def simple_reader(self) -> ChangeReader:
-        """The reader whose batches end by ``prepareForTriggerAvailableNow``: this one."""
+        """Return the reader whose batches end by ``prepareForTriggerAvailableNow``: this one."""
         return self
 
     def getCache(  # noqa: N802

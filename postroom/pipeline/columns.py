@@ -33,7 +33,7 @@ from postroom.ranges.checks import unpacked
 from postroom.ranges.requests import DeleteRange
 
 Page = Mapping[str, Callable[[pa.Field], pa.Array]]
-"""For each column, the function that makes it."""
+"""A page: for each column, the function that makes it."""
 
 _FIRST: Final = b"\x00\x00\x00\x00"
 

@@ -146,7 +146,7 @@ class DriverService:
 
     @property
     def protected(self) -> list[int]:
-        """The timestamps that are protected."""
+        """Return the timestamps that are protected."""
         with self._lock:
             return sorted(each.at for each in self._protections.values())
 

@@ -64,7 +64,7 @@ class ReadSelection:
 
     @property
     def spans(self) -> list[Span]:
-        """The spans of keys, in order."""
+        """Return the spans of keys, in order."""
         if self.keys is None:
             return [(self.start, self.end)] if self.end is None or self.start < self.end else []
         return [

@@ -51,10 +51,11 @@ class TablePartition(InputPartition):
     """A part, as Spark hands it to a task; its ``value`` is a slice."""
 
 
+@dataclass(eq=False)
 class TableReader(DataSourceReader):
     """The reader of one plan of a data frame.
 
-    Args:
+    Attributes:
         options: the options of the source.
         store: the store, as tasks reach it.
         at: the pinned timestamp.
@@ -62,55 +63,50 @@ class TableReader(DataSourceReader):
         schema: the schema of the data frame.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        store: StoreAddress,
-        at: int,
-        line: DriverLink | None,
-        schema: StructType,
-    ) -> None:
-        self._options = options
-        self._store = store
-        self._at = at
-        self._line = line
-        self._schema = schema
-        self._selection = with_prefix(options.prefix) if options.prefix else ReadSelection()
+    options: SourceOptions
+    store: StoreAddress
+    at: int
+    line: DriverLink | None
+    schema: StructType
+
+    def __post_init__(self) -> None:
+        prefix = self.options.prefix
+        self._selection = with_prefix(prefix) if prefix else ReadSelection()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Narrow the selection; Spark evaluates all filters again."""
-        self._selection = narrowed(self._selection, filters, self._options.table)
+        self._selection = narrowed(self._selection, filters, self.options.table)
         return filters
 
     def partitions(self) -> list[InputPartition]:
         """Return the parts of the table."""
-        options, line = self._options, self._line
+        options, line = self.options, self.line
         protected: AbstractContextManager[None] = nullcontext()
         if line is not None:
-            protected = line.holding(self._store, self._at, options.protect_for)
+            protected = line.holding(self.store, self.at, options.protect_for)
         with protected:
-            db = connections.database(self._store)
+            db = connections.database(self.store)
             return [
                 TablePartition(table_slice)
-                for table_slice in parts(db, options, self._selection, self._at)
+                for table_slice in parts(db, options, self._selection, self.at)
             ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the batches of a part, for a task."""
         if not isinstance(partition, TablePartition):
             return  # Spark's own, where there are no parts
-        options, selection = self._options, self._selection
+        options, selection = self.options, self._selection
         since = options.since or 0
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = to_arrow_schema(self.schema, timezone="UTC")
         work = Work(
             options.table,
-            self._at,
+            self.at,
             max(selection.after, since),
             selection.until,
             schema,
             decode_for(options.format, schema, VALUES.get(options.table, ""), options.mode),
         )
-        yield from read(connections.database(self._store), partition.value, work)
+        yield from read(connections.database(self.store), partition.value, work)
 
 
 def parts(

@@ -47,7 +47,7 @@ from postroom.client.codec import resolve
 from postroom.errors import Invalid, WrongType, shorten
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""Converts a value that is not null."""
+"""A function that converts a value that is not null."""
 
 _NOT_FINITE: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 

@@ -192,23 +192,23 @@ class _Shape(NamedTuple):
     Attributes:
         always: bytes that each instance takes.
         lists: the name of each such field, and the bytes that an element takes; 0: each is weighed.
-        parts: names of fields that are weighed themselves.
+        weighed: names of fields that are weighed themselves.
     """
 
     always: int
     lists: tuple[tuple[str, int], ...]
-    parts: tuple[str, ...]
+    weighed: tuple[str, ...]
 
 
 def weight_of(value: Any) -> int:
     """Estimate the bytes that the objects of a request take, without the bytes in them."""
     kind: Any = type(value)
-    always, lists, parts = _shape(kind)
+    always, lists, weighed = _shape(kind)
     for name, each in lists:
         elements = getattr(value, name)
         if elements:
             always += len(elements) * each if each else sum(map(weight_of, elements))
-    for name in parts:
+    for name in weighed:
         always += weight_of(getattr(value, name))
     return always
 
@@ -222,7 +222,7 @@ def weight_of_element(type_: Any) -> int:
 def _shape(kind: Any) -> _Shape:
     if not issubclass(kind, msgspec.Struct):
         return _Shape(_least(kind), (), ())
-    lists, parts = [], []
+    lists, weighed = [], []
     for field in msgspec.structs.fields(kind):
         type_ = _plain(field.type)
         origin, of = get_origin(type_), get_args(type_)
@@ -231,8 +231,8 @@ def _shape(kind: Any) -> _Shape:
         elif origin is list or of[1:] == (...,):
             lists.append((field.name, 0 if _is_open(of[0]) else weight_of_element(of[0])))
         elif _is_open(type_):
-            parts.append(field.name)
-    return _Shape(_least(kind), tuple(lists), tuple(parts))
+            weighed.append(field.name)
+    return _Shape(_least(kind), tuple(lists), tuple(weighed))
 
 
 def _is_open(type_: Any) -> bool:

@@ -346,7 +346,7 @@ class Consensus:
         self._on_malformed(sender)
 
     def _look_around(self, now: float) -> None:
-        """Once a heartbeat, find silent nodes and decide to send beats."""
+        """Find silent nodes and decide to send beats, once a heartbeat."""
         beat_at = None if self._is_alone else self._liveness.deadline()
         if beat_at is None or now < beat_at:
             return

@@ -218,7 +218,7 @@ class RaftGroup:
             self._wake(self)
 
     def step_aside(self) -> None:
-        """Never lead again, because the state here cannot be read.
+        """Stop leading for good, because the state here cannot be read.
 
         An only voter goes on all the same.
         """

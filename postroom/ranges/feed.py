@@ -56,7 +56,7 @@ _CHANGES_A_STEP: Final = 32
 _FEW_WATCHES: Final = 64
 _OVERHEAD_BYTES: Final = 24
 TOKEN: Final = "a change is committed"
-"""For this wait watches that came when changes were not kept yet."""
+"""A name for the wait of watches that came when changes were not kept yet."""
 
 
 class FeedWakeUp(Protocol):

@@ -38,7 +38,7 @@ _lists = msgspec.msgpack.Decoder(list[bytes])
 
 
 class GarbageLists:
-    """Writes a list for each proposal, and evaluates ``CollectGarbage``."""
+    """The lists of garbage, one for each proposal, and the evaluation of ``CollectGarbage``."""
 
     def __init__(self, range_id: int, protections: Protections, positions: PositionRecords) -> None:
         self._prefix = keys.garbage_prefix(range_id)

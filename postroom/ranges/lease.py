@@ -337,12 +337,12 @@ class HandoverEvent(IntEnum):
 
     HAND_OVER = auto()
     GIVE_BACK = auto()
-    """It is the turn in which that is done."""
+    """The turn in which that is done."""
     RESUME = auto()
     ELECTED = auto()
     """This member leads, in a new term."""
     DEPOSED = auto()
-    """It leads no longer."""
+    """The state of a replica that leads no longer."""
 
 
 HANDOVER_TRANSITIONS: Final = MappingProxyType({

@@ -200,8 +200,8 @@ class Replica:
         committer = Committer(registry, clock.reading, waits)
         garbage = GarbageLists(self.range_id, self.protections, self.positions)
         partitions = Partitions(self.range_id, self._stored, self.protections)
-        for part in (reads, committer, waits, self.positions, self.feed, garbage, partitions):
-            part.register(registry)
+        for each in (reads, committer, waits, self.positions, self.feed, garbage, partitions):
+            each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
         memory.feed, memory.garbage = self.feed, garbage
         self._evaluator = BatchEvaluator(

@@ -94,8 +94,8 @@ class AssembledNode(Host, MembershipHost, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts that a node drives.
+class NodeComponents:
+    """The components that a node drives.
 
     Attributes:
         replica: the replica of the range.
@@ -111,8 +111,8 @@ class Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeParts:
-    """The parts of a range: its replica, with all of its abilities.
+class RangeComponents:
+    """The components of a range: its replica, with all of its abilities.
 
     Attributes:
         replica: the replica.
@@ -127,7 +127,9 @@ class RangeParts:
     advances: WakeUp
 
 
-def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engine) -> RangeParts:
+def assemble_range(
+    range_id: int, node: AssembledNode, host: Host, stored: Engine
+) -> RangeComponents:
     """Assemble a range of ``node`` that has no consensus group yet, and no services.
 
     Args:
@@ -157,10 +159,10 @@ def assemble_range(range_id: int, node: AssembledNode, host: Host, stored: Engin
     restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring
-    return RangeParts(replica, messaging, deliveries, executions, advances)
+    return RangeComponents(replica, messaging, deliveries, executions, advances)
 
 
-def assemble(node: AssembledNode, stored: Engine) -> Parts:
+def assemble(node: AssembledNode, stored: Engine) -> NodeComponents:
     """Assemble the parts of ``node``.
 
     Args:
@@ -197,4 +199,4 @@ def assemble(node: AssembledNode, stored: Engine) -> Parts:
         "feed": lambda: replica.feed.forget_when_idle(tasks.sleep),
         "membership": MembershipService(node, replica.group, nodes_changed).run,
     }, {"queues": queues.trouble}, {"queues": queues.note})  # fmt: skip
-    return Parts(replica, rest, services, nodes_changed)
+    return NodeComponents(replica, rest, services, nodes_changed)

@@ -30,12 +30,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from postroom.counted import counted
 from postroom.errors import AccessDenied, Error, Invalid, StoreLocked
-from postroom.kv.folder import OWNER_FILE, FolderLock, sync_folder
+from postroom.kv.folder import OWNER_FILE, FolderLock, sync_path
 from postroom.server.opening import open_storage, read_store
 
 HOST: Final = "127.0.0.1"
@@ -104,12 +103,7 @@ class LocalFolder:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def _look(self) -> bool:
@@ -238,7 +232,7 @@ def _remember(path: Path, ports: Iterable[int]) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path / PORTS_FILE)
-    sync_folder(path)
+    sync_path(path)
 
 
 def _is_founded(path: Path, count: int) -> bool:

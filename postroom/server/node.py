@@ -131,14 +131,14 @@ class Node:
         self.damage = Damage(engine)
         storage = self._writer.storage
         self._compaction = None if storage is None else storage.applied.compaction(clock.monotonic)
-        parts = assemble(self, engine if storage is None else storage.applied)
-        self.services, self._rest = parts.services, parts.rest
-        self.feed = parts.replica.feed
-        self._nodes_changed = parts.nodes_changed
+        components = assemble(self, engine if storage is None else storage.applied)
+        self.services, self._rest = components.services, components.rest
+        self.feed = components.replica.feed
+        self._nodes_changed = components.nodes_changed
         self.replicas = Replicas()
-        self.replicas.add(parts.replica)
+        self.replicas.add(components.replica)
         self._guard = DiskGuard(self, self.damage, self._writer, options.disk_reserve_bytes)
-        self._handing_over = HandingOver(parts.replica, self.tasks, self.damage)
+        self._handing_over = HandingOver(components.replica, self.tasks, self.damage)
         if storage is not None:
             bring_up_to_date(storage, self.consensus)
 

@@ -1,4 +1,4 @@
-"""Floods a node with what costs little to send: ``python flood.py ADDRESS KIND CONNECTIONS``.
+"""A flood of what costs little to send: ``python flood.py ADDRESS KIND CONNECTIONS``.
 
 It says ``began`` when all connections have sent something, reads and throws away what is answered,
 and ends with its standard input.
@@ -21,7 +21,7 @@ from tests.remote.client_names import secret_of
 
 CHUNK_BYTES = 256 * 1024
 NUMBERS = 1 << 22
-"""Enough of them, so that none comes again before it was answered."""
+"""The numbers of requests: none comes again before it was answered."""
 CLOCK_AHEAD = 1 << 62
 
 
@@ -58,7 +58,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 
 def chunk(kind: str) -> bytes:
-    """Frames of a kind, as many as are sent at once."""
+    """Return frames of a kind, as many as are sent at once."""
     make, found = KINDS[kind], bytearray()
     while len(found) < CHUNK_BYTES:
         found += streams.framed(make())

@@ -1,7 +1,7 @@
 """An attacker who is let in: authorised, with sound frames, whose contents are hostile.
 
-A :class:`Target` is a node on a hand-driven store, with sessions, and with somebody who counts: how
-many steps (keys visited, keys got) the longest turn has taken, how much memory was asked for.
+A :class:`Target` is a node on a hand-driven store, with sessions. It counts how many steps (keys
+visited, keys got) the longest turn has taken, and how much memory was asked for.
 Afterwards :meth:`Target.check_alive` looks after everything: services, counters, queues, the disk.
 """
 
@@ -28,7 +28,7 @@ from tests.sim import checkers
 from tests.sim.service_rules import check_services
 
 TURN_STEPS = 4 * limits.TURN_STEPS_MAX
-"""What a turn may take at most: reads, one long read, one evaluation, and what goes along."""
+"""The most steps of a turn: reads, one long read, one evaluation, and what goes along."""
 
 
 class Attacker:
@@ -52,7 +52,7 @@ class Attacker:
             self.session.received(frame)
 
     def ask(self, *requests: Any) -> int:
-        """One frame; answers the number of the last request."""
+        """Send requests in one frame, and return the number of the last one."""
         first = self._numbers + 1
         self._numbers += len(requests)
         self.say(1, self._clock, list(enumerate(requests, first)), [], False)
@@ -82,7 +82,7 @@ class Attacker:
                 self._clock = max(self._clock, message.clock)
 
     def result(self, request: Any) -> Any:
-        """Asks one thing, and waits for it."""
+        """Ask one thing, and wait for its answer."""
         number = self.ask(request)
         self.target.until(lambda: self.read() >= 0 and self.has(number))
         assert number not in self.failures, self.failures[number]
@@ -98,7 +98,7 @@ class Attacker:
         return number in self.answers or number in self.failures or self.goodbye is not None
 
     def transaction_id(self, number: int) -> bytes:
-        """One of its own: those of others it may not touch."""
+        """Return an id of the attacker's own: it may not touch those of others."""
         return self.session.client + number.to_bytes(8, "big")
 
     def commit(self, *writes: Any, **fields: Any) -> CommitTransaction[Any]:
@@ -111,7 +111,7 @@ class Attacker:
 
 
 class Target:
-    """See the module."""
+    """A node on a hand-driven store, with sessions, whose steps and memory are counted."""
 
     def __init__(self, **options: Any) -> None:
         self.store = Store(**options)
@@ -147,7 +147,7 @@ class Target:
         return engine.steps + engine.gets
 
     def turn(self) -> None:
-        """One turn, if one is wanted."""
+        """Run one turn, if one is wanted."""
         self.store.node.turn()
 
     def until(self, holds: Callable[[], bool], turns_max: int = 100_000) -> None:
@@ -178,7 +178,7 @@ class Target:
         checkers.check(self.store.engine.inner.disk.content)  # type: ignore[attr-defined]
 
     def check_alive(self) -> None:
-        """Services, queues and counters, and that others are served."""
+        """Check services, queues and counters, and that others are served."""
         for session in list(self.sessions._open.values()):
             session.close()
         self.settle()

@@ -1,4 +1,4 @@
-"""Floods a node with few requests, each of which is large: ``large_flood.py ADDRESS KIND COUNT``.
+"""A program that sends few requests, each of them large: ``large_flood.py ADDRESS KIND COUNT``.
 
 There are so many sessions of one principal, which comes from an address of its own. Each waits for
 an answer before it asks again. The program says ``began`` when each has had an answer to what it
@@ -79,7 +79,7 @@ class Session:
                 return frame
             try:
                 data = self._socket.recv(RECEIVED_BYTES)
-            except TimeoutError:  # who says nothing for long is taken to be gone
+            except TimeoutError:  # a node that says nothing for long is gone
                 self._say((1, self._clock))
                 continue
             if not data:
@@ -138,14 +138,14 @@ KINDS: dict[str, Callable[[Session, int], None]] = {
     "large commits": large_commits,
     "many spans": many_spans,
 }
-"""Yield the requests of a session, again and again."""
+"""The functions that send the requests of a session, by kind."""
 
 DELETIONS: dict[str, Callable[[Session, bytes], None]] = {
     "deletion alone": delete_alone,
     "deletion in a transaction": delete_in_a_transaction,
     "deferred deletion": delete_deferred,
 }
-"""Yield the requests of a session to keys that it has written before."""
+"""The functions that send the requests of a session to keys that it has written before, by kind."""
 
 
 def _again_and_again(session: Session, kind: str, ready: threading.Barrier) -> None:

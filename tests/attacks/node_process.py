@@ -38,7 +38,7 @@ main()
 
 
 class NodeProcess:
-    """See the module.
+    """A node in a process of its own, and what that process takes.
 
     Attributes:
         address: where it listens.
@@ -63,7 +63,7 @@ class NodeProcess:
 
 @contextlib.contextmanager
 def node_process(folder: Path, *, secure: bool) -> Iterator[NodeProcess]:
-    """One that runs, and in the end closes in good order."""
+    """Run a node in a process, and close it in good order in the end."""
     address, tls, security = Loopback().address(1), None, ["--insecure"]
     if secure:
         authority = Authority(folder)

@@ -1,10 +1,10 @@
 """Connections as fast as this process can make them, to somebody who has nothing to say to them.
 
 ``python storm.py HOST:PORT ATTEMPTS`` makes so many at least, and goes on until its standard input
-ends. It says ``began`` after the first ones, ``reached`` when there were so many, and in the end
-how many were tried, how many came through, and in how many seconds. In turns a connection is closed
-at once (by a reset), says something that is no protocol, says half of a greeting of TLS, or says
-nothing and stays until hundreds of others have come after it.
+ends. It says ``began`` after the first ones and ``reached`` when there were so many. In the end it
+says how many were tried, how many came through, and in how many seconds. In turns a connection is
+closed at once (by a reset), says something that is no protocol, or says half of a greeting of TLS.
+Each fourth one says nothing and stays until hundreds of others have come after it.
 
 Only the standard library is needed here: the machine is busy enough.
 """
@@ -38,13 +38,13 @@ def attempts(address: tuple[str, int]) -> list[socket.socket]:
 
 
 def come_through(begun: list[socket.socket]) -> list[socket.socket]:
-    """Those that are connected, after a moment for the others."""
+    """Return the sockets that are connected, after a moment for the others."""
     _, ready, _ = select.select([], begun, [], 0.05)
     return [one for one in ready if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]
 
 
 def storm(address: tuple[str, int], count: int) -> None:
-    """See the module."""
+    """Make connections until standard input ends, as the module says."""
     silent: deque[socket.socket] = deque()
     tried = connected = 0
     began, told = time.monotonic(), False

@@ -11,8 +11,8 @@ node       a certificate that is valid for a node's host     the same: it is no 
                                                              no administrator
 ========== ================================================= =====================================
 
-Afterwards nothing has changed in the store, no session is left, and others are served. What a node
-of the cluster may say in its own name: ``test_nodes.py``.
+Afterwards nothing has changed in the store, no session is left, and others are served.
+``test_nodes.py`` has what a node of the cluster may say in its own name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ for _ in range(limits.HEADERS_DEPTH_MAX + 1):
 
 
 def commit(*writes: Any, client: bytes = NAME) -> CommitTransaction[Any]:
-    """``began`` is filled in when it is sent."""
+    """Make a commit; its field ``began`` is filled in when it is sent."""
     return CommitTransaction(client + NUMBER, 0, 60.0, 0, b"k", [], [], list(writes))
 
 
@@ -139,7 +139,7 @@ def _client(authority: Authority, folder: Path) -> ssl.SSLContext:
 
 
 def _node(authority: Authority, folder: Path) -> ssl.SSLContext:
-    """For the host of the node that it speaks to."""
+    """Make a TLS context with a certificate for the host of the node that is called."""
     context = _bare(authority, folder)
     context.load_cert_chain(*authority.issue("127.0.0.1"))
     return context

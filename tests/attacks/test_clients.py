@@ -275,7 +275,7 @@ _packed = msgspec.msgpack.encode
 
 
 class Hostile:
-    """Draws requests that are sound, and mean harm: sizes, numbers, order, repetition."""
+    """A source of sound requests that mean harm: sizes, numbers, order, repetition."""
 
     def __init__(self, randomness: Random, attacker: Attacker) -> None:
         self.random = randomness

@@ -27,12 +27,12 @@ from tests.server.cluster.certificates import Authority
 from tests.server.cluster.streams import Talker, cluster, until
 
 IDLE = 1100
-"""More than a node of these tests has descriptors."""
+"""The number of connections: more than a node of these tests has descriptors."""
 
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """For the attacker."""
+    """Raise this process's limit of descriptors, for the attacker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * IDLE
     if hard != resource.RLIM_INFINITY and hard < wanted:
@@ -54,7 +54,7 @@ def connected(address: str) -> socket.socket:
 
 
 def write_files(db: postroom.Database) -> None:
-    """More than storage holds in memory: it opens files."""
+    """Write more than storage holds in memory, so that it opens files."""
     for number in range(160):
         db.put(b"large/%d" % number, bytes(64 * 1024))
 
@@ -83,7 +83,7 @@ def test_a_storm_of_connections_leaves_clients_served(node: NodeProcess) -> None
     bear_a_storm(node, attempts=1000, commits=20)
 
 
-# --- who does not come to the point ---------------------------------------------------------------
+# --- clients that do not come to the point --------------------------------------------------------
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
@@ -186,7 +186,7 @@ def test_tls_that_is_not_finished_is_closed(tmp_path: Path, hurried: None) -> No
 async def _over_tls(
     port: int, context: ssl.SSLContext
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """With TLS finished; again, if this machine was too slow for it."""
+    """Connect with TLS; connect again if this machine was too slow for it."""
     while True:
         with contextlib.suppress(OSError):
             return await asyncio.open_connection("127.0.0.1", port, ssl=context)

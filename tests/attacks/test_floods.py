@@ -24,7 +24,7 @@ ITEM_MAX = 4096
 
 
 class Counter:
-    """Counts what is done for clients from one turn to the next."""
+    """A count of what is done for clients from one turn to the next."""
 
     def __init__(self, target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done = self.most = 0

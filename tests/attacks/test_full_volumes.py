@@ -1,7 +1,7 @@
 """A flood beside a full volume: polite reads and deletions go on.
 
-What a store does on a full volume without a flood is in ``tests/server/test_full_devices.py``,
-three nodes whose volumes fill at the same time are in ``tests/cluster/test_full_disks.py``.
+``tests/server/test_full_devices.py`` has a store on a full volume without a flood, and
+``tests/cluster/test_full_disks.py`` three nodes whose volumes fill at the same time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much a command can hold: what a replica applies in one turn is bounded by it."""
+"""The size of a command, which bounds what a replica applies in one turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from postroom.ranges.replica import Replica
 from tests.attacks.hostile import Target
 
 KEYS = [b"%c%c" % (first, second) for first in range(65, 105) for second in range(65, 105)]
-"""As short as so many can be."""
+"""The shortest keys that are different."""
 
 
 def _deletes(db: postroom.Database) -> None:

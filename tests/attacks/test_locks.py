@@ -1,7 +1,7 @@
 """A client that locks thousands of keys, and keeps them or goes away: writers of these keys get on.
 
-Time passes with the turns here. What a transaction, a client and a range may lock is tested in
-``tests/ranges/test_lock_memory.py``.
+Time passes with the turns here. ``tests/ranges/test_lock_memory.py`` tests what a transaction, a
+client and a range may lock.
 """
 
 from __future__ import annotations

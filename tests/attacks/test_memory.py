@@ -146,7 +146,7 @@ WRONG_INSIDE: Any = ["put", 5, "no bytes"]
 
 @pytest.mark.parametrize("count", [1, 10_000, 100_000])
 def test_a_request_of_another_role_is_refused_by_its_tag(target: Target, count: int) -> None:
-    """Also in a long frame; the others in it are served."""
+    """It is refused in a long frame, too; the others in it are served."""
     session = target.sessions.open("ipv4:10.0.0.1:9", lambda: None, Access(Role.READ))
     session.received(
         frames.encode(frames.Hello(frames.PROTOCOL_VERSION, secret_of(b"attacker"), 1))

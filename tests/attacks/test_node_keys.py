@@ -1,7 +1,7 @@
 """A certificate of the authority, with a valid host name, that is not the one of the node.
 
-Such a certificate has whoever runs anything else on a machine of the cluster, and everybody at the
-authority. It is no node: it cannot act as one, be called as one, or become one.
+Everybody at the authority has such a certificate, and everybody who runs anything else on a machine
+of the cluster. Its holder is no node: it cannot act as one, be called as one, or become one.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Machines:
         await asyncio.gather(*(each.task for each in self.running), return_exceptions=True)
 
     def leader(self) -> Machine | None:
-        """There is none at times: a machine that is held up elects another one."""
+        """Return the machine that leads. There is none while another one is elected."""
         return next(
             (
                 each for each in self.running
@@ -90,7 +90,7 @@ class Machines:
         return leader
 
     def keys(self) -> dict[int, bytes]:
-        """By what the leader knows."""
+        """Return the keys of the nodes that the leader knows."""
         leader = self.leader()
         return {} if leader is None else leader.keys()
 
@@ -312,7 +312,7 @@ def test_a_key_nobody_was_told_of_is_refused_until_an_administrator_says_so(
         await until(lambda: "node 2 has the key" in caplog.text)
         assert not stranger.ready.is_set()
         settled = await machines.settled()
-        await until(lambda: "key" in settled.served.node.link_error(2))  # so status says why
+        await until(lambda: "key" in settled.served.node.link_error(2))  # status says why
         with pytest.raises(AccessDenied, match="role"):
             await machines.rebind(2, key, WRITER)
         assert (await machines.settled()).keys()[2] == old_key

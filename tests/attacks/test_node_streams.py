@@ -1,6 +1,6 @@
 """A certificate of the authority, with a valid host name, on the streams between nodes.
 
-Whoever has one that is not the node's cannot act as the node, or be called as it.
+The holder of one that is not the node's cannot act as the node, or be called as it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def nodes_of(*talkers: Talker) -> Nodes:
 
 @asynccontextmanager
 async def talking(authority: Authority) -> AsyncIterator[list[Talker]]:
-    """Nodes 1 and 2, and a stranger at another port of their host; nobody talks yet."""
+    """Start nodes 1 and 2, and a stranger at another port of their host; nobody talks yet."""
     each = [Talker(number, Security(authority.node("127.0.0.1"))) for number in (1, 2, 2)]
     for one in each:
         await one.listen()

@@ -1,7 +1,7 @@
 """A node of the cluster that says what it likes: in its own name, in sound frames.
 
-What it says may take effect (a node is trusted with the state of the cluster), but it stops no
-other one, and costs it no more than a turn, a frame and their memory.
+Its words may take effect, since a node is trusted with the state of the cluster. But it stops no
+other node, and costs it no more than a turn, a frame and their memory.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @functools.cache
 def _command(count: int) -> bytes:
-    """Good under a lease that nobody has: it takes time, and changes nothing."""
+    """Make a command of a lease that nobody has: it takes time, and changes nothing."""
     writes: WriteSet = {keys.head_key(b"%d" % number): b"hostile" for number in range(count)}
     return COMMAND + msgspec.msgpack.encode(LeasedWrites(2**40, writes))
 
 
 class Liar:
-    """Says something to a machine, as node 3."""
+    """A liar, which says something to a machine as node 3."""
 
     def __init__(self, randomness: Random, machine: Machine) -> None:
         self.choose = randomness.choice

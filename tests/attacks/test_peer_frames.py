@@ -201,7 +201,7 @@ def test_a_node_takes_the_largest_frames_that_another_one_sends(messages: list[A
 
 
 def test_a_leader_that_feeds_many_short_entries_sends_what_is_taken() -> None:
-    """Also one of an earlier version, which sent a mebibyte of entries, whatever their number."""
+    """A leader of an earlier version, which sent a mebibyte of entries, is taken, too."""
     limit = limits.APPENDED_ENTRIES_MAX
     assert decode_frame(encode_frame([(1, append(limit, 1))]))[0] is not None
     assert FrameShape(frame := encode_frame([(1, append(limit, 64))])).go_on(2**40)
@@ -221,7 +221,7 @@ def test_going_over_an_honest_frame_makes_nothing() -> None:
     assert shape.fault == ""
 
 
-# --- what is gone over ----------------------------------------------------------------------------
+# --- numbers of steps -----------------------------------------------------------------------------
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text()

@@ -20,7 +20,7 @@ STRUCK_MIN = 20
 
 
 class Struck(Exception):
-    """Raised by the handler."""
+    """An exception of the handler."""
 
 
 @contextmanager

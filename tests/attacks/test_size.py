@@ -58,7 +58,7 @@ def test_an_accounting_beyond_its_limits_is_refused_with_their_names(
         for write in (EnqueueUpdate(request_, due), request_):
             name, message, _ = attacker.failure(attacker.commit(write))
             assert name == "ValueTooLarge"
-            # So many metrics are not even decoded.
+            # Metrics of that number are not even decoded.
             assert f"limit is {limit}" in message or f"limit is {limits.METRICS_MAX}" in message
     with (
         pytest.raises(errors.ValueTooLarge, match=f"limit is {limit}"),

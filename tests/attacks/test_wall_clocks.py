@@ -21,7 +21,7 @@ DAY = 86_400.0
 SECONDS = 1.0
 """Messages are due after this time."""
 PATIENCE_SECONDS = 120.0
-"""Far less than a day."""
+"""The longest wait: far less than a day."""
 
 
 def set_clocks(three: ClusterProcesses, ahead_seconds: float) -> None:

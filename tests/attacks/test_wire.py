@@ -1,4 +1,4 @@
-"""Those who may come in, and what they do to the wire: noise, lies about lengths, not reading."""
+"""Callers who may come in, and harm on the wire: noise, lies about lengths, not reading."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Attacker:
         self.socket.sendall(streams.framed(frame))
 
     def ask_without_reading(self) -> None:
-        """Until the node takes no more."""
+        """Send requests until the node takes no more."""
         self.socket.setblocking(False)
         asks = b"".join(
             streams.framed(frames.encode((1, 0, [(16 * n + k, Get(b"large")) for k in range(16)])))
@@ -79,7 +79,7 @@ class Attacker:
         return self._frames.pop(0)
 
     def last_words(self) -> object:
-        """Until the node ends the stream."""
+        """Read frames until the node ends the stream, and return the last one."""
         last: object = None
         with contextlib.suppress(EOFError, ConnectionError):
             while True:
@@ -153,7 +153,7 @@ def test_a_frame_that_never_ends_leaves_others_served(server: Server) -> None:
 def test_a_node_stops_reading_from_a_client_that_does_not_read_answers(server: Server) -> None:
     limits = server.sessions.admission.limits
     with who_does_not_read(server) as session:
-        server.on_loop(asyncio.sleep(0.3))  # what was taken is answered
+        server.on_loop(asyncio.sleep(0.3))  # the taken requests are answered
         assert session.unread_bytes < 8 * limits.unread_bytes_max
         with postroom.connect(server.address, insecure=True) as db:
             assert db.get(b"large") == bytes(SLOW_ANSWER_BYTES)
@@ -183,7 +183,7 @@ def test_a_client_that_does_not_read_is_cut_off_when_its_stream_ends(server: Ser
 def test_a_broken_connection_is_not_written_to(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else asyncio logs a line for each answer."""
+    """Without that, asyncio logs a line for each answer."""
 
     async def break_and_write() -> None:
         (stream,) = server.native.streams

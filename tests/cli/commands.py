@@ -66,7 +66,7 @@ def status_once(address: str, holds: Callable[[Facts, dict[str, Any]], bool]) ->
 
 
 def answers(*expected: bool) -> Callable[[Facts, dict[str, Any]], bool]:
-    """One node leads, and these answer."""
+    """Check that one node leads, and that these nodes answer."""
     return lambda nodes, totals: (
         totals["leader"] is not None and [each["answers"] for each in nodes] == [*expected]
     )

@@ -1,4 +1,4 @@
-"""How bytes get in and out of the command line: nothing is lost, and what is printed is told."""
+"""Bytes in and out of the command line: nothing is lost, and what is printed is told."""
 
 from __future__ import annotations
 

@@ -28,11 +28,11 @@ COMMANDS = {
 
 
 END_SECONDS = 120.0
-"""More than a process takes to start and to end, on whatever machine."""
+"""The longest time that a process takes to start and to end, on whatever machine."""
 
 
 class Shell:
-    """Runs ``postroom queue`` on one store, in this process."""
+    """A shell that runs ``postroom queue`` on one store, in this process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -24,7 +24,7 @@ DAY = datetime.timedelta(days=1)
 
 
 class Authority:
-    """Issues certificates that expire."""
+    """An authority that issues certificates that expire."""
 
     def __init__(self, folder: Path) -> None:
         self._authority = trustme.CA()

@@ -1,7 +1,7 @@
 """Drivers by hand: a turn is run whenever one is wanted; if none is, the clock moves on.
 
-When a caller waits for something else, the clock goes to the next deadline. So a wait of a minute
-takes no time, and every run of a test is the same::
+When a caller waits for something else, the clock goes to the next deadline. A wait of a minute
+takes no time then, and every run of a test is the same::
 
     caller waits ──▶ turns, until none is wanted ──▶ answered?  else: the clock moves on
 
@@ -110,7 +110,7 @@ class HandDriver:
         return waiting
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Return no answer at once, since everything is asked for."""
 
     def sleep(self, seconds: float) -> Awaitable[None]:
         waiting = _Waiting(None, self.monotonic() + seconds)
@@ -127,7 +127,7 @@ class HandDriver:
         return self._clock.monotonic()
 
     def run(self, coroutine: Coroutine[Any, Any, T], waiter: Any = None) -> T:
-        del waiter  # nobody else runs meanwhile
+        del waiter  # no other caller runs meanwhile
         running = self.start(coroutine)
         give_up = self.monotonic() + PATIENCE_SECONDS
         while not running.done:
@@ -248,7 +248,7 @@ class RemoteDriver(HandDriver):
         return self.send(Now())
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Return no answer at once, since everything is asked for."""
 
     def reading(self) -> int:
         return self.router.reading()
@@ -281,7 +281,7 @@ class RemoteDriver(HandDriver):
             super().settle()
 
     def _carry(self) -> bool:
-        """Frames, until there are none; whether there were any."""
+        """Carry frames until there are none, and return whether there were any."""
         moved = False
         if self._alarm <= self.monotonic():
             self._alarm = math.inf

@@ -34,7 +34,7 @@ def read(db: CoreDatabase) -> tuple[int, list[tuple[bytes, bytes]]]:
 def restore(
     db: CoreDatabase, at: int, found: list[tuple[bytes, bytes]], chunk: int = 100, parts: int = 3
 ) -> None:
-    """Restores an image, in a few parts, and opens the store."""
+    """Restore an image, in a few parts, and open the store."""
     begun = db.images.begin(uuid.uuid4().bytes, IMAGE, at)
     assert begun is not None
     there = db.images.read().parts
@@ -54,7 +54,7 @@ def restore(
 
 
 def shown(store: Store) -> dict[bytes, bytes]:
-    """All that is stored, of what belongs to an image."""
+    """Return all stored entries that belong to an image."""
     return {
         place: entry[1]
         for place, stored in store.dump().items()
@@ -101,7 +101,7 @@ def _queue_fields(each: Any) -> tuple[Any, ...]:
 
 
 class Workload:
-    """Does a little of everything, by a seed."""
+    """A workload that does a little of everything, by a seed."""
 
     QUEUES = ("mail", "jobs", "graves")
 
@@ -126,7 +126,7 @@ class Workload:
         )  # fmt: skip
 
     def step(self) -> None:
-        """One more act."""
+        """Carry out one more act."""
         self._number += 1
         self._random.choice(self._acts)()
 

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 def refused(
     store: Store, call: Callable[[postroom.Database], Any], error: type[Exception], match: str
 ) -> None:
-    """``call`` raises ``error``, and not a byte in the store changes."""
+    """Check that ``call`` raises ``error``, and that not a byte in the store changes."""
     before = store.dump()
     with pytest.raises(error, match=match):
         call(store.db)

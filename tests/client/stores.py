@@ -56,7 +56,7 @@ class Store:
         )
 
     def with_codec(self, codec: str | Codec) -> blocking.CoreDatabase:
-        """Another client of the same store."""
+        """Return another client of the same store."""
         return blocking.CoreDatabase(self.driver, self._client(codec))
 
     @staticmethod
@@ -108,7 +108,7 @@ class Store:
         return self.driver.start(coroutine)
 
     def dump(self) -> dict[bytes, bytes]:
-        """Everything that is stored."""
+        """Return everything that is stored."""
         return dump(self.engine.inner)
 
     def writes_of(self, action: Callable[[], object]) -> int:
@@ -120,7 +120,7 @@ class Store:
 
 
 class Between:
-    """Something happens between the first and the second request of a kind.
+    """A driver that does something between the first and the second request of a kind.
 
     Attributes:
         times: how many requests of the kind were sent.

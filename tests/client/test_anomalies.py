@@ -1,6 +1,6 @@
 """Anomalies that must not happen, each a script in ``tests/scripts``, on both engines.
 
-What keeps them away, and so what has to be taken out to see a script fail:
+The table has what keeps them away: a script fails when that is taken out.
 
 ==================================== ==============================================================
 script                               kept by

@@ -37,7 +37,7 @@ def on_a_loop(scenario: Scenario) -> Callable[..., None]:
 
 
 async def until_it_waits(task: asyncio.Task[Any]) -> None:
-    """Lets ``task`` go as far as it goes by itself."""
+    """Let ``task`` go as far as it goes by itself."""
     for _ in range(10):
         await asyncio.sleep(0)
     assert not task.done()

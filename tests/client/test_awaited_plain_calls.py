@@ -1,4 +1,4 @@
-"""Awaiting a call that needs no waiting is told by its name."""
+"""Plain calls that are awaited: the error names the call."""
 
 from __future__ import annotations
 

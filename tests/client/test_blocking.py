@@ -36,7 +36,7 @@ class Asynchronous:
 
 
 class Sender:
-    """Runs what never waits."""
+    """A sender that runs what never waits."""
 
     def run(self, coroutine: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Reading everything: columns, changes, messages and sums at one timestamp, page by page."""
+"""Reads of everything: columns, changes, messages and sums at one timestamp, page by page."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def column(joined: bytes, ends: bytes) -> Iterator[bytes]:
 
 
 def rows(pages: Iterable[Columns]) -> list[Row]:
-    """Key, value, timestamp, kind."""
+    """Return rows of key, value, timestamp and kind."""
     found: list[Row] = []
     for page in pages:
         stamps = [page.timestamps[at : at + 8] for at in range(0, 8 * page.rows, 8)]

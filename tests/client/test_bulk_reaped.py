@@ -21,7 +21,7 @@ Left = tuple[bytes, bool, bytes]
 
 
 def left(db: postroom.Database, after: int, at: int | None = None) -> list[Left]:
-    """Key, whether it was consumed, value."""
+    """Return the rows of a page: key, whether it was consumed, value."""
     found = []
     wanted = RecordFilter(after)
     for page in db.bulk.records("reaped", at=db.now() if at is None else at, wanted=wanted):
@@ -61,7 +61,7 @@ def test_messages_that_left_inboxes_tell_whether_they_were_consumed(store: Store
     assert left(db, first, second) == [(b"a\x00", True, b"1"), (b"b", True, b"3")]
     assert left(db, second, third) == [(b"b", False, b"5"), (b"b", False, b"4")]
     assert left(db, third) == []
-    # Who looks back finds all of it.
+    # A look back finds all of it.
     assert [message.value for message in db.peek(b"b", at=first)] == [b"3", b"4", b"5"]
 
 

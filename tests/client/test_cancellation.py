@@ -29,7 +29,7 @@ HELD = ("protections", "holders", "parked", "blocked")
 
 
 class _CancelledAt:
-    """Awaits a coroutine; its task is cancelled at the ``at``-th suspension.
+    """An awaitable coroutine whose task is cancelled at the ``at``-th suspension.
 
     Attributes:
         suspensions: how many there were.

@@ -109,7 +109,7 @@ def test_the_messages_of_a_closed_iteration_go_back(db: postroom.Database) -> No
         for message in iteration:
             message.acknowledge()
             if q.stats().leased > 1:
-                break  # some wait here
+                break  # an iteration may wait here
             if q.stats().acknowledged == 9:
                 break
     assert q.stats().leased <= 1

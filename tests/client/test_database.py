@@ -98,7 +98,7 @@ def test_get_many_reads_at_one_timestamp_however_many_pages_it_takes(
 
     def meanwhile() -> None:
         store.db.delete_range(b"", None)
-        store.advance(200)  # what was deleted is collected by then, unless it is protected
+        store.advance(200)  # deleted versions are collected by then, unless protected
 
     between = Between(store, GetMany, meanwhile)
     assert store.db.get_many(names) == [name * 10 for name in names]

@@ -1,4 +1,4 @@
-"""When something is due, as applications say it: a number, a length of time, a moment."""
+"""Times for which something is scheduled: a number, a length of time, a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How blocks end: by the application's own exception, at once, whatever the store is up to."""
+"""Ends of blocks: by the application's own exception, at once, whatever the store is up to."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The memory of a call is freed when it ends, and does not wait for the garbage collector.
 
-Nothing that calls make may refer to itself: neither the parts of a transaction, nor what the store
-knows of it for one turn, nor an error and the frames that it went through. Else each transaction
-stays, with all its values, until the collector comes; and that it has to come costs more than the
-transaction did.
+Nothing that calls make may refer to itself: no part of a transaction, no record that the store has
+of it for a turn, and no error. A transaction that does stays, with all its values, until the
+collector comes, which costs more than the transaction did.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ CALLS = (
     outbox, enqueue, reap, wait_in_vain, claim, acknowledge, receive, read, conflict, refused,
     fails,
 )  # fmt: skip
-"""Whatever a client can do with transactions, messages and queues."""
+"""All that a client can do with transactions, messages and queues."""
 
 
 def left_by(call: Callable[[], object]) -> set[str]:

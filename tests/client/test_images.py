@@ -57,7 +57,7 @@ def test_a_restored_store_equals_its_original_and_goes_on_like_it(seed: int) -> 
     assert shown(other) == shown(store)
     assert seen(other.db, QUEUES) == seen(store.db, QUEUES)
     assert other.counters() == store.counters()
-    for each in (store, other):  # so that chance, which moves back-offs a little, does not matter
+    for each in (store, other):  # chance, which moves back-offs a little, must not matter
         each.advance(3700)
         each.db.drain()
     after = [_without_times(seen(each.db, QUEUES)) for each in (store, other)]
@@ -74,7 +74,7 @@ def test_a_restored_store_equals_its_original_and_goes_on_like_it(seed: int) -> 
 
 
 def _without_times(found: dict[str, Any]) -> dict[str, Any]:
-    """Timestamps of what has happened since are other ones."""
+    """Leave timestamps out, since those of what has happened since are other ones."""
     for key, messages in found["messages"]:
         found[f"inbox {key!r}"] = [(*each[:4], *each[5:]) for each in messages]
     del found["messages"]

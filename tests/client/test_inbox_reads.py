@@ -1,6 +1,6 @@
 """The reads of inboxes by a transaction, and those that its commit checks.
 
-That all of it comes to one order is shown in :mod:`tests.serializable`; here is which of it counts.
+:mod:`tests.serializable` shows that all of it comes to one order; here is which of it counts.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def test_peeks_and_keys_of_one_timestamp_need_no_commit(store: Store) -> None:
 
 
 def test_an_empty_inbox_beside_other_reads_is_checked(store: Store) -> None:
-    """And leaves no trace: there is nothing to remember."""
+    """It leaves no trace, since there is nothing to remember."""
     tx = store.db.begin()
     tx.get(b"a")
     tx.reap_queue(b"q")

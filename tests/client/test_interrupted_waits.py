@@ -1,7 +1,7 @@
 """Calls that are interrupted (Control-C) leave nothing behind, wherever that finds their thread.
 
 Interrupts are raised where the interpreter looks for signals: in the midst of a wait, just before
-it, just behind it, while a request is handed over, while a store is closed.
+it and just behind it. Others come while a request is handed over, or a store is closed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def test_the_store_is_not_handed_to_an_interrupted_thread(
             db.queue("empty").claim(1, wait=50)
         monkeypatch.undo()
         with driver._lock:
-            driver._hand_over(wanted=True)  # as whoever drove, and has its answer
+            driver._hand_over(wanted=True)  # a driver that has its answer does that
         assert not driver._driving
     in_time(lambda: db.put(b"k", b"2"))
     check_nothing_is_held(db)

@@ -135,7 +135,7 @@ async def _two_steps(told: list[Any]) -> str:
         await _Wait()
     except KeyboardInterrupt as error:
         told.append(type(error))
-        await _Wait()  # what it holds is given back
+        await _Wait()  # its messages are given back
         raise
     finally:
         told.append("end")
@@ -174,7 +174,7 @@ def test_an_iteration_that_is_interrupted_there_is_closed(steps: int) -> None:
 
 
 def test_an_interrupt_is_freed_with_its_frames() -> None:
-    """Else what they hold stays until the garbage collector comes."""
+    """Its frames would stay until the garbage collector comes."""
 
     class Interrupt(KeyboardInterrupt):
         """One that can be referred to weakly."""

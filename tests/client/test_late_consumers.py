@@ -1,6 +1,7 @@
 """Consumers of lost messages: a new leaseholder knows no claims, and gives them away.
 
-What was tried in between is refused. What is as it was when it was handed out is consumed: once.
+A message that was tried in between is refused. One that is as it was when it was handed out is
+consumed, once.
 """
 
 from __future__ import annotations

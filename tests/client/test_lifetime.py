@@ -44,12 +44,12 @@ class Answers:
         return answer
 
     def send(self, request: Any, timeout_seconds: float | None = None) -> Any:
-        if isinstance(request, ReleaseLocks):  # nobody awaits the answer
+        if isinstance(request, ReleaseLocks):  # no caller awaits the answer
             return self.posted.append(request)
         return self._answer()
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Return no answer at once, since everything is asked for."""
 
     async def sleep(self, seconds: float) -> None:
         self.seconds += seconds

@@ -1,4 +1,4 @@
-"""Opening folders of all kinds, on devices of all kinds: the documented error; nothing changes."""
+"""Folders of all kinds, opened on devices of all kinds: the documented error; nothing changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How transactions come out: ``run``, which tries again, and commits of which nobody can tell."""
+"""Outcomes of transactions: ``run``, which tries again, and commits of which nobody can tell."""
 
 from __future__ import annotations
 

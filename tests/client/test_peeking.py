@@ -66,7 +66,7 @@ def test_peek_is_of_one_view_however_many_pages_it_takes(
     def meanwhile() -> None:
         assert reap(store.db, b"k", 7) == values[:7]
         send(store.db, b"k", b"new")
-        store.advance(200)  # what was reaped is collected by then, unless it is protected
+        store.advance(200)  # reaped messages are collected by then, unless protected
 
     for limit in (9, 10, 100):
         between = Between(store, Peek, lambda: None)

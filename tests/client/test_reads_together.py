@@ -67,7 +67,7 @@ class Script:
         return self.send(None)
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Return no answer at once, since everything is asked for."""
 
     def reading(self) -> int:
         return self.clock
@@ -78,7 +78,7 @@ class Script:
     # --- the store
 
     def write(self, *keys: bytes) -> None:
-        """Another transaction commits."""
+        """Let another transaction commit."""
         self.clock += 1
         for key in keys:
             self.versions[key].append(self.clock)
@@ -195,7 +195,7 @@ class Played:
         return [INTEGER.pack(number + each) for each in range(increments + 1)]
 
     def check(self) -> bool:
-        """Everything was read at one timestamp, and the commit tells whether that still holds."""
+        """Return whether all was read at one timestamp, and check that the commit tells so."""
         results = self.finish()
         at = self.tx.read_timestamp
         for name, result in zip(self.names, results, strict=True):

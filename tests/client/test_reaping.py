@@ -183,7 +183,7 @@ def test_competing_reapers_do_not_step_over_each_other(store: Store) -> None:
     assert store.engine.steps < 100 * 15
 
 
-# --- what a claim proves
+# --- proofs of a claim
 
 
 def test_a_reap_after_a_commit_does_not_step_over_what_others_hold(store: Store) -> None:

@@ -35,7 +35,7 @@ def sums(db: postroom.Database, what: str) -> dict[bytes, dict[str, int]]:
 
 
 def fill(db: postroom.Database) -> None:
-    """Something of everything."""
+    """Write a little of everything."""
     db.create_queue("jobs", max_attempts=1)
     db.create_queue("kept", archive=True)
     db.put(b"text", b"no number")
@@ -204,7 +204,7 @@ def test_a_dropped_queue_has_no_counters(store: Store) -> None:
     assert beside(db, 0) == []
 
 
-# --- what was posted ------------------------------------------------------------------------------
+# --- posted sums ----------------------------------------------------------------------------------
 
 
 def post(db: postroom.Database, *posted: tuple[bytes, dict[str, int]]) -> None:

@@ -25,7 +25,7 @@ def test_a_restore_can_be_abandoned_twice() -> None:
     assert begun is not None
     begun.send([name for name, _ in found], [stored for _, stored in found])
     begun.flush()
-    # As after an answer that was lost, or beside somebody else who gives it up.
+    # An answer may be lost, or somebody else may give it up meanwhile.
     Between(other, AbandonRestore, other.db.images.abandon)
     other.db.images.abandon()
     assert not shown(other)
@@ -134,7 +134,7 @@ def test_a_position_of_before_a_restore_is_refused_after_it(restarted: bool) -> 
             ask()
     (part,) = other.db.partitions()
     assert position < part.readable_from <= opened
-    with other.db.hold(part.readable_from):  # as who reads all that there is begins
+    with other.db.hold(part.readable_from):  # a reader of all that there is begins so
         pass
     # The moment of the export is in the new store, and so is all from its opening on.
     assert list(other.db.scan(at=at)) == [(b"a", b"1")]

@@ -178,7 +178,7 @@ def test_a_deletion_that_has_begun_goes_on(store: Store, monkeypatch: pytest.Mon
 
 
 def test_a_due_message_can_be_cancelled_until_it_has_moved(store: Store) -> None:
-    """And whoever drains need not wait for it any more."""
+    """Then a client that drains need not wait for it."""
     send(store.db, b"a", b"m", 5)
     (each,) = store.db.scheduled()
     store.restart(after_seconds=10, services=False)

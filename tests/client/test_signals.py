@@ -21,11 +21,11 @@ from postroom.server.drivers import DeferredSignals
 
 PATIENCE_SECONDS = 20.0
 POINTS = 16
-"""At so many moments of each call a signal comes, spread over all of its lines."""
+"""The number of moments of each call at which a signal comes, spread over all of its lines."""
 
 
 class Interrupted(Exception):
-    """Raised by the handler."""
+    """An exception of the handler."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def raising_handler() -> Iterator[None]:
 
 
 class Lines:
-    """Counts the lines of the store that the main thread runs; a signal comes at one of them."""
+    """A count of the store's lines that the main thread runs; a signal comes at one of them."""
 
     def __init__(self, at: int | None) -> None:
         self.seen = 0

@@ -1,4 +1,4 @@
-"""Snapshots, the past, and that garbage collection takes what nobody can ask for: no more."""
+"""Snapshots, reads of the past, and garbage collection of what nobody can ask for: no more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroom.kv import keys
 from tests.client.stores import Store
 
 LONG_SECONDS = 200.0
-"""After this everything that may be collected is."""
+"""The time after which all that may be collected is collected."""
 
 
 def data(store: Store) -> dict[bytes, bytes]:

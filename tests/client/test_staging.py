@@ -48,7 +48,7 @@ def attempt_of(number: int) -> bytes:
 
 
 def ask(db: CoreDatabase, write: Any) -> Any:
-    """One step, as the store makes it."""
+    """Carry out one step, as the store makes it."""
     return db.sender.run(repeat_one(db.sender, write))
 
 
@@ -121,7 +121,7 @@ def test_a_large_batch_goes_in_steps_that_anybody_can_finish(
         ask(db, PublishStaged(QUERY, 1, job_of(2), []))
     with pytest.raises(Invalid, match="not applied yet"):
         db.staging.forget(QUERY)
-    db.staging.sweep()  # who cleans up finishes it
+    db.staging.sweep()  # the clean-up finishes it
     assert [postroom.integer(value) for _, value in db.scan()] == [1] * 12
     assert publish(db, (1, 3)) is False
 
@@ -134,7 +134,7 @@ def test_a_batch_is_published_once_whoever_asks(db: postroom.Database) -> None:
     assert not publish(db, (1, 1), job=2)
     assert postroom.integer(db.get(b"n")) == 1
     assert stage(db, [Increment(b"n", 1)], job=3) is False
-    assert db.staging.read().jobs == 1  # of job 2
+    assert db.staging.read().jobs == 1  # the one of job 2
 
 
 def test_an_aborted_job_takes_no_rows_and_is_not_published(db: postroom.Database) -> None:
@@ -252,7 +252,7 @@ def test_a_query_that_cannot_go_on_is_in_nobodys_way(
     with pytest.raises(Invalid, match="queue"):
         db.staging.sweep(0.0)
     assert [each.unfinished for each in db.staging.read().queries] == [True, False]
-    assert db.staging.read().attempts == 1  # of what cannot go on
+    assert db.staging.read().attempts == 1  # the one that cannot go on
     assert db.get(b"later4") == b""
     db.create_queue("q")
     db.staging.sweep(0.0)
@@ -302,7 +302,7 @@ def test_a_query_of_one_batch_is_forgotten_after_a_time(store: Store) -> None:
 
 
 class Turns:
-    """Something to read in, in turns of ten steps."""
+    """A reader of stored pairs in turns of ten steps."""
 
     def __init__(self, stored: dict[bytes, bytes]) -> None:
         self._stored, self.steps, self.most = stored, 0, 0
@@ -386,7 +386,7 @@ class Batches(RuleBasedStateMachine):
                 stage(self.db, requests, job=job, attempt=attempt, number=number, batch=batch)
             return
         stage(self.db, requests, job=job, attempt=attempt, number=number, batch=batch)
-        # What was there before stays: a chunk that is sent again is the same one.
+        # The earlier one stays: a chunk that is sent again has the same rows.
         self.staged[job].setdefault(attempt, {}).setdefault(number, keys)
 
     def whole(self, job: int) -> Callable[[int], bool]:

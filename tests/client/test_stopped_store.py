@@ -24,11 +24,11 @@ from postroom.server.node import Node
 Stop = Callable[[], Awaitable[None]]
 
 PATIENCE_SECONDS = 30
-"""Before, they went on for a minute, or for ever."""
+"""The time after which calls that hang count as lost."""
 
 
 class BadEngine(MemoryEngine):
-    """Fails when it is told to."""
+    """An engine that fails when it is told to."""
 
     fails = False
 

@@ -37,7 +37,7 @@ PATIENCE_SECONDS = 60
 
 
 class _CountingDriver(ThreadDriver):
-    """Tells how many requests were sent so far."""
+    """A driver that tells how many requests were sent."""
 
     def __init__(self, node: Node, random: Random) -> None:
         super().__init__(node, random)
@@ -53,7 +53,7 @@ class _SettableClock(SystemClock):
     """The system's clock, whose wall clock stands still until it is set ahead.
 
     If it went on, a read more than a second after the last write would have to store a ceiling for
-    it first: one write more, and one that waits for a write that is held back.
+    it first. The write of the ceiling would wait for a write that is held back.
     """
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Threaded:
         raise NotImplementedError
 
     def start(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Future[Any]:
-        """In a thread of its own; returns once its first request is on its way."""
+        """Call in a thread of its own; return once its first request is on its way."""
         while self.driver.sent.acquire(blocking=False):
             pass
         future = self.pool.submit(function, *args, **kwargs)

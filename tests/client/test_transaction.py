@@ -26,7 +26,7 @@ def letters(db: postroom.Database) -> postroom.Database:
     return db
 
 
-# --- what it sees
+# --- its reads
 
 
 def test_a_transaction_sees_its_own_writes(letters: postroom.Database) -> None:

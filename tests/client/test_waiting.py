@@ -188,7 +188,7 @@ def test_a_commit_hands_the_lock_to_the_first_waiter(store: Store) -> None:
 
 
 class Chance:
-    """Anything that clients may do, at any time, in the middle of writes too."""
+    """A random client that does anything that clients may do, in the middle of writes too."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)

@@ -20,7 +20,7 @@ UTC = datetime.UTC
 
 
 def is_set(store: Store, seconds: float) -> None:
-    """Somebody sets the wall clock, and the client hears of it."""
+    """Set the wall clock, and let the client hear of it."""
     store.clock.epoch_milliseconds += int(seconds * 1000)
     store.db.now()
 
@@ -30,7 +30,7 @@ def wall(store: Store) -> datetime.datetime:
 
 
 def was_ahead(store: Store) -> None:
-    """For 6 s, in which something is written."""
+    """Set the wall clock ahead for 6 s, and write something meanwhile."""
     store.db.put(b"a", b"before")
     is_set(store, DAY)
     store.db.put(b"a", b"meanwhile")

@@ -95,5 +95,5 @@ class WatchedEngine:
 
 
 def dump(engine: Engine) -> dict[bytes, bytes]:
-    """Everything that an engine holds."""
+    """Return everything that an engine holds."""
     return dict(engine.iterate(b"", b"\xff" * 9))

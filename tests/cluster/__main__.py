@@ -1,7 +1,7 @@
 """Chaos for as long as you like: ``python -m tests.cluster --seed 7 --runs 20``.
 
-Each seed is a cluster of its own, disturbed for a while and then judged. What a failed run did, and
-what its nodes wrote, is printed, with the command that makes the same choice of faults again.
+Each seed is a cluster of its own, disturbed for a while and then judged. The acts of a
+failed run, and what its nodes wrote, are printed, with the command that chooses its faults again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def run_seed(seed: int, seconds: float, kinds: list[str] | None, *, verbose: bool) -> Report | None:
-    """One run, told; ``None`` if it failed."""
+    """Run one seed and print what it did; return ``None`` if it failed."""
     with TemporaryDirectory(prefix="postroom-chaos-") as folder:
         chaos = Chaos(seed, Path(folder), seconds, kinds)
         try:
@@ -70,7 +70,7 @@ class Summary:
         self._seen: Counter[str] = Counter()
 
     def add(self, seed: int, report: Report | None) -> None:
-        """One more."""
+        """Add the report of one more run."""
         self._runs += 1
         if report is None:
             self.failed.append(seed)

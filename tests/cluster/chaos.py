@@ -1,6 +1,6 @@
 """A run of chaos: real nodes, clients with workloads, faults; then calm, and the reckoning.
 
-As :mod:`tests.sim.cluster.simulation`, with its workloads and its judges, but in real time: a seed
+It has the workloads and the judges of :mod:`tests.sim.cluster.simulation`, but real time: a seed
 repeats the choice of nodes, workloads and faults, and not what comes of it.
 
 ::
@@ -54,11 +54,11 @@ from tests.sim.workloads.workload import Client, Workload
 QUEUES_SHARE: Final = 0.5
 STRIKES_SECONDS: Final = 20.0
 CALM_SECONDS: Final = 90.0
-"""How long the last client may take when nothing breaks any more: it retries for a minute."""
+"""The most that the last client may take when nothing breaks any more: it retries for a minute."""
 DISK_BYTES: Final = 256 << 20
 WATCH_SECONDS: Final = 0.2
 STALL_SECONDS: Final = 1.0
-"""If looking at the cluster takes longer, somebody stands still: that is a fault, too."""
+"""The length of a look at the cluster after which a node counts as stalled, a fault as well."""
 QUIET_SECONDS: Final = 2.0
 DUE_SECONDS: Final = 1.0
 
@@ -82,7 +82,7 @@ class Report:
 
 
 def told(counted: Counter[str]) -> str:
-    """For people."""
+    """Return counts as text for people."""
     return ", ".join(f"{number} {name}" for name, number in sorted(counted.items())) or "none"
 
 
@@ -144,7 +144,7 @@ class Chaos:
         self._leader: NodeProcess | None = None
         self._status: tuple[float, Status] | None = None
         self._leads: set[tuple[int, int]] = set()
-        self._looked_at = math.inf  # nobody has begun to
+        self._looked_at = math.inf  # no look has begun
         self._has_stood_still = False
 
     def _drawn_workloads(self, number: int) -> list[Workload]:
@@ -155,7 +155,7 @@ class Chaos:
         return [make() for make in self.random.sample([*WORKLOADS, *recorded], number)]
 
     def run(self) -> Report:
-        """All of it.
+        """Carry out the whole run.
 
         Raises:
             AssertionError: something is not as it must be.
@@ -192,7 +192,7 @@ class Chaos:
             for task, database in self._clients.values():
                 await _end(task, database)
             await self._database.close()
-        await asyncio.sleep(QUIET_SECONDS)  # nobody asks: followers hear of the last entry
+        await asyncio.sleep(QUIET_SECONDS)  # meanwhile followers hear of the last entry
         injector.note("everybody has ended")
         self.report.faults = injector.seen
         injector.verdict()
@@ -215,18 +215,18 @@ class Chaos:
         self._clients[index, number] = task, database
 
     async def kill_a_client(self) -> bool:
-        """Another one takes its place."""
+        """Kill a client, and let another one take its place."""
         place = self.random.choice(sorted(self._clients))
         task, database = self._clients[place]
         if self._is_over or task.done():
             return False
         del self._clients[place]
         await _end(task, database)
-        with contextlib.suppress(Error):  # nobody leads: then there is one less
+        with contextlib.suppress(Error):  # if no node leads there is one less
             await self._begin_client(*place)
         return True
 
-    # --- what the injector must know
+    # --- facts for the injector
 
     def leader(self) -> NodeProcess | None:
         """Return the leader, as far as is known."""
@@ -276,12 +276,12 @@ class Chaos:
     # --- calm
 
     async def _calm(self) -> None:
-        """Nothing breaks any more; everybody comes to an end."""
+        """Break nothing any more, and let all clients come to an end."""
         self._is_over = True
         tasks = {
             task
             for (index, _), (task, _) in self._clients.items()
-            if not isinstance(self.workloads[index], Watchers)  # who waits for changes: none come
+            if not isinstance(self.workloads[index], Watchers)  # no changes come for these
         }
         for task in tasks:
             if task.done():
@@ -317,7 +317,7 @@ class Chaos:
         self.report.seen["entries"] = self._status[1].applied_index
 
     async def _settled(self) -> None:
-        """Everybody has everything."""
+        """Wait until every node has all entries."""
         give_up = time.monotonic() + CALM_SECONDS
         while not self._has_everything():
             assert time.monotonic() < give_up, f"some stay behind: {self._status}"
@@ -362,7 +362,7 @@ async def _end(task: asyncio.Task[None], database: CoreDatabase) -> None:
 
 
 def read_disks(folders: dict[int, Path]) -> dict[int, SortedMap]:
-    """All that nodes that were killed have stored.
+    """Return all that nodes that were killed have stored.
 
     A state is some turns behind its log, and a log does not say what is committed: what a majority
     of them has is. (It was calm when they were killed: no log has a tail that others contradict.)

@@ -30,7 +30,7 @@ class Disk(Protocol):
 
 
 class Folder:
-    """On the disk that this machine has for such things."""
+    """A folder on the disk that this machine has for such things."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Folder:
 
 
 class SmallDisk:
-    """See the module. The data is in a folder of it; the ballast is beside that."""
+    """A small file system, with the data in a folder of it, and the ballast beside that."""
 
     def __init__(self, mount: Path, size_bytes: int) -> None:
         self._mount = mount

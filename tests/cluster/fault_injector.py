@@ -1,6 +1,6 @@
-"""Lets strikes fall on a cluster of real processes, and mends what they broke.
+"""An injector of faults: it lets strikes fall on real processes, and mends what they broke.
 
-What strikes a node that is down already, or a leader when nobody leads, falls into the void. Nodes
+A strike at a node that is down already, or at a leader when nobody leads, does nothing. Nodes
 that end by themselves are started again, as a service manager would; whether they were allowed to
 end is for :meth:`FaultInjector.verdict`.
 """
@@ -38,11 +38,11 @@ class Watch(Protocol):
         """Return whether all nodes are there and have everything."""
 
     async def kill_a_client(self) -> bool:
-        """Another one takes its place."""
+        """Kill a client, and let another one take its place."""
 
 
 class FaultInjector:
-    """See the module.
+    """An injector that lets strikes fall on a cluster, and mends what they broke.
 
     Attributes:
         seen: how often what has struck.
@@ -69,7 +69,7 @@ class FaultInjector:
         }  # fmt: skip
 
     async def run(self, strikes: Sequence[Strike]) -> None:
-        """All of them; whatever they broke is mended when this returns."""
+        """Let all strikes fall; whatever they broke is mended when this returns."""
         supervisor = asyncio.create_task(self._supervise())
         async with asyncio.TaskGroup() as group:
             for strike in strikes:
@@ -90,7 +90,7 @@ class FaultInjector:
         return asyncio.get_running_loop().time()
 
     def note(self, what: str) -> None:
-        """Something happens now."""
+        """Note something that happens now."""
         self.told.append(f"{self._now() - self._began:6.2f}: {what}")
 
     async def _fall(self, strike: Strike) -> None:
@@ -134,7 +134,7 @@ class FaultInjector:
         return await self._down(strike, node, wipe)
 
     def _is_replacing(self) -> bool:
-        """Until the node that lost its disk is a voter again no other one may lose its own."""
+        """Return whether a node that lost its disk is no voter yet, so that no other one may."""
         before = self._promotions_before
         return before is not None and self._promotions() == before
 

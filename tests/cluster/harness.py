@@ -1,8 +1,8 @@
 """Clusters of real processes for tests: started, killed, paused, wiped, and always cleaned up.
 
-Nothing here sleeps for a guessed time: a node is ready when it says so on standard error, gone when
-its process has ended, and leads when the others say so. What the nodes wrote is printed when the
-test fails.
+Nothing here sleeps for a guessed time. A node is ready when it says so on standard error, gone when
+its process has ended, and leads when the others say so. A test that fails prints what the nodes
+wrote.
 """
 
 from __future__ import annotations
@@ -111,11 +111,11 @@ class NodeProcess:
         self._reader.start()
 
     def wait_ready(self, seconds: float = READY_SECONDS) -> None:
-        """Until it serves."""
+        """Wait until it serves."""
         self.wait_line(_says_ready, seconds)
 
     def wait_line(self, wanted: Callable[[str], bool], seconds: float = READY_SECONDS) -> str:
-        """Until it writes such a line in this life of it; that line."""
+        """Wait until it writes such a line in this life of it, and return that line."""
         with self._news:
             self._news.wait_for(lambda: self._found(wanted) or self._silent, seconds)
             found = self._found(wanted)
@@ -128,17 +128,17 @@ class NodeProcess:
         return [line for line in self.lines[self._life_began :] if wanted(line)]
 
     def kill(self) -> None:
-        """kill -9, and wait until it is gone."""
+        """Kill it by SIGKILL, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         self.wait()
 
     def stop(self) -> int:
-        """SIGTERM, and wait until it is gone; its exit code."""
+        """Send SIGTERM, and wait until it is gone; return its exit code."""
         self._signal(signal.SIGTERM)
         return self.wait()
 
     def interrupt(self) -> None:
-        """SIGTERM, without waiting."""
+        """Send SIGTERM, without waiting."""
         self._signal(signal.SIGTERM)
 
     def pause(self) -> None:
@@ -146,11 +146,11 @@ class NodeProcess:
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let it go on by SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def wait(self, seconds: float = STOP_SECONDS) -> int:
-        """Until the process has ended; its exit code."""
+        """Wait until the process has ended, and return its exit code."""
         assert self._process is not None
         code = self._process.wait(seconds)
         assert self._reader is not None
@@ -177,7 +177,7 @@ class NodeProcess:
             file.write(struct.pack("d", ahead_seconds))
 
     def clean_up(self) -> None:
-        """Whatever state it is in: gone."""
+        """End it, whatever state it is in."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self.kill()
@@ -203,7 +203,7 @@ def _says_ready(line: str) -> bool:
 
 
 class ClusterProcesses:
-    """Running nodes, and the way to reach them."""
+    """A cluster of running nodes, and the way to reach them."""
 
     def __init__(
         self, folder: Path, place: Place, options: tuple[str, ...], disk_bytes: int | None

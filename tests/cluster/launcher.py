@@ -1,9 +1,9 @@
 """The command line of ``postroom``, as test clusters start it.
 
 ``python -m tests.cluster.launcher CLOCK serve ...`` differs from ``postroom serve ...`` in two ways
-that no product has: its wall clock is ahead by the number of seconds that the file CLOCK holds (a
-double, read at every look), and it ends when its standard input does, so that no node survives
-the test that has started it.
+that no product has. Its wall clock is ahead by the number of seconds that the file CLOCK holds (a
+double, read at every look). It ends when its standard input does, so that no node survives the
+test that has started it.
 """
 
 from __future__ import annotations

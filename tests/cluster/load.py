@@ -29,7 +29,7 @@ class Load:
 
     @property
     def written(self) -> int:
-        """How many were acknowledged."""
+        """Return how many writes were acknowledged."""
         return len(self.moments)
 
     def goes_on(self, more: int = 20) -> None:
@@ -38,7 +38,7 @@ class Load:
         eventually(lambda: self.written >= wanted or self.failures)
 
     def longest_pause_seconds(self) -> float:
-        """Between two acknowledgements."""
+        """Return the longest time between two acknowledgements."""
         return max(later - earlier for earlier, later in pairwise(self.moments))
 
 

@@ -1,7 +1,7 @@
 """The places of a test cluster's processes: loopback addresses, or network namespaces.
 
 *Loopback* needs nothing. Each cluster has an address of its own in 127.0.0.0/8 where the system has
-them (Linux), so that neither other clusters nor outgoing connections take its ports while a node is
+them (Linux). Then neither other clusters nor outgoing connections take its ports while a node is
 down.
 
 *Namespaces* need root and iproute2: one for each node, joined by a bridge that the test can reach
@@ -31,13 +31,13 @@ _places = itertools.count()
 
 
 class Place(Protocol):
-    """Gives nodes their addresses, and says how to start a process there."""
+    """A place that gives nodes their addresses, and says how to start a process there."""
 
     def address(self, number: int) -> str:
-        """``host:port`` of node ``number``, from 1."""
+        """Return ``host:port`` of node ``number``, from 1."""
 
     def command(self, number: int, command: list[str]) -> list[str]:
-        """``command``, to be run where that node lives."""
+        """Return ``command`` in the form that runs it where that node lives."""
 
     def close(self) -> None:
         """Undo everything."""
@@ -87,7 +87,7 @@ def _is_bindable(host: str) -> bool:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens at; all held at once, so that they differ."""
+    """Return ports that nobody listens at; all are held at once, so that they differ."""
     probes = [socket.create_server((SHARED_HOST, 0)) for _ in range(count)]
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
@@ -157,12 +157,12 @@ class Namespaces:
         self._inside(sender, "ip", "route", "replace", "blackhole", host)
 
     def cut(self, one: int, other: int) -> None:
-        """Neither of the two hears the other one."""
+        """Cut two nodes off from each other."""
         self.silence(one, other)
         self.silence(other, one)
 
     def rejoin(self, number: int) -> None:
-        """Undoes :meth:`isolate`."""
+        """Undo :meth:`isolate`."""
         _run("ip", "link", "set", self._outer(number), "up")
 
     def deafen(self, number: int) -> None:
@@ -170,11 +170,11 @@ class Namespaces:
         self._inside(number, "ip", "route", "replace", "blackhole", f"{self._net}.254/32")
 
     def undeafen(self, number: int) -> None:
-        """Undoes :meth:`deafen`."""
+        """Undo :meth:`deafen`."""
         self._inside(number, "ip", "route", "del", "blackhole", f"{self._net}.254/32")
 
     def unsilence(self, sender: int, receiver: int) -> None:
-        """Undoes :meth:`silence`."""
+        """Undo :meth:`silence`."""
         self._inside(sender, "ip", "route", "del", "blackhole", f"{self._host(receiver)}/32")
 
     def throttle(self, number: int, rate: str) -> None:
@@ -183,7 +183,7 @@ class Namespaces:
         self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", *line)
 
     def unimpair(self, number: int) -> None:
-        """Undoes :meth:`impair` and :meth:`throttle`."""
+        """Undo :meth:`impair` and :meth:`throttle`."""
         self._inside(number, "tc", "qdisc", "del", "dev", "eth0", "root")
 
     def impair(self, number: int, *netem: str) -> None:
@@ -191,7 +191,7 @@ class Namespaces:
         self._inside(number, "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", *netem)
 
     def heal(self) -> None:
-        """Everybody reaches everybody, at once."""
+        """Let every node reach all others again, at once."""
         for number in range(1, self._count + 1):
             _run("ip", "link", "set", self._outer(number), "up")
             self._inside(number, "ip", "route", "flush", "type", "blackhole")

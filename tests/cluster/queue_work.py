@@ -1,7 +1,7 @@
 """Queues in a run of chaos: jobs by pushed consumers, by consumers that claim, and by workers.
 
-Producers and the reckoning are those of the simulator (:mod:`tests.sim.workloads.jobs`). What may
-be seen of a queue is told, case by case, by the comment on Jepsen's ``tests/kafka.clj``; here:
+Producers and the reckoning are those of the simulator (:mod:`tests.sim.workloads.jobs`). The
+comment on Jepsen's ``tests/kafka.clj`` tells, case by case, what may be seen of a queue; here:
 
 * Every job that was sent is done once. Consumers go on, in the loops that they are in, until the
   queues are empty, so streams have found the new leader by themselves.
@@ -9,9 +9,9 @@ be seen of a queue is told, case by case, by the comment on Jepsen's ``tests/kaf
   lease had run out, or its consumer had gone. Those that nobody has asked for are counted. Without
   a fault there are none.
 * Nothing comes before its time. In a group all that were due before are done.
-* What is fired keeps to ``max_rate``, in any length of time, and what is held to
-  ``max_concurrency``; not judged where clocks are set, since leases that outlive a leader end by
-  the clock.
+* Fired messages keep to ``max_rate``, in any length of time, and held ones to
+  ``max_concurrency``. They are not judged where clocks are set, since leases that outlive a leader
+  end by the clock.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ FOREVER: Final = 1 << 63
 PRODUCER_PAUSE_SECONDS: Final = 0.6
 LOOK_SECONDS: Final = 0.2
 EMPTY_SECONDS: Final = 75.0
-"""By then the consumers have emptied the queues, when nothing breaks any more."""
+"""The time in which the consumers empty the queues when nothing breaks any more."""
 
 Attempted = tuple[str, bytes, int]
 
 
 class QueueWork(Jobs):
-    """See the module.
+    """A workload of queues in a run of chaos.
 
     Args:
         has_faults: whether anything has been broken so far.
@@ -80,7 +80,7 @@ class QueueWork(Jobs):
         self.seen: Counter[str] = Counter()
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Four queues."""
+        """Create four queues."""
         settings: dict[str, Any] = {
             "ack_wait": ACK_WAIT, "max_backoff": 0.5, "max_attempts": None, "purge_after": 5.0
         }  # fmt: skip
@@ -92,7 +92,7 @@ class QueueWork(Jobs):
     async def start(self, client: Client) -> None:
         """Enqueue with the first clients; let the others work, each in its way."""
         for attempt, (number, _) in list(self._held.items()):
-            if number == client.number:  # who was here before was killed
+            if number == client.number:  # the client before this one was killed
                 del self._held[attempt]
         if client.number < PRODUCERS:
             while client.goes_on():
@@ -111,7 +111,7 @@ class QueueWork(Jobs):
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _burst(self, client: Client) -> None:
-        """More than may be fired, and held, at once."""
+        """Enqueue more than may be fired, and held, at once."""
         async with client.db.begin() as tx:
             for queue, jobs in BURSTS.items():
                 for _ in range(jobs):
@@ -201,7 +201,7 @@ class QueueWork(Jobs):
             if what == "forget":
                 return
             if what == "extend":
-                self._until.pop(attempt, None)  # what becomes of it may stay unknown
+                self._until.pop(attempt, None)  # its outcome may stay unknown
                 self._until[attempt] = int(await message.extend(ACK_WAIT))
             await client.pause(2 * ACK_WAIT if what == "late" else NOT_IN_HASTE_SECONDS)
             self._held.pop(attempt, None)
@@ -213,10 +213,10 @@ class QueueWork(Jobs):
             await client.db.run(finish)
             self._ended.add(message.stored.id)
 
-    # --- what is seen
+    # --- observations
 
     async def _look_at(self, client: Client, message: aio.QueueMessage) -> None:
-        """One that has just been handed out."""
+        """Check a message that has just been handed out."""
         attempt, stored = _attempted(message), message.stored
         sender = client.db._sender
         now = FOREVER if self._has_skew else sender.reading()
@@ -259,7 +259,7 @@ class QueueWork(Jobs):
             sent.pop(job, None)  # it is done for good
 
     async def check(self, db: CoreDatabase) -> None:
-        """Everything is done, once; and was not done too fast."""
+        """Check that all jobs are done, each once, and not too fast."""
         assert not self._broken, self._broken[0]
         await super().check(db)
         for queue in self.queues:
@@ -271,7 +271,7 @@ class QueueWork(Jobs):
 
 
 def check_rate(fired: list[int]) -> None:
-    """In no length of time were more fired than ``max_rate`` and a burst allow."""
+    """Check that in no length of time more were fired than ``max_rate`` and a burst allow."""
     moments = sorted((each >> LOGICAL_BITS) / 1000 for each in fired)
     for place, first in enumerate(moments):
         for more, last in enumerate(moments[place:]):

@@ -14,7 +14,7 @@ ANSWER_SECONDS = 20.0
 
 
 class RawClient:
-    """Reads keys; on an event loop of its own."""
+    """A client that reads keys, on an event loop of its own."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
@@ -34,7 +34,7 @@ class RawClient:
         self._runner.close()
 
     def connect(self, address: str) -> None:
-        """To this node, and to no other one any more."""
+        """Connect to this node, and to no other one any more."""
         if self._writer is not None:
             self._writer.close()
         self._received.clear()
@@ -51,7 +51,7 @@ class RawClient:
         self._runner.run(self._write(frames.Ask(self._clock, [(self._number, Get(key))])))
 
     def answer(self) -> bytes | str | None:
-        """To what was asked last."""
+        """Wait for the answer to what was asked last."""
         return self._runner.run(asyncio.wait_for(self._answer(), ANSWER_SECONDS))
 
     async def _connect(self, address: str) -> None:

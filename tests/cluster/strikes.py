@@ -1,6 +1,6 @@
-"""Which faults strike when, drawn from a seed before anything begins.
+"""A plan of faults and of their times, drawn from a seed before anything begins.
 
-So a seed always makes the same choice, whatever the processes do; what they make of it is theirs.
+A seed always makes the same choice, whatever the processes do; what they make of it is theirs.
 
 ==========  ======================================================================================
 kind        what happens to a node, for a while
@@ -33,7 +33,7 @@ from tests.cluster.disks import small_disks_work
 from tests.cluster.places import namespaces_work, throttle_works
 
 LEADER: Final = 0
-"""Instead of a node's number: whoever leads at that moment."""
+"""A number in place of a node's: the node that leads at that moment."""
 
 ANYWHERE: Final = ("kill", "kill", "kill", "kill all", "stop", "pause", "pause", "wipe", "clock",
                    "leave")  # fmt: skip
@@ -42,7 +42,7 @@ IN_NAMESPACES: Final = ("isolate", "silence", "cut", "shun", "deafen")
 INTERVALS_SECONDS: Final = (0.5, 1.5, 3.0)
 LENGTHS_SECONDS: Final = (0.1, 0.5, 1.0, 2.0, 4.0)
 CLOCKS_AHEAD_SECONDS: Final = (-3600.0, -30.0, -0.4, 0.1, 0.4)
-"""Not further ahead: transactions would be too old at once, as promised, and nothing be seen."""
+"""The offsets of wall clocks: one further ahead would make all transactions too old at once."""
 BYTES_LEFT: Final = (0, 4096, 1 << 20, 40 << 20)
 RATES: Final = ("100kbit", "300kbit", "1mbit")
 
@@ -73,7 +73,7 @@ class Strike:
 
 
 def possible_kinds() -> list[str]:
-    """Those that this machine allows."""
+    """Return the kinds of faults that this machine allows."""
     kinds = [*ANYWHERE]
     if namespaces_work():
         kinds += IN_NAMESPACES

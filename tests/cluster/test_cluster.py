@@ -22,10 +22,10 @@ from tests.cluster.places import Namespaces, namespaces_work
 from tests.cluster.raw_client import RawClient
 
 FAILOVER_SECONDS = 4.0
-"""2 s are promised; but two cores are shared by everything that runs here."""
+"""The longest failover: 2 s are promised, but two cores are shared by all that runs here."""
 
 HANDING_OVER_SECONDS = 1.0
-"""0.2 s are promised; as above."""
+"""The longest handing over: 0.2 s are promised; as above."""
 
 ATTEMPTS = 3
 """A machine that stands still for a second does not do so each time."""
@@ -47,7 +47,7 @@ def three(shared: ClusterProcesses) -> Iterator[ClusterProcesses]:
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcesses]:
-    """Three nodes with networks of their own, and small disks."""
+    """Run three nodes with networks of their own, and small disks."""
     if not namespaces_work():
         pytest.skip("needs root, iproute2 and network namespaces")
     if not small_disks_work():
@@ -79,7 +79,7 @@ def voters(processes: ClusterProcesses, db: postroom.Database) -> set[int]:
 def all_voters(
     processes: ClusterProcesses, db: postroom.Database, gone: frozenset[int] = frozenset()
 ) -> set[int]:
-    """Three of them, but for those that are gone: what one look sees may lack who is just late."""
+    """Wait until three voters are there besides those that are gone."""
 
     def look() -> set[int]:
         """Look for three nodes that have a vote, and all that the leader has."""

@@ -13,9 +13,9 @@ from tests.cluster.harness import cluster
 MESSAGES = 60
 WAIT_SECONDS = 120.0
 ACK_WAIT_SECONDS = 30.0
-"""Longer than an election and a transaction take on a busy machine."""
+"""A time longer than an election and a transaction take on a busy machine."""
 HELD_SECONDS = 600.0
-"""Longer than the test takes."""
+"""A time longer than the test takes."""
 
 
 def await_acknowledged(q: postroom.Queue, messages: int) -> None:

@@ -1,4 +1,4 @@
-"""From this version to the next one, node by node, with real processes of both.
+"""An upgrade from this version to the next one, node by node, with real processes of both.
 
 The next version is a copy of this one that speaks one version more
 (:mod:`tests.cluster.next_version`).
@@ -29,7 +29,7 @@ def next_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[ClusterProcesses]:
-    """Nodes of this version."""
+    """Run three nodes of this version."""
     with cluster(tmp_path, 3) as processes:
         yield processes
 

@@ -1,4 +1,4 @@
-"""Kills the store many times: ``python -m tests.crash --kills 300 [--engine rocksdb]``."""
+"""A command that kills the store many times: ``python -m tests.crash --kills 300``."""
 
 from __future__ import annotations
 

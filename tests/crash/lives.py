@@ -7,7 +7,7 @@ moment, opens the store itself and checks:
 * nothing is there that was never begun;
 * each message is exactly once in an inbox, in an outbox, or among what the clerks have taken;
 * the accounts hold what the notes make of them, and so do the counters and the accounting;
-* what the store says of itself adds up, and nothing is dead.
+* the store's own numbers add up, and nothing is dead.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REPOSITORY: Final = Path(__file__).parents[2]
 
 
 class Lives:
-    """See the module.
+    """A store that lives many short lives, each ended by ``SIGKILL``.
 
     Args:
         folder: where the store lies.
@@ -59,7 +59,7 @@ class Lives:
                 tx.put(account(number), b"%d" % OPENING_BALANCE)
 
     def live_and_die(self, mode: str) -> None:
-        """One life of a writer, and what it has said."""
+        """Let a writer live one life, and note what it has said."""
         self.lives += 1
         with subprocess.Popen(
             [sys.executable, "-m", "tests.crash.writer", self.folder, mode, str(self.lives)],
@@ -110,7 +110,7 @@ class Lives:
             if mark == b"!":
                 self.acknowledged.add(name)
 
-    # --- what must be true
+    # --- checks
 
     def check(self) -> None:
         """Raise ``AssertionError`` unless everything is as it must be."""

@@ -28,7 +28,7 @@ def test_kill(tmp_path: Path, mode: str, engine: EngineName) -> None:
     for _ in range(KILLS):
         lives.live_and_die(mode)
         lives.check()
-    while not lives.acknowledged:  # so slow a device leaves them no time: they live longer
+    while not lives.acknowledged:  # a slow device leaves them no time: they live longer
         lives.alive_seconds *= 2
         assert lives.alive_seconds < SECONDS_MAX, "nothing is ever acknowledged"
         lives.live_and_die(mode)

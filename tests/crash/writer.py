@@ -1,7 +1,7 @@
 """The process that is killed: it works on a store as hard as it can, and says what it did.
 
 ``python -m tests.crash.writer FOLDER MODE LIFE`` writes one line to standard output *before* each
-commit and one *after* it returned, each with one ``write`` of the operating system, so that the
+commit and one *after* it returned. Each takes one ``write`` of the operating system, so that the
 parent has every line that was complete when the process died::
 
     ? name      a transaction is about to commit
@@ -28,7 +28,7 @@ import postroom.aio
 ACCOUNTS: Final = 4
 OPENING_BALANCE: Final = 1_000_000
 SEGMENT_BYTES: Final = 256 * 1024
-"""Of the log: each life uses some of them again."""
+"""The size of a segment of the log: each life uses some of them again."""
 SENDERS: Final = 6
 CLERKS: Final = 3
 
@@ -39,7 +39,7 @@ def account(number: int) -> bytes:
 
 
 def say(mark: str, name: bytes) -> None:
-    """One line, at once."""
+    """Write one line, at once."""
     os.write(1, b"%s %s\n" % (mark.encode(), name))
 
 
@@ -53,7 +53,7 @@ class Deed:
         self.delay = randomness.choice([None, None, None, 0.01])
 
     def note(self) -> bytes:
-        """All of it, as it is stored with its name."""
+        """Return the whole transfer, as it is stored with its name."""
         return b"%d %d %d" % (self.source, self.target, self.amount)
 
     def send(self, tx: Any, balance: bytes) -> None:
@@ -81,7 +81,7 @@ def credit(tx: Any, number: int, balance: bytes, reaped: Any) -> None:
 
 
 async def run_asyncio(folder: Path, life: int) -> None:
-    """Senders and clerks on one event loop."""
+    """Run senders and clerks on one event loop."""
     async with await postroom.aio.open(folder, log_segment_bytes=SEGMENT_BYTES) as db:
         say("!", b"open")
         senders = [_send_for_ever(db, life, number) for number in range(SENDERS)]
@@ -165,7 +165,7 @@ def _reap_in_thread(db: postroom.Database, clerk: int) -> None:
 
 
 def main() -> None:
-    """Until it is killed."""
+    """Work until the process is killed."""
     folder, mode, life = sys.argv[1:]
     if mode == "asyncio":
         asyncio.run(run_asyncio(Path(folder), int(life)))

@@ -29,7 +29,7 @@ from postroom.demo.turn_rounds import (
     fails,
     make_queue,
     plan,
-    turn_key,
+    turn_round_key,
 )
 from postroom.errors import Error, Invalid, StoreLocked
 from postroom.server.local_cluster import LocalFolder
@@ -45,7 +45,7 @@ SUBJECTS = 14
 """The number of lines in the table of what was compared."""
 
 RUN_SECONDS = 280.0
-"""More than any run takes, on whatever machine."""
+"""A time longer than any run takes, on whatever machine."""
 
 
 def nothing() -> None:
@@ -331,7 +331,7 @@ async def _lose_worker(db: postroom.aio.Database) -> None:
 
 TAMPERED_TURNS: dict[str, tuple[Tamper, set[str]]] = {
     "nothing": (lambda db: asyncio.sleep(0), set()),
-    "one is lost": (lambda db: db.delete(turn_key(7)), {"turn-rounds"}),
+    "one is lost": (lambda db: db.delete(turn_round_key(7)), {"turn-rounds"}),
     "one is not done": (_lose_worker, {"turn-rounds", "turn-rounds still waiting"}),
     "one is left in the queue": (_enqueue_again, {"turn-rounds still waiting"}),
     "one was done twice": (
@@ -343,7 +343,7 @@ TAMPERED_TURNS: dict[str, tuple[Tamper, set[str]]] = {
         {"turn-rounds per airport"},
     ),
     "one came before its aircraft": (
-        lambda db: db.put(turn_key(1), b'["N14228","IAH",1,-1]'),
+        lambda db: db.put(turn_round_key(1), b'["N14228","IAH",1,-1]'),
         {"turn-rounds before their time"},
     ),
 }

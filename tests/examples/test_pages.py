@@ -20,7 +20,7 @@ PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
 def run(page: str, db: postroom.Database) -> dict[str, Any]:
-    """All programs of a page, one after the other; answers the names that they define."""
+    """Run all programs of a page, one after the other; return the names that they define."""
     names: dict[str, Any] = {"postroom": postroom, "db": db}
     programs = PROGRAM.findall((DOCS / page).read_text())
     assert programs
@@ -57,7 +57,7 @@ def test_queues(db: postroom.Database) -> None:
 
 
 def test_web_applications() -> None:
-    """But for the programs that need a framework."""
+    """The programs that need a framework are left out."""
     names: dict[str, Any] = {"postroom": postroom}
     programs = PROGRAM.findall((DOCS / "web-applications.md").read_text())
     own = [each for each in programs if "fastapi" not in each and "django" not in each]

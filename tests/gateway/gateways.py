@@ -78,7 +78,7 @@ class Started:
 
     @property
     def total(self) -> Any:
-        """The material of all clients."""
+        """Return the material of all clients."""
         return self.gateway.service.admission.total
 
 

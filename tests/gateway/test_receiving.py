@@ -155,7 +155,7 @@ async def test_a_stream_that_ends_gives_back_what_it_held() -> None:
         call = type(it.stub)(channel).Receive(pb.ReceiveRequest(queue="q"))
         held = [await _read(call) for _ in range(3)]
         await it.stub.Acknowledge(pb.AcknowledgeRequest(queue="q", attempts=[held[0].attempt]))
-        await queue.cancel(held[1].id)  # so that giving back all at once would fail
+        await queue.cancel(held[1].id)  # giving back all at once would fail
         await channel.close()
         await until(lambda: not it.gateway.service.deliveries.by_attempt)
         await until(lambda: it.total.memory_bytes == 0)

@@ -251,7 +251,7 @@ async def test_a_retry_with_the_id_of_a_committed_transaction_changes_nothing() 
         request = operations(pb.IncrementRequest(key=b"n"), COMMIT)
         first = await sent(call, request)
         request.begin.transaction_id = first.transaction_id
-        async with started(db=it.db) as other:  # as after the loss of the first gateway
+        async with started(db=it.db) as other:  # the first gateway may have been lost
             second = await sent(other.stub.Transaction(), request)
             assert second.results[1].commit.timestamp == first.results[1].commit.timestamp
         assert postroom.integer(await it.db.get(b"n")) == 1

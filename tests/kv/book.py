@@ -98,7 +98,7 @@ class Book:
             del held[each]
 
     def check(self) -> None:
-        """All that is kept was found, and the newest note."""
+        """Check that all that is kept was found, and the newest note."""
         for group, entries in self.groups.entries.items():
             for index, stored in entries.items():
                 assert self.found.get(entry(group, index)) == stored, f"{index} of {group}"

@@ -1,4 +1,4 @@
-"""What tests of the log and the state have in common."""
+"""Fixtures that tests of the log and the state share."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.kv.book import SEGMENT_BYTES
 
 @pytest.fixture
 def long_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the first segment of a log, and those that somebody waits for, have full length."""
+    """Give all segments full length, those that a write waits for included."""
     monkeypatch.setattr(log_writer, "SHORT_BYTES_MIN", SEGMENT_BYTES)

@@ -29,7 +29,7 @@ _FLOATS: Final = (0.0, -0.0, 1.5, -1.5, 1e308, -1e308, 5e-324, float("inf"), flo
 
 
 def drawn(chance: Random, depth: int = 2) -> tuple[Any, ...]:
-    """Any tuple that both of us can pack."""
+    """Draw any tuple that both libraries can pack."""
     return tuple(_part(chance, depth) for _ in range(chance.randint(0, 4)))
 
 
@@ -105,7 +105,7 @@ def of_json(told: Any) -> Any:
 
 
 def recorded() -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """Each tuple, and the bytes that it is packed into."""
+    """Yield each tuple, with the bytes that it is packed into."""
     for line in VECTORS.read_text().splitlines():
         packed, _, told = line.partition(" ")
         yield of_json(json.loads(told)), bytes.fromhex(packed)

@@ -45,7 +45,7 @@ class OnDisk:
 
     @property
     def library(self) -> str:
-        """A Python expression that opens the folder ``path`` by the library alone."""
+        """Return a Python expression that opens the folder ``path`` by the library alone."""
         if self.name == "leveldb":
             return "__import__('plyvel').DB(path)"
         return "__import__('rocksdict').Rdict(path)"

@@ -68,7 +68,7 @@ def test_a_segment_that_was_begun_and_given_up_is_not_missed(
         book.reopen(power=power)
         book.check()
         assert max(book.found) == entry(1, index + 1)
-    for later in range(index + 2, index + 100):  # what was given up is used again, or goes
+    for later in range(index + 2, index + 100):  # given-up segments are used again, or go
         book.add(1, later, 3000)
     book.reopen(power=Random(4))
     book.check()

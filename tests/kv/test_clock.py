@@ -19,7 +19,7 @@ DAY = 86_400.0
 
 
 class Machine:
-    """Its clocks, and the ceilings that it has stored."""
+    """A machine: its clocks, and the ceilings that it has stored."""
 
     def __init__(self, milliseconds: int = 1_700_000_000_000) -> None:
         self.wall = milliseconds
@@ -43,7 +43,7 @@ class Machine:
         self.wall += round(seconds * 1000)
 
     def is_set(self, seconds: float) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self.wall += round(seconds * 1000)
 
     def clock(self, ceiling: int = 0) -> HybridLogicalClock:

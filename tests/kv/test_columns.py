@@ -89,7 +89,7 @@ def test_keys_with_much_beside_them_are_passed_in_few_steps() -> None:
 
 
 def test_a_page_holds_no_more_values_than_it_has_room_for() -> None:
-    """Not even in memory: one that is too much, and no other."""
+    """The one that is too much is in memory alone, and no other."""
     stored = bytes([VALUE]) + keys.u64(1) + bytes(1000)
     engine = engine_of({keys.head_key(b"%03d" % number): stored for number in range(100)})
     bounds = columns.Bounds(b"", None, keys.u64(2))

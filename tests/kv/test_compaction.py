@@ -1,4 +1,4 @@
-"""Where much was deleted is compacted in the background, and what that costs is bounded."""
+"""Compaction in the background after many deletions, and the bounds of its cost."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def test_a_write_that_the_power_cuts_short_is_there_or_not(seed: int) -> None:
     del book.groups.entries[1][6]
     book.reopen(power=Random(seed))
     book.check()
-    for index in range(6, 12):  # what is written now is never mixed up with what was
+    for index in range(6, 12):  # new entries are never mixed up with old ones
         book.add(1, index, 500)
         book.reopen(power=Random(seed))
         book.check()

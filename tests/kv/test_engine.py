@@ -1,4 +1,4 @@
-"""What every engine must do: one suite, run against every implementation."""
+"""The duties of every engine: one suite, run against every implementation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Opener = Callable[[], Engine]
 
 @pytest.fixture(params=[*INSTALLED, "memory"])
 def make_opener(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Opener]:
-    """Each call gives another store; calling what it gives opens that store (again)."""
+    """Return a function that makes stores; its result opens one store, again and again."""
     numbers = itertools.count()
 
     def make() -> Opener:

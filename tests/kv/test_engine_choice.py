@@ -1,4 +1,4 @@
-"""Which engine opens a folder: the one that wrote it; for a new one the one that was asked for."""
+"""The engine that opens a folder: its writer; for a new one the engine that was asked for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postroom.kv.opening import open_engine
 from tests.kv.on_disk import INSTALLED, OnDisk
 
 PAIRS = list(itertools.permutations(INSTALLED, 2))
-"""Which one wrote it, and which one shall open it: none where only one is installed."""
+"""Pairs of the engine that wrote a folder and one to open it: none where there is only one."""
 
 
 def written_by(engine: EngineName, folder: Path) -> dict[str, bytes]:
@@ -156,7 +156,7 @@ def test_only_names_of_engines(tmp_path: Path) -> None:
 
 @pytest.fixture
 def uninstall(monkeypatch: pytest.MonkeyPatch) -> Callable[[EngineName], None]:
-    """Afterwards its package cannot be found."""
+    """Return a function after whose call the package of an engine cannot be found."""
 
     def gone(engine: EngineName) -> None:
         def is_installed(asked: EngineName) -> bool:

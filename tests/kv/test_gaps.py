@@ -19,7 +19,7 @@ NOW = keys.u64(1_000_000)
 
 
 class Counting(MemoryEngine):
-    """Counts the pairs that are gone through."""
+    """An engine that counts the pairs that are gone through."""
 
     visited = 0
 
@@ -63,7 +63,7 @@ class Keys:
         at: bytes = NOW,
         page: int = 1000,
     ) -> list[bytes]:
-        """All keys of a span, page by page."""
+        """Return all keys of a span, page by page."""
         found: list[bytes] = []
         while True:
             answer = versions.scan(

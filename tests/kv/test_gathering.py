@@ -130,7 +130,7 @@ def test_a_read_of_other_keys_writes_no_batch() -> None:
 
 
 class SlowState(State):
-    """Writing a batch into it takes until it is told to go on."""
+    """A state whose batches are written when the test says so."""
 
     def __init__(self, writer: StateWriter | None = None) -> None:
         super().__init__(writer)
@@ -284,7 +284,7 @@ def test_the_keys_of_a_large_batch_that_failed_stay_readable(
 
 
 class Counting(InlineStateWriter):
-    """Counts what it is given to do."""
+    """A writer that counts what it is given to do."""
 
     started = 0
 

@@ -59,7 +59,7 @@ def cut_short(tmp_path: Path) -> tuple[Path, int]:
 
 
 def encoded_log(batches: Iterable[bytes]) -> bytes:
-    """LevelDB's format: a fragment for each part of a batch that lies in a block of 32 KiB."""
+    """Encode batches in LevelDB's format: a fragment for each part in a block of 32 KiB."""
     log = bytearray()
     for batch in batches:
         rest, begun = batch, False

@@ -62,7 +62,7 @@ def test_an_opening_that_fails_half_way_does_not_keep_the_folder_locked(
     on_disk.open(tmp_path).close()
     module: Any = sys.modules[f"postroom.kv.{on_disk.name}"]
     with monkeypatch.context() as patched:
-        patched.setattr(module, "sync_folder", fails)
+        patched.setattr(module, "sync_path", fails)
         with pytest.raises(StoreCorrupted) as failed:
             on_disk.open(tmp_path)
     on_disk.open(tmp_path).close()

@@ -1,4 +1,4 @@
-"""What every engine on disk must do beside the port: errors of opening, damage, closing."""
+"""The duties of every engine on disk beside the port: errors of opening, damage, closing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kv.on_disk import END, INSTALLED, OnDisk, newest_log
 
 @pytest.fixture(params=INSTALLED)
 def on_disk(request: pytest.FixtureRequest) -> OnDisk:
-    """Each engine that is installed."""
+    """Return each engine that is installed."""
     return OnDisk(request.param)
 
 

@@ -48,7 +48,7 @@ def test_records_lost_with_their_opening_do_not_come_back() -> None:
 
 
 class Files:
-    """How many files of logs are open."""
+    """A count of the open files of logs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = 0
@@ -92,5 +92,5 @@ def test_a_refused_log_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.M
     book.disk._durable = content  # a state of before, which the log knows to be durable beyond that
     with pytest.raises(StoreCorrupted, match="was durable beyond record"):
         book.open()
-    devices.pop().close()  # that is the caller's
+    devices.pop().close()  # the caller's
     assert files.open == 0

@@ -1,4 +1,4 @@
-"""What is particular to the engine on RocksDB: pages, what it holds open, options, sizes."""
+"""The peculiarities of the engine on RocksDB: pages, what it holds open, options, sizes."""
 
 from __future__ import annotations
 
@@ -118,13 +118,13 @@ def test_diaries_do_not_pile_up(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_is_the_last(tmp_path: Path) -> None:
-    """Also when it fails in the sync, where rocksdict would go on."""
+    """It is the last one if it fails in the sync, too, where rocksdict would go on."""
     engine: Any = ROCKSDB.open(tmp_path)
     db = engine._db
 
     class FailingSync:
         def flush_wal(self, sync: bool) -> None:
-            raise Exception("IO error: No space left on device")  # as rocksdict does
+            raise Exception("IO error: No space left on device")  # rocksdict raises this
 
         def __getattr__(self, name: str) -> Any:
             return getattr(db, name)

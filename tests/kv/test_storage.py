@@ -18,7 +18,7 @@ from postroom.kv.log_device import FolderDevice, WriteFault
 from postroom.kv.log_reader import BLOCK_BYTES
 from tests.kv.book import SEGMENT_BYTES, STATE, Book, entry, value
 
-# --- what was written is there
+# --- written values are there
 
 
 def test_entries_and_notes_are_there_after_a_crash() -> None:
@@ -193,7 +193,7 @@ def test_entries_let_go_of_during_a_sync_of_the_state_stay() -> None:
     while not later.waiting:
         book.add(1, index := index + 1)
     later.waiting.pop()()
-    while not later.waiting:  # what is applied by now becomes durable: nothing
+    while not later.waiting:  # nothing is applied by now that becomes durable
         book.add(1, index := index + 1)
     book.apply(1, index)
     later.waiting.pop()()
@@ -284,7 +284,7 @@ def test_a_turn_is_written_by_two_threads() -> None:
 
 
 class SlowDevice(FolderDevice):
-    """Making a segment in the background takes until it is told to be done."""
+    """A device whose new segments are made when the test says so."""
 
     def __init__(self, folder: Path, done: threading.Event) -> None:
         super().__init__(folder)

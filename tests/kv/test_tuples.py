@@ -125,7 +125,7 @@ def test_subclasses_are_packed_as_what_they_derive_from() -> None:
     "part", [1j, [1], {}, bytearray(b"x"), object(), datetime.date(2024, 1, 1), (b"x", [1])]
 )
 def test_other_types_are_refused(part: Any) -> None:
-    with pytest.raises(TypeError, match=r"a part of a key cannot be .*: it must be bytes, str"):
+    with pytest.raises(TypeError, match=r"an element of a key cannot be .*: it must be bytes, str"):
         key(b"x", part)
 
 

@@ -2,17 +2,17 @@
 
 Steps are counted, so they are the same in each run; but somebody has to have thought of counting
 them. Processor time leaves nothing out. It is that of the thread which takes the turn, so what
-others do on the machine hardly adds to it. What little it adds (caches and cores are shared) is
-taken into account twice: the bound is as much wider as a piece of work is slower that always does
-the same; and what took too long is tried again, since chance does not strike the same place in each
-of three attempts::
+others do on the machine hardly adds to it. The little that they add (caches and cores are shared)
+is taken into account twice. The bound is as much wider as a piece of work is slower that always
+does the same. A turn that took too long is tried again, since chance does not strike the same place
+in each of three attempts::
 
     attempt ── longest turn ≤ 50 ms · slowness? ── yes ─▶ bounded
        ▲                                  no │
        └─────────── up to three times ───────┘  else: it was not by chance
 
-What a driver hands to a thread (a write of many keys, :mod:`postroom.server.asyncio_driver`) keeps
-nobody waiting, and is not measured.
+A write of many keys, which a driver hands to a thread (:mod:`postroom.server.asyncio_driver`),
+keeps nobody waiting, and is not measured.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _log = logging.getLogger(__name__)
 TURN_SECONDS_MAX: Final = 0.05
 ATTEMPTS: Final = 3
 CONTROL_SECONDS: Final = 0.0166
-"""What :func:`_control` takes on the machine whose numbers are in the docs."""
+"""The time that :func:`_control` takes on the machine whose numbers are in the docs."""
 BLOCK: Final = 10_000
 LOOKED_AT_MEMORY: Final = 16
 """One turn of so many is followed by a look at how much memory there is."""
 
 
 class MeasuredTarget(Target):
-    """See the module.
+    """A node on a disk whose turns are measured.
 
     Attributes:
         longest_seconds: of the turns, or of what a session does at once, since :meth:`bounded`.
@@ -130,7 +130,7 @@ class MeasuredTarget(Target):
             self.longest = 0
             self._spent = self.longest_seconds = 0.0
             self.memory_bytes = 0
-            # What is there already would be gone through by the collector, in one of the turns.
+            # The collector would go through all earlier objects in one of the turns.
             gc.collect()
             gc.freeze()
             self._look_at_memory()

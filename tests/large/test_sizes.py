@@ -1,6 +1,6 @@
-"""As much as the limits allow, and more: no turn takes longer than 50 ms, and memory is bounded.
+"""The largest sizes that limits allow, and larger ones: turns of 50 ms at most, and bounded memory.
 
-What short forms of these tests look at closely (``tests/attacks``) is taken at its full size here.
+Short forms of these tests (``tests/attacks``) look closely; here all is taken at its full size.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def test_a_deferred_deletion_of_a_million_keys_goes_on_in_steps(
     target.check_alive()
 
 
-# --- what a transaction has read
+# --- reads of a transaction
 
 
 def test_a_commit_with_200_000_spans_is_checked_over_turns(
@@ -194,7 +194,7 @@ def test_get_many_of_2_000_values_of_a_mebibyte(opened: Opened) -> None:
 
 
 def scanned(attacker: Attacker, start: bytes, end: bytes, *, back: bool) -> int:
-    """Goes through a span page by page, each as large as the node makes it; counts the pairs."""
+    """Go through a span page by page, each as large as the node makes it; count the pairs."""
     found, pages, size = 0, 0, 1 << 40
     while True:
         kind = ReverseScan if back else Scan

@@ -29,7 +29,7 @@ EMPTY = {"meta", "br"}
 
 
 class Checked(HTMLParser):
-    """Fails where tags do not match, or an id is there twice."""
+    """A parser that fails where tags do not match, or an id is there twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ def test_the_page_needs_nothing_but_itself_and_hostile_names_stay_text() -> None
 
 
 def test_marks_in_names_change_nothing_around_them_in_charts_either() -> None:
-    """Of two queues the chart has a line for each."""
+    """The chart of two queues has a line for each."""
     flows, name = [Flow(HOUR, 3, 5, 0)], "\u202eliam\x07"
     text = page(Content("shop", AT, flows={"queue": flows}, queue_flows={name: flows, "b": flows}))
     assert "queue b" in text

@@ -5,9 +5,9 @@
     call ─▶ replica ─ evaluate ─▶ proposal ─▶ ScriptedGroup: applied at once, or held until told
       ◀───────────── answer ◀──── ended ◀────────┘           applied, refused, or nobody knows
 
-No node, no threads, and of the services only the one that writes down attempts: who delivers and
-executes is the script. The clock is moved by hand. What is held is as good as under way to the
-other replicas.
+No node, no threads, and of the services only the one that writes down attempts: the script delivers
+and executes. The clock is moved by hand. Held proposals are as good as under way to the other
+replicas.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _WakeUp:
 
 
 class _Step:
-    """Until the service is stepped again."""
+    """A wait until the service is stepped again."""
 
     def __await__(self) -> Generator[None, None, None]:
         yield
@@ -136,10 +136,10 @@ class OneRange:
     def _wall_milliseconds(self) -> int:
         return EPOCH_MILLISECONDS + round(self.seconds * 1000)
 
-    # --- what a script does
+    # --- acts of a script
 
     def lead(self) -> None:
-        """Another node led for a moment: memory begins afresh."""
+        """Let another node lead for a moment, so that memory begins afresh."""
         self.replica.on_leadership(False, 1)
         self.replica.on_leadership(True, 2)
         self.settle()

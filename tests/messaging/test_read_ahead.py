@@ -27,7 +27,7 @@ def read(ahead: ReadAhead, given: Stored, after: Stored, key: bytes = KEY) -> in
 
 
 def filled(*numbers: int) -> ReadAhead:
-    """Message 1 and then 2 were given by the engine, and the rest is read ahead."""
+    """Make messages of which 1 and then 2 were given by the engine, and the rest is read ahead."""
     ahead = ReadAhead()
     assert read(ahead, messages(1), messages(2)) == 0
     assert read(ahead, messages(2), messages(*numbers)) == len(numbers)
@@ -48,7 +48,7 @@ def test_messages_read_ahead_are_given_in_order() -> None:
     ahead.give(KEY, 1)
     assert ahead.find(KEY, ids(3)[0] + b"\x00", 2, 100) == (messages(4, 5), ids(6)[0])
     ahead.give(KEY, 2)
-    # What comes after the last one is not known.
+    # The messages after the last one are not known.
     assert ahead.find(KEY, ids(6)[0], 1, 100) is None
     assert len(ahead) == 1
 

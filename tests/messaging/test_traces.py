@@ -1,11 +1,11 @@
 """The work of messaging's evaluators, told line by line on one replica (:mod:`.one_range`).
 
 Lines are ``who: what -> answer``. ``who`` is ``range``, a client (``c1``), or a transaction of a
-client (``c1.t2``). What a transaction writes is gathered; ``commit`` sends it. Who has to wait is
-told so, and ``answer`` asks again. ``pytest --rewrite`` writes the answers.
+client (``c1.t2``). The writes of a transaction are gathered; ``commit`` sends them. A client that
+has to wait is told so, and ``answer`` asks again. ``pytest --rewrite`` writes the answers.
 
 ``range: hold`` keeps what is proposed from now on under way, until ``apply``, ``refuse`` or
-``forget`` say what becomes of it (``find``: it was in the log all the same); ``range: go_on``
+``forget`` say what becomes of it (``find``: it was in the log all the same). ``range: go_on``
 applies it, and what comes later at once.
 """
 
@@ -164,7 +164,7 @@ class Trace:
         return "; ".join(told) or "none"
 
     def _new_process(self) -> None:
-        """Of an embedded store, whose memory begins afresh some time later."""
+        """Start an embedded store's process anew; its memory begins afresh some time later."""
         self._range.is_embedded(True)
         self._range.pass_time(1.0)
         self._range.lead()
@@ -192,7 +192,7 @@ class Trace:
         "find": _find,
         "deliver": _deliver,  # [NUMBER]
         "execute": _execute,  # [NUMBER]
-        "answer": _moved,  # of the last of these two
+        "answer": _moved,  # for the last of these two
         "peek": _peek,
         "get": _get,
         "counters": _counters,
@@ -290,8 +290,8 @@ class Trace:
         "put": _put,
         "lock": _lock,
         "reap": _reap,  # key [NUMBER [wait] [of ATTEMPTS]]
-        "postpone": _postpone,  # what it has reaped: key SECONDS|backoff [hold] [of ATTEMPTS]
-        "bury": _bury,  # likewise: key
+        "postpone": _postpone,  # messages that it reaped: key SECONDS|backoff [hold] [of ATTEMPTS]
+        "bury": _bury,  # messages that it reaped: key
         "answer": _answered,  # to what it has asked last
         "cancel": _cancel,
         "rollback": _rollback,

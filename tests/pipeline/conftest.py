@@ -1,4 +1,4 @@
-"""What the tests of the pipeline need: the extra, a served folder, and one session for all."""
+"""Fixtures of the pipeline's tests: the extra, a served folder, and one session for all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from postroom.server.loopback import LoopbackServer
 from tests.pipeline.sessions import start
 
 collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
-"""Without the extra ``[spark]`` there is nothing to test here."""
+"""The files that are not collected: all tests, without the extra ``[spark]``."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def db(served: str) -> Iterator[postroom.Database]:
 
 @pytest.fixture
 def service() -> Iterator[Any]:
-    """Of a driver whose Spark does nothing."""
+    """Return the service of a driver whose Spark does nothing."""
     from postroom.pipeline.driver_service import DriverService  # noqa: PLC0415 - needs the extra
 
     service = DriverService(lambda: False, time.monotonic)

@@ -29,7 +29,7 @@ def only(schema: StructType, *names: str) -> StructType:
 def rows(
     made: PostroomSource, *names: str, filters: Iterable[Filter] = (), schema: Any = None
 ) -> list[dict[str, Any]]:
-    """All rows of a batch, each batch checked to be exactly of the schema."""
+    """Return all rows of a batch, and check each batch to be exactly of the schema."""
     schema = schema or only(made.schema(), *names)
     reader = made.reader(schema)
     assert list(reader.pushFilters(list(filters))) == list(filters)

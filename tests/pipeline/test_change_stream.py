@@ -34,7 +34,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def reader(**options: object) -> ChangeReader:
-    """As a process of Spark's makes it."""
+    """Make a reader as a process of Spark's makes it."""
     given = {"connect": "127.0.0.1:1", "insecure": "true", "table": "changes"}
     wanted = parse({**given, **{name: str(value) for name, value in options.items()}})
     return change_reader(wanted, wanted.store, SCHEMA)

@@ -1,6 +1,6 @@
 """A stream goes on over splits and merges: a store that says that its ranges change, step by step.
 
-A store has one range today. What it says of its ranges is scripted here; the changes are real.
+A store has one range today. Its words about its ranges are scripted here; the changes are real.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LETTERS = "abcdefghijklmnop"
 class ManyRanges:
     """A database that says that it has many ranges, which split and merge.
 
-    As in a store of many ranges a split leaves its id to the left half, a merge the left one's to
-    both; whoever owns a key later has the higher generation.
+    A split leaves its id to the left half, and a merge the left one's to both, as in a store of
+    many ranges. The later owner of a key has the higher generation.
     """
 
     def __init__(self, db: Any) -> None:

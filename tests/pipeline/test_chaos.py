@@ -1,4 +1,4 @@
-"""Some chaos with Spark, whenever all tests run; ``make chaos-spark`` has more."""
+"""A little chaos with Spark, whenever all tests run; ``make chaos-spark`` has more."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NEEDED = ("grpc_status", "yaml", "zstandard")
 
 
 class Registry:
-    """Takes down what definitions define."""
+    """A registry that takes down what definitions define."""
 
     def __init__(self) -> None:
         self.flows: dict[str, Any] = {}
@@ -70,7 +70,7 @@ def check(rows: list[dict[str, Any]]) -> None:
 def test_definitions_make_statistics_of_changes(
     spark: Any, flows: dict[str, Any], served: str
 ) -> None:
-    """As tables, not as a stream, which takes longer: tests of the change stream see to that."""
+    """They are run as tables, not as a stream, which takes longer and has tests of its own."""
     load(FOLDER / "departures.py").main(served)
     assert set(flows) == {"departures", "airports"}
     stream = flows["departures"]()

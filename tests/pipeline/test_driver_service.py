@@ -146,7 +146,7 @@ def test_a_timestamp_is_held_while_it_is_used_or_spark_has_work(
     driver.busy = False
     driver.service.release_unused()
     assert driver.service.protected == []
-    rows(made)  # whoever comes back in time has it held again
+    rows(made)  # a reader that comes back in time has it held again
     assert driver.service.protected == [made.at]
 
 
@@ -172,7 +172,7 @@ def test_a_driver_that_gets_no_more_gives_up_what_it_needs_least(
             db.put(b"a", b"%d" % number)
             others.enter_context(db.hold(whole=True))
         made = []
-        for number in range(6):  # of which it is given 4
+        for number in range(6):  # it is given 4 of them
             driver.seconds = float(number)
             db.put(b"b", b"%d" % number)
             made.append(source(driver.service.line, **options))

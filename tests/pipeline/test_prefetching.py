@@ -99,7 +99,7 @@ def test_pyspark_knows_what_the_reader_can(store: Store) -> None:
     start = of.initialOffset()
     runner.prepare_for_trigger_available_now_func(of, io.BytesIO())
     store.db.put(b"a", b"later")
-    assert of.latestOffset(start, ALL) == start  # what came later is no part of it
+    assert of.latestOffset(start, ALL) == start  # later changes do not belong to it
 
 
 def test_the_rows_of_other_batches_are_not_sent(
@@ -113,7 +113,7 @@ def test_the_rows_of_other_batches_are_not_sent(
     assert of.prefetched(start, end) is not None
     assert pickle.loads(pickle.dumps(of)).prefetched(start, end) is None  # nor by a restart
     assert reader().prefetched(start, end) is None
-    assert of.prefetched(start, start) is None  # as Spark asks after a restart
+    assert of.prefetched(start, start) is None  # Spark asks so after a restart
     later = of.latestOffset(end, ALL)
     assert of.prefetched(start, end) is None
     assert of.prefetched(start, later) is None

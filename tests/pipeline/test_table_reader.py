@@ -126,7 +126,7 @@ def test_filters_on_times_that_nothing_can_be_of_find_nothing(
         [GreaterThan((time,), datetime(9999, 1, 1, tzinfo=UTC))],
     ):
         found = rows(made, filters=filters, schema=schema)
-        assert table == "data" or not found  # of data Spark takes those out that are too new
+        assert table == "data" or not found  # Spark takes out data that are too new
 
 
 def test_filters_on_keys_of_any_length(served: str, db: postroom.Database) -> None:
@@ -250,7 +250,7 @@ def test_messages_that_left_inboxes_are_read_between_two_timestamps(
     made = source(connect=served, insecure="true", table="reaped", since=since)
     with db.begin() as tx:
         tx.reap_queue(b"k", 1)
-    second, first = rows(made)  # of each key the last one first
+    second, first = rows(made)  # the last one of each key comes first
     assert (second["value"], second["consumed"]) == (b"two", False)
     assert (first["value"], first["consumed"], first["id"]) == (b"one", True, message.id)
     assert first["sent_at"] == message.sent_at

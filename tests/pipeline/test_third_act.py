@@ -84,7 +84,7 @@ def test_mail_that_was_not_kept_is_not_compared_and_that_is_said(
         (tmp_path / WHOLE_FILE).touch()
         monkeypatch.setattr(Play, "_mail", lambda _: {})
         monkeypatch.setattr(Play, "_done", lambda _, __: {})
-    # What an earlier run had missed is not in the files either.
+    # The changes that an earlier run had missed are not in the files either.
     archived.gaps_so_far = (Gap("inboxes", 1, 2),)
     findings = play._compare(archived, reported, audited, 5, 5)
     assert "archived mail per airport" not in [each.subject for each in findings]

@@ -48,7 +48,7 @@ from postroom.server.assembly import RANGE_ID, assemble_range
 from tests.client.stores import Store
 
 TOLD_BY_EACH: Final = ("answer", "since")
-"""What each class says itself: it is inherited from no other request."""
+"""The attributes that each class says itself: it inherits them from no other request."""
 OWN_IDS: Final = {"transaction_id", "consumer"}
 TOLD: Final = frozenset(Request.__annotations__) | frozenset(Write.__annotations__)
 WIDER: Final[dict[type[Request], str]] = {
@@ -204,7 +204,7 @@ def test_a_client_sends_neither_maintenance_nor_a_write_alone() -> None:
     assert all(kind.role is None for kind in REQUESTS.all if issubclass(kind, Maintenance))
 
 
-# --- what a request concerns ----------------------------------------------------------------------
+# --- keys that requests concern -------------------------------------------------------------------
 
 
 @every_request

@@ -76,7 +76,7 @@ HEADERS = (
         st.text(max_size=5), st.none() | st.booleans() | INTEGERS | st.text() | st.binary()
     )
 ).map(lambda headers: msgspec.Raw(msgspec.msgpack.encode(headers)))
-"""They stay packed on their way."""
+"""Headers, which stay packed on their way."""
 UPDATES = st.one_of(
     st.builds(Put, KEYS, KEYS),
     st.builds(Increment, KEYS, INTEGERS),
@@ -280,7 +280,7 @@ def test_errors_keep_what_they_carry() -> None:
 
 def test_an_error_that_is_nobodys_business_travels_as_the_nearest_one_that_is() -> None:
     class Hidden(errors.Overflow):
-        """Not public."""
+        """An error that is not public."""
 
     assert type(error_from(failure_from(Hidden("m")))) is errors.Overflow
     assert type(error_from(failure_from(KeyError("m")))) is errors.Error

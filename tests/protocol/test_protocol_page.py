@@ -47,7 +47,7 @@ class Overheard:
         """Do nothing: the stream stays open."""
 
     def alarm(self, when: float) -> None:
-        """No time passes."""
+        """Set no alarm, since no time passes."""
 
     def carry(self, store: Store) -> None:
         while (frame := self.router.take(1)) is not None:

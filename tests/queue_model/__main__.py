@@ -1,4 +1,4 @@
-"""Play histories of a queue for a while: ``python -m tests.queue_model --minutes 10``."""
+"""A command that plays histories of a queue: ``python -m tests.queue_model --minutes 10``."""
 
 from __future__ import annotations
 

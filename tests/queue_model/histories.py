@@ -1,7 +1,7 @@
-"""Random histories of one queue: what is asked, what is answered, and what must have been.
+"""Random histories of one queue: requests, their answers, and those that a reference has.
 
 Before and after each step all messages are read, and must be what the reference has, or what time
-may have made of that. So each step is judged by itself, and a history may go on for as long as it
+may have made of that. Each step is judged by itself, and a history may go on for as long as it
 likes. One seed is one history.
 """
 
@@ -47,7 +47,7 @@ ATTEMPTS_KEPT: Final = 20
 
 
 class Unclear(Exception):
-    """It is not known what came of a request."""
+    """An error for a request of which nobody knows what came of it."""
 
 
 def drawn_settings(chance: Random) -> QueueSettings:
@@ -69,7 +69,7 @@ def drawn_settings(chance: Random) -> QueueSettings:
 
 
 class History:
-    """See the module.
+    """A random history of one queue, which is judged after each step.
 
     Args:
         system: what it is played on.
@@ -152,7 +152,7 @@ class History:
 
     def _enqueue(self, some: list[EnqueueInQueue], now: int) -> None:
         if any(self.reference.is_about_to_go(each.kind, each.id, now) for each in some):
-            return  # nobody can tell whether its id is free
+            return  # it is not known whether its id is free
         self.note(f"enqueue {[shown(each) for each in some]}")
         answers = self._commit(*some)
         after = self.reference.copy()
@@ -304,7 +304,7 @@ class History:
     # --- settling
 
     def _attempt(self) -> tuple[Attempt, Message | None] | None:
-        """One of the last attempts, and its message if it holds it yet."""
+        """Choose one of the last attempts, with its message if it holds that yet."""
         if not self.attempts:
             return None
         told = self.chance.choice(self.attempts)
@@ -408,7 +408,7 @@ class History:
             self.reference.cancel(message)
 
     def reschedule(self) -> None:
-        """Another time for a message that nobody holds."""
+        """Reschedule a message that nobody holds."""
         message = self._any()
         if message is None or (self.system.is_lenient and message.state == "leased"):
             return  # its lease may end just now
@@ -421,7 +421,7 @@ class History:
         require(answers == [int(moved)], f"{answers} of {message}")
 
     def replay(self) -> None:
-        """Another life for a dead message."""
+        """Replay a dead message."""
         dead = self.reference.of("dead")
         message = self.chance.choice(dead) if dead else self._any()
         if message is None:
@@ -447,7 +447,7 @@ class History:
         self.reference.paused = paused
 
     def update(self) -> None:
-        """Other settings, but for the order."""
+        """Change a setting, but for the order."""
         drawn = drawn_settings(self.chance)
         name = self.chance.choice([
             "ack_wait", "max_attempts", "batch_size", "cache_size", "max_concurrency",
@@ -460,7 +460,7 @@ class History:
         self.reference.settings = self.settings
 
     def drop(self) -> None:
-        """Another queue of the same name."""
+        """Drop the queue, and create another one of the same name."""
         self.note("drop")
         self._commit(DropQueue(Q))
         self.settings = drawn_settings(self.chance)
@@ -503,7 +503,7 @@ def drawn_due(chance: Random, now: int, seconds: list[float]) -> int:
 
 
 def timestamp_of(due: int, now: int) -> int:
-    """When a request asks for something, as a timestamp."""
+    """Return the time that a request asks for as a timestamp."""
     if due & times.LENGTH and not due & times.MOMENT:
         due = now + ((due & ~times.LENGTH) << LOGICAL_BITS)
     return max(times.shown(due), now)
@@ -520,7 +520,7 @@ def message_of(request: EnqueueInQueue, now: int) -> Message:
 
 @contextmanager
 def small_steps(chance: Random) -> Iterator[None]:
-    """Proposals hold so few messages that each of them is one of many."""
+    """Let proposals hold few messages, so that each of them is one of many."""
     before = firing.READ_AT_ONCE, firing.FIRED_AT_ONCE
     firing.READ_AT_ONCE = chance.choice([1, 2, 5, 2000])  # type: ignore[misc]
     try:

@@ -1,7 +1,7 @@
-"""A queue in pure Python: what the store promises of one, without any of how it does it.
+"""A queue in pure Python, which keeps the store's promises without any of its ways.
 
-Messages are rows with a state. What time does to them, and what a request may do, follows from the
-pages about queues alone. Moments that chance decides (back-off is varied by a tenth) are adopted
+Messages are rows with a state. The pages about queues alone say what time does to them, and what a
+request may do. Moments that chance decides (back-off is varied by a tenth) are adopted
 from the store, once they were found to be within their bounds.
 """
 
@@ -63,7 +63,7 @@ class Message:
 
     @property
     def name(self) -> tuple[str, bytes]:
-        """By which it is unique."""
+        """Return the name by which it is unique."""
         return self.kind, self.id
 
 
@@ -78,7 +78,7 @@ def takes(selection: ClaimSelection, message: Message) -> bool:
 
 
 class Reference:
-    """See the module. All moments are given: it has no clock.
+    """A queue in pure Python. All moments are given: it has no clock.
 
     Args:
         settings: of the queue.
@@ -111,7 +111,7 @@ class Reference:
         return message.due + AGEING * message.priority, message.number
 
     def ready_at(self, message: Message) -> int:
-        """When a scheduled message becomes ready."""
+        """Return the time at which a scheduled message becomes ready."""
         return min(message.first, message.due) if self.in_order(message) else message.due
 
     def candidates(self, selection: ClaimSelection, now: int) -> list[Message]:
@@ -151,7 +151,7 @@ class Reference:
             return True
         return sum(each.group == group for each in self.of("leased")) < most
 
-    # --- what requests do
+    # --- requests
 
     def enqueue(self, message: Message, now: int) -> str | None:
         """Return what an enqueue answers, or ``"error"``."""
@@ -249,7 +249,7 @@ class Reference:
         message.due, message.not_before, message.state = now, 0, "ready"
         return True
 
-    # --- what time does
+    # --- effects of time
 
     def copy(self) -> Reference:
         """Return another one that is the same."""
@@ -321,7 +321,7 @@ class Reference:
             if self.lenient:
                 return {before, *after, *({"ready"} if message.returns else ())}
         elif before == "ready" and self.ready_at(message) > early:
-            return {"ready", "scheduled"}  # whoever asked was just before the store
+            return {"ready", "scheduled"}  # the request may have come just before the store
         elif before == "done":
             moment, after = message.ended + self._kept(), {"gone"}
         if moment <= early:
@@ -329,7 +329,7 @@ class Reference:
         return {before, *after} if moment <= late else {before}
 
     def _expire(self, message: Message, told: StoredQueueMessage, now: int) -> None:
-        """Its lease has ended, between its end and now."""
+        """End a lease that has ended at some time between its end and now."""
         if message.returns and told.epoch == message.epoch:
             self.give_back(message)
             return

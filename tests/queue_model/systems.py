@@ -25,7 +25,7 @@ from tests.sim.generators import closed_quietly
 
 
 class System(Protocol):
-    """See the module.
+    """A store on which a history of a queue is played.
 
     Attributes:
         slack: how late it may be, in timestamp units.
@@ -41,7 +41,7 @@ class System(Protocol):
         """Ask all of this at once; return the answers, or the errors."""
 
     def transaction(self, *writes: Any) -> Any:
-        """One that only writes."""
+        """Make a transaction that only writes."""
 
     def now(self) -> int:
         """Return the time of the store."""
@@ -60,7 +60,7 @@ class System(Protocol):
 
 
 def everything(system: System) -> list[StoredQueueMessage]:
-    """All messages of the queue that are not gone."""
+    """Return all messages of the queue that are not gone."""
     found: list[StoredQueueMessage] = []
     for state in ("", "dead", "done"):
         after = b""

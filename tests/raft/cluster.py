@@ -1,7 +1,7 @@
 """A cluster in one thread: members on disks in memory, a network in memory, a clock that is set.
 
 Nothing here sleeps or reads a real clock. A member may crash, losing what was not synced, and start
-again on its disk; it may also be told to send before it syncs, to show what that would cost.
+again on its disk. It may also be told to send before it syncs, to show what that would cost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logging.getLogger("postroom.raft").setLevel(logging.CRITICAL + 1)
 
 
 class HistoryMachine:
-    """Keeps every command applied, by index: the state is the history itself."""
+    """A machine that keeps every command applied, by index: the state is the history itself."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -73,7 +73,7 @@ class HistoryMachine:
             self.contexts.append(context)
 
     def prepare(self, index: int, term: int, command: memoryview) -> bool:
-        """Large ones take several turns."""
+        """Prepare a command; large ones take several turns."""
         if (index, term) != self.preparing:
             self.preparing, self.turns_left = (index, term), len(command) // BYTES_A_TURN
         self.turns_left -= 1
@@ -106,7 +106,7 @@ class HistoryMachine:
         return True
 
     def install_snapshot(self, chunks: Iterator[bytes]) -> Iterator[WriteSet]:
-        """One key a step: as many turns, and places to crash, as possible."""
+        """Install one key a step: as many turns, and places to crash, as possible."""
         self.installs = True
         for key, _ in list(self.engine.iterate(APPLIED, HISTORY + b"\xff" * 9)):
             yield {key: None}
@@ -149,7 +149,7 @@ class Member:
             options=cluster.options,
         )
         self.machine.pairs_per_chunk = cluster.pairs_per_chunk
-        # Who is to join knows of nobody until the leader says.
+        # A member that is to join knows of no other one until the leader says.
         first = cluster.first_members if node in cluster.first_members else ()
         self.group: RaftGroup = self.consensus.create(GROUP_ID, first, self.machine)
 
@@ -166,7 +166,7 @@ class Member:
 
 
 class Cluster:
-    """Some members, a network, and a clock."""
+    """A cluster of a few members, with a network and a clock."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class Cluster:
     # People.
 
     def observe(self, member: Member) -> None:
-        """Election safety (section 5.2): at most one leader a term, ever."""
+        """Check election safety (section 5.2): at most one leader a term, ever."""
         leads, term = member.role_and_term
         if leads:
             assert self.leaders.setdefault(term, member.node) == member.node, (
@@ -225,7 +225,7 @@ class Cluster:
 
     @property
     def leader(self) -> Member | None:
-        """The leader of the highest term, if it is up."""
+        """Return the leader of the highest term, if it is up."""
         leading = [each for each in self.members.values() if each.group.is_leader]
         return max(leading, key=lambda each: each.group.term, default=None)
 
@@ -264,7 +264,7 @@ class Cluster:
         self.run_until(level)
 
     def current(self) -> list[Member]:
-        """Who is up and a voter or learner, as the leader has it; all, if nobody leads."""
+        """Return the leader's voters and learners that are up; all members, if nobody leads."""
         leader = self.leader
         if leader is None:
             return list(self.members.values())
@@ -283,17 +283,17 @@ class Cluster:
         self.members[node] = Member(self, node, self.down.pop(node))
         return self.members[node]
 
-    # What must always hold.
+    # Invariants.
 
     def check_state_machine_safety(self) -> None:
-        """Section 5.4.3: no two members applied different entries at one index."""
+        """Check section 5.4.3: no two members applied different entries at one index."""
         seen: dict[int, bytes] = {}
         for member in self.members.values():
             for index, command in member.machine.history().items():
                 assert seen.setdefault(index, command) == command, f"members differ at {index}"
 
     def check_log_matching(self) -> None:
-        """Section 5.3: logs with an entry of equal index and term are equal up to it."""
+        """Check section 5.3: logs with an entry of equal index and term are equal up to it."""
         logs = [each.group.core.journal for each in self.members.values()]
         for one in logs:
             for other in logs:

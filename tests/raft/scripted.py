@@ -33,7 +33,7 @@ def command(text: bytes) -> bytes:
 
 
 class ScriptedPeers:
-    """Member 1 of the members given is real."""
+    """A real member 1, and scripted peers."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class ScriptedPeers:
     def connected(self, node: int) -> bool:
         return True
 
-    # What a test does.
+    # Acts of a test.
 
     def stage(self, *said: tuple[int, Message]) -> WriteSet:
         self.inbound += [(sender, encode_frame([(GROUP_ID, what)])) for sender, what in said]
@@ -114,7 +114,7 @@ class ScriptedPeers:
         return self.group.term
 
     def acknowledge(self, node: int = 2) -> list[tuple[int, Message]]:
-        """``node`` has all that the real member has, and was sent it."""
+        """Let ``node`` have all that the real member has, and was sent it."""
         peer = self.group.core.peer(node)
         if peer is not None:
             progress = self.group._feeding._progress.setdefault(peer, _PeerState())
@@ -122,6 +122,6 @@ class ScriptedPeers:
         return self.turn((node, Appended(self.group.term, True, self.group.last_index)))
 
     def log(self) -> list[tuple[int, int]]:
-        """Index and term of each entry."""
+        """Return index and term of each entry."""
         entries = self.journal.entries(0, self.journal.last_index)
         return [(index, term) for _, index, term in entries]

@@ -1,7 +1,7 @@
-"""Whatever a peer sends: no exception leaves ``stage``, and what is malformed changes nothing.
+"""Random input from peers: no exception leaves ``stage``, and a malformed message changes nothing.
 
-Three kinds of input, each to members in every state that they can be in: bytes that are no frame,
-valid frames with a few bytes changed, and well-formed messages that make no sense then and there.
+There are three kinds of input, each to members in every state that they can be in. They are bytes
+that are no frame, valid frames with a few bytes changed, and messages that make no sense then.
 The last may change state (numbers are the sender's), but never stop a member.
 """
 
@@ -65,7 +65,7 @@ def campaigning() -> ScriptedPeers:
 
 
 def leading() -> ScriptedPeers:
-    """With a member that gets a snapshot, and a learner."""
+    """Make a leader with a member that gets a snapshot, and with a learner."""
     peers = fresh()
     peers.lead()
     peers.acknowledge(2)

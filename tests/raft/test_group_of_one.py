@@ -140,7 +140,7 @@ def test_a_node_alone_needs_no_network() -> None:
     assert (list(alone.receive()), alone.connected(2)) == ([], False)
 
 
-# --- where entries are replayed
+# --- engines that replay entries
 
 
 class _Replaying(MemoryEngine):

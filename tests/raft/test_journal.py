@@ -132,7 +132,7 @@ def test_a_snapshot_replaces_the_log() -> None:
 
 
 def test_a_range_may_begin_with_a_state() -> None:
-    """As one half of a split does: entries before the state are nobody's."""
+    """One half of a split does: entries before the state are nobody's."""
     book = Book(applied_index=10)
     assert (book.journal.base_index, book.journal.last_index) == (10, 10)
     book.turn(("add", b"\0x", 11, 1))

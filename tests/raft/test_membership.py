@@ -150,7 +150,7 @@ def test_a_node_that_is_no_member_does_not_campaign() -> None:
 
 
 def with_learner(*, options: RaftOptions | None = None) -> ScriptedPeers:
-    """Member 1 leads voters 1 and 2, and learner 3; all is committed."""
+    """Let member 1 lead voters 1 and 2, and learner 3; all is committed."""
     peers = ScriptedPeers((1, 2), options=options)
     peers.lead()
     peers.acknowledge(2)
@@ -204,7 +204,7 @@ def test_a_learner_does_not_campaign() -> None:
 
 
 def test_a_learner_answers_a_candidate_that_knows_of_its_promotion() -> None:
-    """Else a group whose leader dies right after a promotion may be stuck for ever."""
+    """Without that, a group whose leader dies right after a promotion may be stuck for ever."""
     peers = ScriptedPeers((2, 3), MemoryEngine())
     assert peers.ask(2, Vote(4, 9, 3)) == [Voted(4, True)]
 
@@ -385,7 +385,7 @@ def test_a_member_that_removed_itself_campaigns_until_that_is_committed() -> Non
 
 
 def test_a_new_leader_does_not_take_the_dead_for_living() -> None:
-    """It has heard nobody in its term yet. Who goes by that must not remove one of the living."""
+    """It has heard nobody in its term yet. A client must not remove one of the living."""
     cluster = Cluster(3)
     cluster.replicate(3)
     cluster.settle()

@@ -65,7 +65,7 @@ def test_a_deposed_leader_gives_up_after_a_while() -> None:
 
 
 def test_a_leader_that_leads_again_gives_nothing_up() -> None:
-    """What it proposes now is no orphan of the term in which it was deposed."""
+    """Its proposals from now on are no orphans of the term in which it was deposed."""
     peers = ScriptedPeers()
     term = peers.lead()
     peers.propose(b"before")

@@ -1,4 +1,4 @@
-"""What leaves in one turn: bounded, in order, and all of it in the end."""
+"""Messages that leave in one turn: bounded, in order, and all of them in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroom.raft.messages import Append, Envelope, Vote
 
 
 class Wire:
-    """Counts what is sent."""
+    """A wire that counts what is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[NodeId, list[int]]] = []

@@ -119,7 +119,7 @@ def test_the_core_opens_no_threads_pipes_or_sockets(monkeypatch: pytest.MonkeyPa
 
 
 def test_times_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the library's own clock says, a member is the same."""
+    """A member is equal at any time of the library's own clock."""
 
     def member_at(seconds: float) -> dict[str, object]:
         monkeypatch.setattr(pysyncobj.syncobj, "monotonicTime", lambda: seconds)

@@ -28,7 +28,7 @@ def all_are_quiet(cluster: Cluster) -> Callable[[], bool]:
 
 
 def quiet_leader() -> ScriptedPeers:
-    """Member 1 leads; everybody has everything and is quiet."""
+    """Let member 1 lead; everybody has everything and is quiet."""
     peers = ScriptedPeers()
     term = peers.lead()
     for node in (2, 3):
@@ -330,7 +330,7 @@ IDLE_SECONDS = 30.0
 
 
 def test_a_thousand_idle_groups_take_no_turns() -> None:
-    """What is counted is what costs: turns of groups, messages, and frames."""
+    """The counted costs are turns of groups, messages, and frames."""
     cluster = Cluster(3)
     for number in range(1, IDLE_GROUPS):
         for member in cluster.members.values():

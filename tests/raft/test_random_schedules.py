@@ -65,7 +65,7 @@ class Schedule:
             assert member.group.stopped is None, f"member {member.node} stopped"
 
     def recover(self) -> None:
-        """With a sound network and everybody up, everything ends, and well."""
+        """Check that with a sound network and everybody up all ends, and well."""
         cluster = self.cluster
         cluster.network.heal()
         cluster.network.faults = NetworkFaults()
@@ -83,7 +83,7 @@ class Schedule:
         """Return the proposals of members that did not crash since: the others were not told."""
         return [each for each in self.cluster.proposed if each.command not in self.orphaned]
 
-    # What can happen.
+    # Events.
 
     orphaned: frozenset[bytes] = frozenset()
 
@@ -175,7 +175,7 @@ class Schedule:
         self.cluster.crash(member.node, power=power)
 
     def _somebody(self) -> Member | None:
-        """Mostly one that leads or thinks so: the others merely refuse."""
+        """Choose a member, mostly one that leads or thinks so: the others merely refuse."""
         leaders = [each for each in self.cluster.members.values() if each.group.is_leader]
         if leaders and self.random.random() < 0.8:
             return self.random.choice(leaders)

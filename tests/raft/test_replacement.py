@@ -26,7 +26,7 @@ JOINT_MEMBERS = Members((1, 2, 4), (), (1, 2, 3))
 
 
 def with_learner(*, caught_up: bool = True) -> ScriptedPeers:
-    """Member 1 leads voters 1, 2 and 3, and learner 4; all is committed."""
+    """Let member 1 lead voters 1, 2 and 3, and learner 4; all is committed."""
     peers = ScriptedPeers()
     peers.lead()
     peers.acknowledge(2)

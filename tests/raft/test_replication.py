@@ -1,4 +1,4 @@
-"""How entries travel: sentences of the paper (sections 5.3, 5.4), and what pysyncobj gets wrong."""
+"""Ways of entries: sentences of the paper (sections 5.3, 5.4), and what pysyncobj gets wrong."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_a_member_that_is_away_for_a_moment_needs_no_snapshot() -> None:
 
 
 def test_entries_older_than_what_is_committed_are_refused() -> None:
-    """Terms rise along a log (section 5.4.1). Who sends such has lost its log."""
+    """Terms rise along a log (section 5.4.1). A sender of older ones has lost its log."""
     peers = ScriptedPeers()
     peers.turn((2, peers.append(3, (0, 0), (3, NOOP_PAYLOAD), (3, b"\0x"), commit=2)))
     odd = peers.append(3, (1, 0), (0, b"\0odd"), (1, b"\0odd"))

@@ -13,7 +13,7 @@ from tests.raft.scripted import ScriptedPeers
 
 
 def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPeers:
-    """Member 1 leads; 2 has everything, and 3 is so far behind that it needs the state."""
+    """Let member 1 lead; 2 has everything, and 3 is so far behind that it needs the state."""
     peers = ScriptedPeers(
         options=options or RaftOptions(log_entries_max=4, log_catching_up_factor=1)
     )
@@ -26,7 +26,7 @@ def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPe
         peers.acknowledge(2)
     assert peers.journal.base_index > 1
     for _ in range(103):
-        # What was opened for a silent member is closed again.
+        # A snapshot that was opened for a silent member is closed again.
         peers.now += 0.1
         peers.acknowledge(2)
     peers.machine.opened, peers.machine.closed = [], 0
@@ -34,7 +34,7 @@ def feeding(options: RaftOptions | None = None, entries: int = 12) -> ScriptedPe
 
 
 def taken(peers: ScriptedPeers, next_ordinal: int) -> tuple[int, ChunkTaken]:
-    """Member 3 has the chunks before that one."""
+    """Let member 3 have the chunks before that one."""
     transfer = peers.group._feeding.snapshots._opened
     return 3, ChunkTaken(peers.group.term, transfer, next_ordinal)
 
@@ -109,7 +109,7 @@ def test_the_snapshot_of_a_silent_follower_is_closed_and_another_one_opened_when
 
 
 def test_entries_after_the_snapshot_are_kept_for_whoever_is_being_sent_it() -> None:
-    """Else it would need another snapshot at the end of each."""
+    """Without them, it would need another snapshot at the end of each."""
     peers = feeding(RaftOptions(log_entries_max=4, log_catching_up_factor=4), entries=40)
     for _ in range(2):
         peers.propose(b"x")
@@ -139,7 +139,7 @@ def test_a_deposed_leader_closes_its_snapshots() -> None:
 
 
 def test_the_state_that_is_sent_is_that_of_the_engine_not_of_the_turn() -> None:
-    """What a turn applies is staged, and is not in a snapshot that is opened in that turn."""
+    """The writes of a turn are staged, and are not in a snapshot that is opened in that turn."""
     peers = feeding()
     peers.propose(b"staged")
     peers.turn()

@@ -112,7 +112,7 @@ def test_receipt_of_the_last_chunk_and_the_logs_new_beginning_are_one_write() ->
 
 
 def test_spooling_needs_no_sync() -> None:
-    """What a loss of power takes of an incomplete spool is sent again."""
+    """The part of an incomplete spool that a loss of power takes is sent again."""
     peers = ScriptedPeers()
     peers.turn((2, peers.append(3, (0, 0))))
     peers.stage((2, chunk(0)))
@@ -237,7 +237,7 @@ def test_a_spool_that_the_power_shortened_is_gone_on_with() -> None:
 
 
 def test_a_crash_at_any_step_of_an_installation_begins_it_again() -> None:
-    """Whatever was in place: old keys, none, some of the new ones."""
+    """The keys in place may be the old ones, none, or a part of the new ones."""
     for steps in range(12):
         peers = ScriptedPeers()
         entries = [(1, NOOP_PAYLOAD), *[(1, command(b"%d" % n)) for n in range(3)]]

@@ -93,7 +93,7 @@ def parsed(told: str) -> Any:
 
 
 def entry(word: str) -> tuple[int, bytes]:
-    """``term/command``."""
+    """Parse ``term/command``."""
     term, _, text = word.partition("/")
     return int(term), NOOP_PAYLOAD if text == "noop" else command(text.encode())
 

@@ -10,7 +10,7 @@ from tests.raft.scripted import NOOP_PAYLOAD, ScriptedPeers
 
 
 def leading() -> ScriptedPeers:
-    """Member 1 leads members 1 to 3, who all have everything."""
+    """Let member 1 lead members 1 to 3, who all have everything."""
     peers = ScriptedPeers()
     peers.lead()
     peers.acknowledge(2)
@@ -156,7 +156,7 @@ def test_the_former_leader_votes_for_its_successor() -> None:
 
 
 def test_a_successor_whose_log_is_old_gets_no_vote() -> None:
-    """What makes it a leader are votes, whoever asked it to campaign."""
+    """Votes make it a leader, whoever asked it to campaign."""
     peers = leading()
     peers.propose(b"x")
     peers.turn()

@@ -1,4 +1,4 @@
-"""What a request reads of its own writes."""
+"""Reads of a request that see its own writes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_key_that_is_asked_for_once_is_as_the_requests_have_left_it_and_not_ke
 
 
 class _LookedThrough(dict[bytes, bytes | None]):
-    """Counts how often all of it is looked through."""
+    """Writes that count how often all of them are looked through."""
 
     times = 0
 

@@ -29,7 +29,7 @@ def call(owner: object, request: object = None, principal: str = "") -> Asked:
 
 @pytest.fixture
 def eager_switches() -> Iterator[None]:
-    """Threads change places as often as they can."""
+    """Let threads change places as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -47,7 +47,7 @@ def test_each_has_its_turn() -> None:
 
 
 def test_a_fair_queue_taken_at_once_has_the_order_of_one_by_one() -> None:
-    """Also what arrives while somebody goes through it: of the same owner, then of others."""
+    """Calls that arrive meanwhile are taken, too: those of the same owner, then of others."""
     queue = FairQueue()
     for request in (1, 2, 3, 4):
         queue.append(call("a", request))

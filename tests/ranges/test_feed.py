@@ -25,7 +25,7 @@ def store() -> Iterator[Store]:
 
 
 class Watcher:
-    """Somebody who watches a span, change by change."""
+    """A client that watches a span, change by change."""
 
     def __init__(self, store: Store, start: bytes, end: bytes) -> None:
         self.store = store
@@ -169,7 +169,7 @@ def test_a_change_of_more_than_is_kept_is_read_from_the_versions(
 
 
 class Looks:
-    """Counts how often the feed looks at somebody that watches."""
+    """A count of how often the feed looks at somebody that watches."""
 
     def __init__(self, store: Store) -> None:
         self.number = 0

@@ -1,4 +1,4 @@
-"""Write sets are freed over turns: a bounded part in each, and in the end all."""
+"""Freeing of write sets over turns: a bounded part in each, and in the end all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who serves, and until when: two nodes' views of one lease, with clocks that are set by hand."""
+"""Leaseholders and the ends of their leases: two nodes' views, with clocks that are set by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Side:
         self.wall += int(seconds * 1000)
 
     def ask(self) -> RangeLease:
-        """Proposes the next lease."""
+        """Propose the next lease."""
         self.until = self.lease_holder.until_if_granted()
         return self.lease_holder.successor()
 
@@ -156,7 +156,7 @@ def test_an_extension_is_asked_for_in_time_although_the_wall_clock_stands(
 
 
 def test_the_timestamps_of_two_leases_do_not_overlap(sides: tuple[Side, Side]) -> None:
-    """Also if the successor's clock is an hour behind: it is pushed past the old lease."""
+    """They do not if the successor's clock is an hour behind: it is pushed past the old lease."""
     _, other = sides
     other.wall -= 3_600_000
     before = other.lease_holder.lease
@@ -192,7 +192,7 @@ def test_a_restart_waits_as_if_the_lease_were_new() -> None:
 
 
 def test_another_lease_of_the_same_node_ends_the_one_before(sides: tuple[Side, Side]) -> None:
-    """What was evaluated under the old one has no effect: memory begins afresh."""
+    """The evaluations under the old one have no effect: memory begins afresh."""
     holder, _ = sides
     assert holder.lease_holder.applied(leases.encode(holder.lease_holder.extended()))
     assert not holder.lease_holder.applied(leases.encode(holder.lease_holder.successor()))

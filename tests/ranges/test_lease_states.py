@@ -53,7 +53,7 @@ def test_a_lease_is_held_once_memory_has_begun_afresh_and_until_it_ends() -> Non
 
 
 class Replica:
-    """What takes the lease, and gives it back."""
+    """A replica that takes the lease, and gives it back."""
 
     def __init__(self) -> None:
         self.side = Side(1)

@@ -1,4 +1,4 @@
-"""Leases told step by step: two nodes, their clocks, and what each of them may do.
+"""Traces of leases, step by step: two nodes, their clocks, and what each of them may do.
 
 Lines are ``who: what -> answer``, ``who`` is node 1 or 2, or ``both``::
 

@@ -1,4 +1,4 @@
-"""Locks take memory: a transaction, a client and a range have so much of it at most."""
+"""The memory of locks, which a transaction, a client and a range may have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a commit has read is checked beside the proposals, if that takes long; nothing is missed."""
+"""Long checks of a commit's reads, made beside the proposals: nothing is missed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Commit(Call):
 
 
 def spans() -> list[tuple[bytes, bytes]]:
-    """All keys but those whose number ends with 5."""
+    """Return all keys but those whose number ends with 5, as spans."""
     return [(key(number), key(number) + b"\x00") for number in range(KEYS) if number % 10 != 5]
 
 
@@ -123,7 +123,7 @@ def test_a_deletion_of_a_span_is_a_conflict(store: Store) -> None:
 
 
 def test_a_write_of_another_long_commit_is_a_conflict(store: Store) -> None:
-    """Of two that write what the other one has read, one commits."""
+    """One of two commits takes place if each writes what the other one has read."""
     at = store.node.replica.last_commit
     store.db.put(b"elsewhere", b"")
     one = Commit(store, Put(key(1), b"1"), at=at, principal="one", **READS["spans"]())

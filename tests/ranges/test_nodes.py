@@ -82,7 +82,7 @@ def test_a_retired_node_that_is_still_a_member_may_move() -> None:
 
 
 def test_a_removed_node_cannot_come_back_by_moving() -> None:
-    """As a store that nobody knows it would get a new number, and act as the old one."""
+    """A store that nobody knows would get a new number, and act as the old one."""
     with pytest.raises(Invalid, match="node 2 has been removed for good"):
         admit(AdmitNode(store(2), "elsewhere:1", 2), node(1))
 

@@ -1,4 +1,4 @@
-"""Where a span of keys is cut: near equal sizes, never within a key, whatever keys look like."""
+"""Cuts of a span of keys: near equal sizes, never within a key, whatever keys look like."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Waiter(Call):
 
 
 class Shop:
-    """So many goods, at one token, and those who wait for them."""
+    """A shop with a number of goods, at one token, and those who wait for them."""
 
     def __init__(self) -> None:
         self.waiting = Waiting(self.look)

@@ -12,7 +12,7 @@ from postroom.server.cluster.security import Certificates, Security
 
 
 class Authority:
-    """Issues certificates into a folder."""
+    """An authority that issues certificates into a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._authority = trustme.CA()
@@ -22,7 +22,7 @@ class Authority:
         self._authority.cert_pem.write_to_path(str(self.ca))
 
     def issue(self, name: str) -> tuple[Path, Path]:
-        """Certificate and key for a host, or a client."""
+        """Issue a certificate with its key for a host, or a client."""
         issued = self._authority.issue_cert(name)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
@@ -34,6 +34,6 @@ class Authority:
         return postroom.TLS(self.ca, certificate, key)
 
     def server(self, tokens: Tokens | None = None) -> Security:
-        """For 127.0.0.1; wants to see certificates of clients."""
+        """Issue a certificate for 127.0.0.1; its server wants to see certificates of clients."""
         certificate, key = self.issue("127.0.0.1")
         return Security(Certificates(self.ca, certificate, key), tokens)

@@ -74,7 +74,7 @@ class Stream:
         self.world.read()
 
     def welcome(self, leader: int, requests_max: int = 100, *revision: int) -> None:
-        """By default as a node of this version does; ``revision``: as an earlier one."""
+        """Welcome the client as a node of this version does, or of another ``revision``."""
         node = next(node for node, address in NODES if address == self.address)
         self.say(
             0, 1, self.world.clock(), node, leader, NODES, requests_max, *(revision or [REVISION])
@@ -139,7 +139,7 @@ class World:
             stream.read()
 
     def pass_time(self, seconds: float) -> None:
-        """Alarms ring, and who is looked up stays silent."""
+        """Let alarms ring; nodes that are looked up stay silent."""
         end = self.now + seconds
         while self.alarm_at <= end:
             self.now = max(self.now, self.alarm_at)
@@ -190,7 +190,7 @@ def only(stream_requests: dict[int, object]) -> int:
 
 
 def reconnect(world: World, address: str) -> None:
-    """Until a stream to ``address`` is open; others break."""
+    """Break streams until one to ``address`` is open."""
     for _ in range(100):
         if world.opened(address):
             return

@@ -54,14 +54,14 @@ def why_not(words: str, address: str, **options: Any) -> Error:
 
 @functools.cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """One for all servers, which is never closed."""
+    """Start one event loop for all servers, which is never closed."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
     return loop
 
 
 class Server:
-    """See the module.
+    """A server of native streams in this process.
 
     Args:
         security: who may come in; ``None``: everybody.
@@ -117,13 +117,13 @@ class Server:
         self._looking = asyncio.create_task(self._look())
 
     async def _look(self) -> None:
-        """As a node does that serves: who takes none of its answers for long is cut off."""
+        """Look for clients that take no answers for long, as a node does that serves."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.sessions.look()
 
     async def look_at_access(self) -> None:
-        """As a node does that serves, a few times a second."""
+        """Look at access a few times a second, as a node does that serves."""
         if self._security.has_changed():
             self.sessions.look_at_access()
 

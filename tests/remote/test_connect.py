@@ -305,7 +305,7 @@ def test_an_answer_that_comes_with_an_interrupt_is_taken_back(server: Server) ->
             db.get(b"a")
         assert server.on_loop(_protections(server)) == 1
         sender.cancel(answer)
-        db.get(b"a")  # what went before it was done
+        db.get(b"a")  # the request before it was done
         assert server.on_loop(_protections(server)) == 0
 
 

@@ -99,7 +99,7 @@ async def test_conflicts_are_retried(server: Server) -> None:
 async def test_closing_that_is_cancelled_ends_everything_at_once(server: Server) -> None:
     """It went on connecting for ever, and closing again did nothing."""
     db = await postroom.aio.connect(server.address, insecure=True)
-    server.stop()  # so there is always something under way
+    server.stop()  # something is always under way then
     try:
         put = asyncio.ensure_future(db.put(b"a", b"1"))
         await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from postroom.errors import Error
 from postroom.protocol.streams import HELLO, Accepted, Opening, WireError, reply_bytes
 
 STEPS = 40
-"""Of the event loop; by then the question is answered."""
+"""The turns of the event loop by which the question is answered."""
 
 
 def cancelled_at_every_step(answer: bytes) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from tests.remote.scripted_nodes import (
     reconnect,
 )
 
-# --- who leads
+# --- leaders
 
 
 def test_requests_wait_until_a_leader_is_known_and_then_leave_in_one_frame() -> None:
@@ -393,7 +393,7 @@ def test_an_outcome_that_nobody_can_tell_any_more_is_not_asked_for_again() -> No
     assert isinstance(call.error, CommitUnknown)
 
 
-# --- what makes no sense
+# --- frames that make no sense
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x00", frames.encode((1, 2))])

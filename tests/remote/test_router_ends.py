@@ -40,7 +40,7 @@ def test_a_node_that_gives_no_sign_of_life_is_given_up() -> None:
 
 
 def test_a_question_about_a_node_ends_when_the_node_is_gone() -> None:
-    """Nobody looked at it again, until something else was asked for."""
+    """It would hang until something else is asked for, if the router did not look at it again."""
     world = World()
     follower = world.to("a:1")
     follower.welcome(leader=0)

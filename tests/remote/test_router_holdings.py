@@ -30,7 +30,7 @@ from tests.remote.scripted_nodes import (
     reconnect,
 )
 
-# --- what the leaseholder remembers
+# --- transactions that the leaseholder remembers
 
 
 def test_protections_are_asked_for_again_elsewhere() -> None:
@@ -174,7 +174,7 @@ def test_a_commit_that_began_in_the_future_of_its_node_begins_now() -> None:
 
 
 def test_a_commit_that_may_be_done_by_another_try_keeps_its_beginning() -> None:
-    """Or its end would be told as that of a transaction which is too old, before it is."""
+    """Otherwise its end would be told as that of a transaction which is too old, before it is."""
     world = World()
     world.settle()
     world.ask(commit())
@@ -200,7 +200,7 @@ def test_a_clock_that_stays_behind_is_told_of() -> None:
     assert "the clock of the node that leads is behind" in str(call.error)
 
 
-# --- what the leaseholder holds for this client
+# --- holdings of this client at the leaseholder
 
 
 def test_a_client_with_a_lock_sends_a_sign_of_life_every_second() -> None:

@@ -1,4 +1,4 @@
-"""How much the router sends: to a node, in a frame, and together."""
+"""Limits of what the router sends: to a node, in a frame, and together."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_commits_that_wait_for_company_go_elsewhere_with_the_others() -> None:
 
 
 def test_a_client_does_not_spin_while_a_socket_takes_no_commits() -> None:
-    """What had waited long enough for company was due again and again, until it was taken."""
+    """A commit that has waited long enough for company is due once, until it is taken."""
     world = World()
     world.settle()
     for number in range(3):

@@ -1,4 +1,4 @@
-"""Who holds something at a node and falls silent has gone, and nobody touches what is another's."""
+"""Silent clients: a holder that falls silent has gone, and nobody touches what is another's."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_client_is_welcomed_and_told_who_leads(store: Store) -> None:
 
 
 def test_a_client_is_told_when_the_nodes_are_others(store: Store) -> None:
-    """Also if it is never silent, and so never looks up."""
+    """It is told, too, if it is never silent, and therefore never looks up."""
     sessions = Sessions(store.node)
     client = Client(sessions)
     client.read()

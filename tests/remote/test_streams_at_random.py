@@ -47,7 +47,7 @@ WAITS = {AwaitQuiet, GetForUpdate, ReapQueue, ScanChanges}
 
 
 class Wire(asyncio.Transport):
-    """One end of a connection. What is written lies in it until it is carried to the other end."""
+    """One end of a connection. Written bytes lie in it until they are carried to the other end."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Wire(asyncio.Transport):
             self._loop.call_soon(self.protocol.connection_lost, None)
 
     def carry(self, size: int) -> bool:
-        """So many bytes arrive; whether anything happened."""
+        """Let a number of bytes arrive; return whether anything happened."""
         if self.is_lost or not self.other.reads or not (self.written or self.ends):
             return False
         piece = bytes(self.written[:size])
@@ -159,7 +159,7 @@ class History:
         self.alarm_at = when
 
     async def _dial(self, address: str, context: Any, create: Callable[[], Any]) -> Any:
-        if asyncio.get_running_loop() is not self.loop:  # of another test, in a thread of its own
+        if asyncio.get_running_loop() is not self.loop:  # another test's, in a thread of its own
             return await REAL_DIAL(address, context, create)
         await asyncio.sleep(0)
         here, there = Wire(self.loop), Wire(self.loop)
@@ -173,7 +173,7 @@ class History:
         self.ends += [here, there]
         return stream
 
-    # --- what happens
+    # --- events
 
     def ask(self, request: Any, timeout_seconds: float | None = None) -> None:
         call = Asked(request, timeout_seconds)
@@ -248,9 +248,9 @@ class History:
             random.choice(self.ends[-2:]).abort()
 
     async def settle(self) -> None:
-        """All that can happen without the clock."""
+        """Do all that can happen without the clock."""
         quiet = 0
-        while quiet < 4:  # what is called soon may call something soon
+        while quiet < 4:  # a call made soon may make another one soon
             moved = [end.carry(100_000) for end in self.ends]
             moved += [self.turn(), self.tick()]
             await asyncio.sleep(0)
@@ -264,13 +264,13 @@ class History:
             await self.settle()
 
     def end_waits(self) -> None:
-        """Nobody wants to know any more what has not happened yet."""
+        """Cancel the calls that wait for something that has not happened yet."""
         for call in self.waiting():
             if type(call.request) in WAITS:
                 self.cancel(call)
 
     def release(self) -> None:
-        """Nothing keeps others waiting."""
+        """Release all that keeps others waiting."""
         for _ in range(self.transactions - self.released):
             self.released += 1
             self.ask(ReleaseLocks(self.transaction(self.released)))
@@ -293,7 +293,7 @@ class History:
         assert (admission.requests, admission.bytes, admission.unread_bytes) == (0, 0, 0)
 
     async def without_the_clock(self) -> None:
-        """Nothing is lost any more, and no timer makes good for anything."""
+        """Check that nothing is lost any more, and that no timer makes good for anything."""
         links = set(self.streams._links)
         for _ in range(2):
             for _ in range(60):

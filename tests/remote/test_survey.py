@@ -11,7 +11,7 @@ from postroom.protocol import frames
 
 
 class Streams:
-    """Opens nothing."""
+    """Streams of which none opens."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []

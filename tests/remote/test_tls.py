@@ -1,4 +1,4 @@
-"""Who may come in: certificates, tokens, and what is said of those that are of no use."""
+"""Clients that may come in: certificates, tokens, and what is said of those that are of no use."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.serializable.oracle import Done, State, explains
 
 
 class Session:
-    """See the module.
+    """A session of transactions on one store, whose steps and answers are kept.
 
     Args:
         db: where the transactions run.
@@ -51,7 +51,7 @@ class Session:
     # --- steps
 
     def step(self, who: str, what: str, target: str = "", value: str = "") -> object:
-        """One step of a transaction; what it was told. Steps of one that has failed do nothing."""
+        """Carry out a step of a transaction, unless that has failed, and return the answer."""
         if who in self.failed:
             return None
         try:
@@ -155,7 +155,7 @@ class Session:
         )
 
     def judge(self) -> None:
-        """All that were committed fit into one order."""
+        """Check that all committed transactions fit into one order."""
         for who in list(self._open):
             self.step(who, "rollback")
         done = [self._done[who] for who in self._committed]

@@ -1,10 +1,11 @@
-"""Is there one order of transactions that explains what all of them saw? By trying every order.
+"""An oracle that looks for one order of transactions that explains what all of them saw.
 
-For a handful of transactions that is quick, and so simple that it can be believed: each order is
-carried out on a dictionary and on lists. It knows nothing of timestamps, claims or checks.
+It tries every order. For a handful of transactions that is quick, and simple enough to be believed:
+each order is carried out on a dictionary and on lists. It knows nothing of timestamps, claims or
+checks.
 
-What a reap did not return says nothing, unless it returned nothing at all while no other
-transaction held anything of that inbox (README, "Order"). Messages are told apart by their values.
+A message that a reap did not return says nothing, unless the reap returned nothing at all while no
+other transaction held anything of that inbox. Messages are told apart by their values.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 
 @dataclass
 class State:
-    """What a store holds: keys, and inboxes."""
+    """The state of a store: keys, and inboxes."""
 
     keys: dict[str, str] = field(default_factory=dict)
     inboxes: dict[str, list[str]] = field(default_factory=dict)
@@ -26,14 +27,14 @@ class State:
         return State(dict(self.keys), {name: list(held) for name, held in self.inboxes.items()})
 
     def same(self, other: State) -> bool:
-        """Order within an inbox is another promise: that of timestamps."""
+        """Compare states but for the order in inboxes, which is another promise."""
         mine = {name: sorted(held) for name, held in self.inboxes.items() if held}
         theirs = {name: sorted(held) for name, held in other.inboxes.items() if held}
         return self.keys == other.keys and mine == theirs
 
 
 class Done(NamedTuple):
-    """What a transaction did, and what it was told.
+    """An operation of a transaction, and the answer that it was told.
 
     ========== ============ ========================================================
     what       target       told
@@ -116,7 +117,7 @@ _CARRIED_OUT = {
 
 
 def interleavings(lengths: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """All orders in which so many steps of each transaction can follow each other."""
+    """Yield all orders in which the steps of transactions can follow each other."""
     if not any(lengths):
         yield ()
         return

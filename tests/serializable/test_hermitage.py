@@ -1,8 +1,8 @@
 """Hermitage: Martin Kleppmann's collection of anomalies, for keys and for inboxes.
 
 https://github.com/ept/hermitage, with its names. Each schedule interleaves a few transactions as
-the original does; whatever comes of it, those that were committed must have one order that explains
-all that they saw (:mod:`.oracle`), and the transactions named in the table, no others, are refused.
+the original does. The committed ones must have one order that explains all that they saw
+(:mod:`.oracle`). The transactions named in the table are refused, and no others.
 
 Three kinds of things are read and written, as the same schedule:
 
@@ -17,7 +17,7 @@ peeked    ``peek``         ``enqueue_message`` to it, where    ``peek`` of all
                            a message is already
 ========  ===============  ==================================  =======================
 
-On the embedded store, and on three nodes. What each line means is said at :data:`SCHEDULES`.
+On the embedded store, and on three nodes. :data:`SCHEDULES` says what each line means.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tests.serializable.oracle import State
 Step = tuple[str, str, str]
 
 SCHEDULES: Final[dict[str, tuple[str, str]]] = {
-    # name: (steps, who is refused)
-    # r x: read x; w x: write x; d x: delete x, or consume its message; r *: read all (a predicate);
-    # w+ x: write something that was not there; u *, d *: update or delete all (a predicate)
+    # name: (steps, transactions that are refused).
+    # r x: read x; w x: write x; d x: delete x, or consume its message.
+    # Operations on all are r * (a predicate), u * (update) and d *; w+ x: write something new.
     "G0: dirty write": ("1w x|2w x|1w y|1c|2w y|2c", ""),
     "G1a: aborted read": ("1w x|2r x|1a|2r x|2c", ""),
     "G1b: intermediate read": ("1w x|2r x|1w x|1c|2w z|2c", "2"),

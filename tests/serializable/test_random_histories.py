@@ -32,7 +32,7 @@ _messages = st.dictionaries(st.sampled_from(INBOXES), st.lists(st.uuids(), min_s
 
 
 def _commit_together(store: Store, session: Session, whos: list[str]) -> None:
-    """They are evaluated one after the other, into one proposal."""
+    """Commit transactions that are evaluated one after the other, into one proposal."""
 
     async def commit(who: str) -> None:
         if who in session.failed:

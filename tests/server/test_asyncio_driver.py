@@ -44,7 +44,7 @@ class _Timer:
 
 
 class _Loop:
-    """Timers, which the test rings."""
+    """A loop with timers, which the test rings."""
 
     def __init__(self, clock: HandClock) -> None:
         self.timers: list[_Timer] = []
@@ -90,8 +90,8 @@ def _driver(clock: HandClock, loop: Any) -> AsyncioDriver:
 def test_a_timer_that_rings_early_is_set_again() -> None:
     """Event loops that count in milliseconds let timers ring early.
 
-    Such a timer must not count as set until the clock has passed it: no later timer would ring
-    until the next call.
+    A timer that rang early must not count as set until the clock has passed it: no later timer
+    would ring until the next call.
     """
     clock = HandClock()
     loop = _Loop(clock)

@@ -21,7 +21,7 @@ pytest.importorskip("plyvel")
 
 TRANSACTIONS = 40
 ATTEMPTS = 3
-"""While a machine is held up, timers ring, and have turns of their own: then it is done again."""
+"""The number of tries: while a machine is held up, timers ring, and have turns of their own."""
 VALUE = b"x" * 100
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import postroom.aio
 
 KEYS = 5_000
-"""So large a write is made beside the event loop."""
+"""The number of keys of a write that is large enough to be made beside the event loop."""
 
 
 def test_a_commit_that_is_cancelled_while_it_is_written_ends_as_cancelled(tmp_path: Path) -> None:

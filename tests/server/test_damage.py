@@ -1,7 +1,7 @@
 """Every file of a store, damaged in every way, after a clean close and after a kill.
 
-What was acknowledged is all there, or ``StoreCorrupted`` is raised: when the store is opened, or,
-of a block of a table file, when it is read for the first time.
+All that was acknowledged is there, or ``StoreCorrupted`` is raised. It is raised when the store is
+opened or, for a block of a table file, when that is read for the first time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from postroom.server import opening
 REPOSITORY = Path(__file__).parents[2]
 SEGMENT_BYTES = 256 * 1024
 WRITE_BUFFER_BYTES = 100_000
-"""So that LevelDB has begun some of its logs."""
+"""The size with which LevelDB has begun some of its logs."""
 PUTS = 120
 
 WRITER = f"""
@@ -44,7 +44,7 @@ else:
 
 
 def written(folder: Path, end: str) -> Path:
-    for each in (1, 2):  # so that there are table files, and a segment was used before
+    for each in (1, 2):  # table files are made, and a segment is used again
         subprocess.run(
             [sys.executable, "-c", WRITER, folder, "close" if each == 1 else end],
             cwd=REPOSITORY,
@@ -68,12 +68,12 @@ def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cut(size: int) -> Iterator[int]:
-    """How much is left."""
+    """Yield the sizes that may be left of a file."""
     yield from {0, size // 2, max(size - 4096, 0), max(size - 5, 0), max(size - 1, 0)} - {size}
 
 
 def flipped(path: Path) -> Iterator[int]:
-    """Bytes at which a bit is flipped: evenly, and in each block that holds something."""
+    """Yield bytes at which a bit is flipped: evenly, and in each block that holds something."""
     data = path.read_bytes()
     yield from {len(data) * part // 4 for part in range(4)} if data else ()
     for at in range(0, len(data), 4096):
@@ -156,7 +156,7 @@ def test_damage(sound: Path, kind: str, tmp_path: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Everything is there, and can be written to."""
+    """Check that everything is there, and can be written to."""
     with postroom.open(folder) as db:
         for number in range(PUTS):
             found = db.get(b"key/%03d" % number)

@@ -12,7 +12,7 @@ DAY = 86_400.0
 
 
 class Nodes:
-    """This node, and what its peers say."""
+    """A node, with what its peers say."""
 
     def __init__(self, *peers: int) -> None:
         self.seconds = 50.0
@@ -41,7 +41,7 @@ class Nodes:
 
     @property
     def trusted_ahead(self) -> float:
-        """How far the trusted clock is ahead of true time."""
+        """Return how far the trusted clock is ahead of true time."""
         return (self.wall.milliseconds() - BEGINNING) / 1000 - self.seconds
 
 

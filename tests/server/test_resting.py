@@ -153,7 +153,7 @@ def test_reading_for_hours_needs_no_turn(store: Store) -> None:
 def test_a_write_after_resting_is_above_all_read_timestamps(
     store: Store, end: Callable[[Store], Any]
 ) -> None:
-    """Also by a life that wrote nothing, while the wall clock was an hour ahead."""
+    """A life that wrote nothing while the wall clock was an hour ahead may be between them."""
     store.db.put(b"a", b"1")
     end(store)
     store.clock.epoch_milliseconds += 3_600_000
@@ -228,7 +228,7 @@ def test_a_message_that_fell_due_while_closed_comes_on_opening(store: Store) -> 
 
 
 def test_a_store_with_something_due_does_not_rest_at_all(store: Store) -> None:
-    """Or ``drain`` might be told that all is quiet before the services have begun."""
+    """Otherwise ``drain`` might be told that all is quiet before the services have begun."""
     fill(store.db)
     store.node.close()
     store.clock.seconds += 3601

@@ -17,7 +17,7 @@ from tests.remote.session_client import commit
 
 
 class _Registering(dict[Any, None]):
-    """Those who wait; when ``last`` says that it is about to sleep, a turn ends."""
+    """Sleeping callers; when ``last`` says that it is about to sleep, a turn ends."""
 
     def __init__(self, driver: ThreadDriver, last: Any) -> None:
         self._driver = driver
@@ -26,7 +26,7 @@ class _Registering(dict[Any, None]):
     def __setitem__(self, answer: Any, nothing: None) -> None:
         super().__setitem__(answer, nothing)
         if answer is self._last:
-            # Whoever drives, under the lock: all answers are here, and one is told of it.
+            # The driver does this under the lock: all answers are here, and one is told.
             for each in (answer, *self):
                 if not each.done:
                     each.complete("here", None)
@@ -58,7 +58,7 @@ def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
     assert late.done
     woken = [each for each in sleeping if each.woken is not None and not each.woken.locked()]
     assert len(woken) == 1, "exactly one goes on with the chain"
-    for _ in range(others):  # as each of them does when it wakes up
+    for _ in range(others):  # each of them does that when it wakes up
         driver.wake_next()
     assert not any(each.woken.locked() for each in sleeping if each.woken is not None)
     assert not driver._waiting
@@ -120,13 +120,13 @@ def test_a_last_write_is_synced_after_its_interval(
     told = list[float | None]()
     monkeypatch.setattr(driver._attention, "notify", lambda: told.append(driver._next_due()))
     now = store.clock.seconds
-    driver._asleep_until = now + 5  # as the background thread has found it
+    driver._asleep_until = now + 5  # the background thread has found it so
     driver._deadline = now  # and it is awake by then for whatever else was asked
     driver.wait_for(driver.send(commit(store, 1, Put(b"a", b"1"))))
     assert not store.node._writer.is_synced
     assert told[-1:] == [now + 0.05]
     store.clock.seconds += 0.05
-    store.node.turn()  # as it does then
+    store.node.turn()  # it does so then
     assert store.node._writer.is_synced
     store.db.close()
 

@@ -1,4 +1,4 @@
-"""Simulates the store: ``python -m tests.sim --seed 7``, or ``python -m tests.sim --runs 1000``.
+"""The command of the simulator: ``python -m tests.sim --seed 7``, or ``... --runs 1000``.
 
 A cluster, if not told otherwise; ``--embedded``: a store of one node, in its own process.
 """

@@ -2,14 +2,14 @@
 
 An agenda is a heap of moments and of what happens then. One thread takes the next entry, sets the
 time to its moment, and carries it out; entries of one moment come in the order in which they were
-made. So a run is a function of its seed.
+made. A run is a function of its seed therefore.
 
-Why not an asyncio loop with a virtual clock (``looptime``), or one with virtual sockets
-(``async-solipsism``)? What is simulated decides without asyncio: nodes, sessions and routers are
-plain synchronous code, and clients are coroutines that await answers of whatever sender they were
-given. An event loop would only add its own order of callbacks, which we would have to control, and
-a microsecond or ten to each step. What does run on asyncio, the gRPC shells, has its network in C
-threads, which neither of the two can simulate. The heap below is all that is needed.
+An asyncio loop with a virtual clock (``looptime``), or one with virtual sockets
+(``async-solipsism``), would not do. The simulated parts decide without asyncio: nodes, sessions and
+routers are plain synchronous code, and clients are coroutines that await answers of whatever sender
+they were given. An event loop would only add its own order of callbacks, which we would have to
+control, and a microsecond or ten to each step. The gRPC shells do run on asyncio, but their network
+is in C threads, which neither of the two can simulate. The heap below is all that is needed.
 
 A simulation lives by :meth:`Agenda.step`: each event has a moment, chance is in the delays, and
 what comes next follows. Three nodes with clocks of their own, links that are slow in one direction,
@@ -27,7 +27,7 @@ EVENTS_MAX: Final = 1_000_000
 
 
 class Agenda:
-    """See the module.
+    """A heap of moments and of what happens then.
 
     Attributes:
         now: seconds since the world began, which nobody in it can see.
@@ -41,12 +41,12 @@ class Agenda:
         self._made = 0
 
     def at(self, moment: float, act: Callable[[], object]) -> None:
-        """Something happens at ``moment``, or now if that is past."""
+        """Let something happen at ``moment``, or now if that is past."""
         self._made += 1
         heapq.heappush(self._entries, (moment, self._made, act))
 
     def after(self, seconds: float, act: Callable[[], object]) -> None:
-        """Something happens after a time."""
+        """Let something happen after a time."""
         self.at(self.now + seconds, act)
 
     def stand_still(self, seconds: float) -> None:

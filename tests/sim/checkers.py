@@ -1,7 +1,7 @@
 """The rules for the content of a disk, whatever the workload, in each of its states.
 
-Each checker reads the raw keys itself, in one pass, and compares what the store says of itself
-(counters, index, lists) with what is there. None of them knows who wrote what.
+Each checker reads the raw keys itself, in one pass, and compares the store's own numbers and
+lists (counters, index, garbage) with what is there. None of them knows who wrote what.
 
 * **Conservation**: the counters equal the numbers of entries in outboxes, inboxes, dead letters.
 * **Index**: the index of inboxes tells number and first message of each inbox that holds any.
@@ -11,8 +11,8 @@ Each checker reads the raw keys itself, in one pass, and compares what the store
 * **Overtaking**: nothing that was due at once waits while a later message has arrived.
 * **Clock**: no timestamp in the store is above the stored ceiling.
 * **Garbage**: whatever must go one day is on a list that says so.
-* **Queues**: their counters equal what is there; each message is in one part, and says something;
-  nothing was fired before its time, or above a limit; ordered groups have one at a time.
+* **Queues**: their counters equal what is there; each message has one place, and a body. Nothing
+  was fired before its time, or above a limit; ordered groups have one at a time.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ class Content:
     """The keys of one state of a disk, by what they are. Ids are (timestamp, ordinal)."""
 
     messages: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)
-    """Deliverable outbox: id to due time and recipient."""
+    """The deliverable outbox: id to due time and recipient."""
     updates: dict[bytes, bytes] = field(default_factory=dict)
-    """Executable outbox: id to due time."""
+    """The executable outbox: id to due time."""
     dead_messages: list[bytes] = field(default_factory=list)
     dead_updates: list[bytes] = field(default_factory=list)
     inboxes: dict[bytes, dict[bytes, Delivered]] = field(default_factory=lambda: defaultdict(dict))
     reaped: dict[bytes, list[tuple[bytes, bytes, Delivered]]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    """By recipient: when it was reaped, id, message."""
+    """The reaped messages by recipient: when it was reaped, id, message."""
     mail: dict[bytes, InboxIndexEntry] = field(default_factory=dict)
     holds: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
-    """By recipient: the messages that were postponed, and hold up its inbox."""
+    """The messages by recipient that were postponed, and hold up its inbox."""
     versions: dict[bytes, list[bytes]] = field(default_factory=lambda: defaultdict(list))
-    """By user key, newest first, as stored."""
+    """The versions by user key, newest first, as stored."""
     records: dict[bytes, bytes] = field(default_factory=dict)
-    """COMMIT records: transaction id to the stored record."""
+    """The COMMIT records: transaction id to the stored record."""
     garbage: set[bytes] = field(default_factory=set)
     must_be_listed: list[bytes] = field(default_factory=list)
     counters: Counters = field(default_factory=Counters)
@@ -85,7 +85,7 @@ class Content:
 
 
 def read_content(disk: SortedMap) -> Content:
-    """Sorts out everything that a disk holds."""
+    """Sort out everything that a disk holds."""
     content = Content()
     content.ceiling = _number(disk.get(_CEILING))
     for raw, stored in disk.iterate(keys.RANGE, keys.DATA_END):
@@ -238,7 +238,7 @@ def check_once(content: Content) -> None:
 
 
 def check_order(content: Content) -> None:
-    """Versions are strictly ordered, receipts follow sendings, nothing is due too early."""
+    """Check that versions are ordered, receipts follow sendings, and nothing is due too early."""
     for key, stored in content.versions.items():
         stamps = [version[1:9] for version in stored]
         require(
@@ -281,7 +281,7 @@ def _neighbours(ordered: list[bytes]) -> Iterable[tuple[bytes, bytes]]:
 
 
 def check_clock(content: Content) -> None:
-    """After a restart no timestamp is handed out twice: the ceiling is above all of them."""
+    """Check that the ceiling is above all timestamps: after a restart none is handed out twice."""
     newest = int.from_bytes(content.newest, "big")
     require(newest <= content.ceiling, f"timestamp {newest} is above {content.ceiling}")
 

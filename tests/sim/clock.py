@@ -34,22 +34,22 @@ class MachineClock:
         self._reading_seconds = reading_seconds
 
     def wall_milliseconds(self) -> int:
-        """Milliseconds since 1970, as far as this machine knows."""
+        """Return the milliseconds since 1970, as far as this machine knows."""
         self._agenda.now += self._reading_seconds
         return int((self._agenda.now * self._rate + self._offset_seconds) * 1000)
 
     def monotonic(self) -> float:
-        """Seconds since some moment, which is another one on each machine."""
+        """Return the seconds since some moment, which is another one on each machine."""
         return self._started + self._agenda.now * self._rate
 
     def moment(self, monotonic: float) -> float:
-        """When, in real time, the monotonic clock has passed ``monotonic``."""
+        """Return when, in real time, the monotonic clock has passed ``monotonic``."""
         return (monotonic - self._started) / self._rate + _MOMENT_LATER
 
     def set_wall(self, by_seconds: float) -> None:
-        """Somebody sets the wall clock; the monotonic one does not notice."""
+        """Set the wall clock; the monotonic one does not notice."""
         self._offset_seconds += by_seconds
 
     def set_right(self) -> None:
-        """Somebody corrects the wall clock, whatever anybody was told before."""
+        """Correct the wall clock, whatever anybody was told before."""
         self._offset_seconds = EPOCH_SECONDS + self._agenda.now * (1 - self._rate)

@@ -24,7 +24,7 @@ class Member(NamedTuple):
 
 
 class Crowd:
-    """See the module.
+    """The clients of a run, with their workloads.
 
     Args:
         world: where the clients live.

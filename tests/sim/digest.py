@@ -24,7 +24,7 @@ _pack = msgspec.msgpack.Encoder(enc_hook=_told).encode
 
 
 class Digest:
-    """See the module."""
+    """A digest of the events of a run."""
 
     def __init__(self) -> None:
         self._events = hashlib.blake2b(digest_size=16)

@@ -1,8 +1,8 @@
 """A simulated disk as a node uses it, and as one sees it from outside.
 
 A batch of the state is written before the record of the turn that hands it over, or any number of
-turns later, as chance will have it; the power may fail at each write. So the state may be there
-without the record, and the record without the state.
+turns later, as chance will have it. The power may fail at each write. The state may be there
+without the record therefore, and the record without the state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ChosenMoment:
         self._started: Work | None = None
 
     def start(self, work: Work) -> None:
-        """At once, or when it has to be done."""
+        """Start the work at once, or when it has to be done."""
         if self._random.random() < 0.5:
             work()
         else:
@@ -53,11 +53,11 @@ class ChosenMoment:
             work()
 
     def later(self, work: Work) -> None:
-        """At once: nobody can tell."""
+        """Do the work at once: nobody can tell."""
         work()
 
     def close(self) -> None:
-        """As the protocol says."""
+        """Close the writer as the protocol says."""
         with suppress(EngineFailed):
             self.finish()
 
@@ -102,7 +102,7 @@ def write_gathered(node: Node) -> None:
 
 
 class _FrozenFile:
-    """What a file holds now."""
+    """The content that a file has now."""
 
     def __init__(self, file: MemoryFile) -> None:
         self.size = file.size
@@ -156,7 +156,7 @@ def logged(disk: MemoryDisk) -> WriteSet:
 
 
 def content(disk: MemoryDisk) -> SortedMap:
-    """Everything that a node finds that is started now: the state as it is, and the log."""
+    """Return all that a node finds that is started now: the state as it is, and the log."""
     return disk.content.updated(logged(disk))
 
 

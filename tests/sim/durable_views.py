@@ -1,4 +1,4 @@
-"""What a loss of power would leave on a disk: read anew whenever that has changed.
+"""Views of what a loss of power would leave on a disk: read anew whenever that has changed.
 
 Each of these readings is a recovery, with everything that the product's reader of logs checks. Only
 the records that stood there already, byte for byte, are not decoded again: a segment grows at its
@@ -22,7 +22,7 @@ from postroom.kv.memory import MemoryDisk, SortedMap
 
 
 class _DurableFile:
-    """What is left of a file after a loss of power that takes everything unsynced.
+    """The remains of a file after a loss of power that takes everything unsynced.
 
     Attributes:
         of: that file.
@@ -90,7 +90,7 @@ class _Reading(log_reader._LogReading):
 
 
 class _View:
-    """Of one disk."""
+    """The view of one disk."""
 
     def __init__(self) -> None:
         self._version = -1
@@ -139,7 +139,7 @@ class _View:
 
 
 class DurableViews:
-    """What disks hold durably, read again only when that has changed."""
+    """The durable content of disks, read again only when that has changed."""
 
     def __init__(self, read: Callable[[SortedMap, WriteSet], object]) -> None:
         self._read = read

@@ -16,7 +16,7 @@ from tests.sim.sender import Killed
 
 @contextmanager
 def closed_quietly() -> Iterator[None]:
-    """Those that are begun meanwhile."""
+    """Close generators quietly that are begun meanwhile."""
     before = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(firstiter=None, finalizer=_close)
     try:

@@ -1,19 +1,21 @@
-"""What a leaseholder's memory grants, watched from outside: locks, messages, timestamps.
+"""Grants of a leaseholder's memory, watched from outside: locks, messages, timestamps.
 
-None of these make anything correct, so no client is ever told something wrong if they fail: it
-only waits, or conflicts, or hears that a snapshot is too old. So somebody has to look where they
-are granted. An observer stands between a node and its evaluators, and keeps a list of its own:
+None of these make anything correct. No client is ever told something wrong if they fail: it only
+waits, or conflicts, or hears that a snapshot is too old. Somebody has to look where they are
+granted therefore. An observer stands between a node and its evaluators, and keeps a list of its
+own:
 
 * a key is locked by one transaction at a time;
-* a message is handed to one transaction at a time, and once; ``reap_queue`` hands out the oldest
-  ones that nobody holds, all that it may, also when it hands out nothing;
-* what is protected can be read, and so can what is young.
+* a message is handed to one transaction at a time, and once;
+* ``reap_queue`` hands out the oldest ones that nobody holds, and all that it may, also when it
+  hands out nothing;
+* protected timestamps can be read, and so can young ones.
 
 It also sees that the services of the leaseholder go on: one that ends of its own accord is missed.
 
-What belongs to a transaction ends when the node says so, or by the end of its time, whichever
-clock that is measured by; that is the same for all that it holds, and later if it takes more. With
-a new lease all of it begins anew.
+The grants of a transaction end when the node says so, or by the end of its time, whichever clock
+that is measured by. They all end at that time, and later if the transaction takes more. With a new
+lease all of them begin anew.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ _READS_OF_THE_PAST: Final = (Get, GetMany, Scan, ReverseScan, Peek)
 
 
 class _End(NamedTuple):
-    """When the time of a transaction is over, by either clock."""
+    """The end of a transaction's time, by either clock."""
 
     expires: int = 0
     expires_monotonic: float = 0.0
@@ -80,13 +82,13 @@ class _WatchedKeeper:
 
 
 class Grants:
-    """Watches one life of a node."""
+    """A watch of one life of a node."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._locks: dict[bytes, bytes] = {}
         self._claims: dict[tuple[bytes, bytes], bytes] = {}
-        """By whom: transaction ids."""
+        """The transaction ids of those who claim."""
         self._ends: dict[bytes, _End] = {}
         self._protected: Counter[int] = Counter()
         self._broken: Broken | None = None
@@ -113,7 +115,7 @@ class Grants:
         def watched(view: View, request: Any) -> Any:
             try:
                 return watch(evaluate, view, request)
-            except Broken as broken:  # whoever asked would take it for an error of the store
+            except Broken as broken:  # the client would take it for an error of the store
                 self._broken = self._broken or broken
                 raise
 

@@ -5,13 +5,14 @@ of the workloads. From them follow, for every transaction and every read:
 
 * a commit that was acknowledged is there, whole: its record, values, messages and reaped messages;
 * one that was refused left no record; of one whose outcome is unknown there is all or nothing;
-* its timestamp is above every timestamp that any client had been told before it was sent, also
-  across restarts with the clock set back; and no two commits have the same one;
+* its timestamp is above every timestamp that any client had been told before it was sent, across
+  restarts with the clock set back too;
+* no two commits have one timestamp;
 * a change feed tells every version, in order;
 * a read returned what the versions say for its timestamp, whenever it was made;
-* what inboxes were found to hold is what they held (:mod:`.mail_history`).
+* inboxes were found to hold just what they held (:mod:`.mail_history`).
 
-What garbage collection may have removed by now is not looked for.
+Records that garbage collection may have removed by now are not looked for.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from tests.sim.checkers import Content, require
 from tests.sim.mail_history import MailHistory
 
 READS_MAX = 3000
-"""More are not remembered: one run need not look at everything."""
+"""The reads that are remembered: one run need not look at everything."""
 
 
 class Outcome(enum.Enum):
@@ -75,7 +76,7 @@ class Attempt:
 
 @dataclass
 class History:
-    """See the module.
+    """The history of what clients asked and were told.
 
     Attributes:
         newest: the newest timestamp that a client was told.
@@ -92,7 +93,7 @@ class History:
     settled: int = 0
     _owners: dict[int, bytes] = field(default_factory=dict)
 
-    # --- what it sees
+    # --- observations
 
     def sent(self, request: Any) -> None:
         """Note that a client sends ``request``."""
@@ -184,7 +185,7 @@ class History:
         if len(self.scans) < READS_MAX // 10:
             self.scans.append((result.timestamp, start, end, dict(result.pairs)))
 
-    # --- what it says at the end
+    # --- the verdict
 
     def check(self, content: Content) -> None:
         """Raise ``Broken`` if the store tells another story.
@@ -230,7 +231,7 @@ class History:
             self._check_effects(content, attempt.request, record[:8])
 
     def _check_effects(self, content: Content, request: CommitTransaction, stamp: bytes) -> None:
-        """Everything that the transaction did is there, unless it may be collected."""
+        """Check that all that the transaction did is there, unless it may be collected."""
         if int.from_bytes(stamp, "big") <= content.collected:
             return
         name = request.transaction_id.hex()

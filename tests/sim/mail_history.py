@@ -1,13 +1,13 @@
-"""What clients were told of inboxes, held against what the store says at the end.
+"""The answers to clients about inboxes, held against what the store says at the end.
 
 A part of :mod:`.history`. Every message that was ever delivered is either in its inbox at the end
-or in the record of the reap that took it, with the moments of both; so what was in an inbox at any
-timestamp is known, until garbage collection takes the records away. From that follow
+or in the record of the reap that took it, with the moments of both. The content of an inbox at any
+timestamp is known therefore, until garbage collection takes the records away. From that follow
 
-* for each ``peek``: which messages it has to tell, all of them, in which order, with what in them;
-  so an answer that is empty, or ends early, is judged as one with something in it;
-* for each ``reap_queue``: that what it was handed was there, as it was sent, and that no reap of
-  it had been heard of before it was asked. What it was *not* handed others may have held: that is
+* for each ``peek``: which messages it has to tell, all of them, in which order, with what in them.
+  An answer that is empty, or ends early, is judged as one with something in it;
+* for each ``reap_queue``: its messages were there, as they were sent, and no reap of them had been
+  heard of before it was asked. Others may have held the messages that it was *not* handed: that is
   judged where the claims are, by :mod:`.grants`.
 """
 
@@ -22,7 +22,7 @@ from postroom.messaging.requests import Delivered, Inbox, ListInboxes, Peek, Pee
 from tests.sim.checkers import Content, require
 
 ANSWERS_MAX = 2000
-"""More are not remembered: one run need not look at everything."""
+"""The answers that are remembered: one run need not look at everything."""
 
 _delivered = msgspec.msgpack.Decoder(Delivered)
 
@@ -37,14 +37,14 @@ class _Message(NamedTuple):
 
 @dataclass
 class MailHistory:
-    """See the module."""
+    """The history of the inboxes."""
 
     peeks: list[tuple[Peek, Peeked]] = field(default_factory=list)
     reaps: list[tuple[ReapQueue, int, Any]] = field(default_factory=list)
-    """With a timestamp at which somebody had been told what there is before they were asked."""
+    """The reaps, each with a timestamp at which somebody had been told what there is before."""
     _asked: dict[int, tuple[ReapQueue, int]] = field(default_factory=dict)
 
-    # --- what it sees
+    # --- observations
 
     def sent(self, request: ReapQueue, newest: int) -> None:
         """Note that a client asks for messages when what there is at ``newest`` was told."""
@@ -65,7 +65,7 @@ class MailHistory:
             case ListInboxes():
                 _check_inboxes(request, result)
 
-    # --- what it says at the end
+    # --- the verdict
 
     def check(self, content: Content) -> None:
         """Raise ``Broken`` if the store tells another story."""

@@ -18,7 +18,7 @@ from postroom.client import pages
 
 @contextmanager
 def drawn_page_sizes(randomness: Random) -> Iterator[None]:
-    """Pages have other sizes meanwhile, or those of the product."""
+    """Let pages have other sizes meanwhile, or those of the product."""
     pairs = randomness.choice([1, 2, 5, pages.PAIRS_PER_PAGE])
     list_bytes = randomness.choice([1, 100, 400, pages.LIST_BYTES_PER_PAGE])
     with (

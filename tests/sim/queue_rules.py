@@ -1,8 +1,9 @@
-"""What must hold of the queues in every state of a disk, read from their raw keys.
+"""The rules of queues in every state of a disk, read from their raw keys.
 
 * The counters equal what is there, and are conserved.
-* A message is in one part of its queue, and has a body; who is done is in a list, or purged.
-* Nothing is leased that was not due; no more than ``max_concurrency``; of an ordered group one.
+* A message is in one place of its queue, and has a body. One that is done is in a list, or purged.
+* Nothing is leased that was not due. At most ``max_concurrency`` messages are leased, and one of an
+  ordered group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs many seeds, on all cores, and sums up what has happened in them."""
+"""Many runs by seeds, on all cores, and the sums of what has happened in them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Run:
 
 
 def run_seed(kind: str, seed: int, length: int) -> Run:
-    """One run; never raises ``Exception``."""
+    """Run one seed; never raise ``Exception``."""
     try:
         report = SIMULATIONS[kind](seed, length).run()
         counts = {"faults": report.faults, "commits": report.commits, "seen": report.seen}
@@ -66,7 +66,7 @@ def repeat(kind: str, seed: int, length: int) -> str:
 def run_many(
     kind: str, seeds: Iterable[int], length: int, processes: int | None = None
 ) -> Iterator[Run]:
-    """All of ``seeds``, in their order.
+    """Run all of ``seeds``, in their order.
 
     Args:
         processes: how many at once; as many as there are cores if not given.
@@ -99,7 +99,7 @@ class Summary:
         self._counts: dict[str, Counter[str]] = {}
 
     def add(self, run: Run) -> None:
-        """One more."""
+        """Add one more run."""
         self._runs += 1
         if not run.passed:
             self.failed.append(run.seed)

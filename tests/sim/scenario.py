@@ -20,7 +20,7 @@ PATIENCE_SECONDS: Final = 1000.0
 
 
 def write(tx: Any) -> None:
-    """Values, some of them over earlier ones."""
+    """Write values, a few of them over earlier ones."""
     for number in range(5):
         tx.put(b"key/%d" % number, b"first")
 
@@ -32,7 +32,7 @@ def overwrite(tx: Any) -> None:
 
 
 def send(tx: Any) -> None:
-    """Messages at once and later, updates at once and later."""
+    """Send messages at once and later, and defer updates at once and later."""
     tx.enqueue_message(b"inbox", b"at once")
     tx.enqueue_message(b"inbox", b"later", deliver_at=0.05)
     tx.enqueue_update(Increment(b"counter", 5))
@@ -41,7 +41,7 @@ def send(tx: Any) -> None:
 
 
 def send_behind(tx: Any) -> None:
-    """While something waits in the outboxes."""
+    """Send while something waits in the outboxes."""
     tx.enqueue_message(b"inbox", b"behind")
     tx.enqueue_update(Increment(b"counter", 1))
     tx.enqueue_update(Put(b"deferred", b"value"), execute_at=0.01)
@@ -68,7 +68,7 @@ async def count(tx: Any) -> None:
 
 
 async def carry_out(db: CoreDatabase) -> None:
-    """All steps."""
+    """Carry out all steps."""
     for step in (write, overwrite, send, send_behind, poison, reap, count):
         await db.run(step)
     await db._sender.sleep(5.0)  # each crash sets the clock a second ahead, where it stands still
@@ -79,7 +79,7 @@ async def carry_out(db: CoreDatabase) -> None:
 
 
 async def check(db: CoreDatabase) -> None:
-    """Everything has happened once."""
+    """Check that everything has happened once."""
     await db.drain()
     left = {key: value async for key, value in db.scan(b"", None)}
     assert left == {

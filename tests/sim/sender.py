@@ -27,7 +27,7 @@ class Killed(BaseException):
 
 
 class GaveUp(BaseException):
-    """Somebody cancels what a client is doing, as ``asyncio.Task.cancel`` does."""
+    """An exception that cancels what a client is doing, as ``asyncio.Task.cancel`` does."""
 
 
 class AwaitedAnswer:
@@ -182,12 +182,12 @@ class LocalProcess(ClientSender):
         return self.world.now()
 
     def reading(self) -> int:
-        """About now."""
+        """Return about now."""
         self._require_alive()
         return self.world.reading()
 
     def monotonic(self) -> float:
-        """Seconds since the simulation began."""
+        """Return the seconds since the simulation began."""
         return self.world.agenda.now
 
     def _expire(self, answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""What holds of a node's services at the end of every run: none has failed, none stands still."""
+"""The rules of a node's services at the end of every run: none has failed, none stands still."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.sim import checkers
 
 
 def check_services(status: NodeStatus) -> None:
-    """All services of a leaseholder are alive."""
+    """Check that all services of a leaseholder are alive."""
     for service in status.services:
         healthy = service.running and not service.failures
         checkers.require(healthy, f"the {service.name} is not well: {service}")

@@ -1,6 +1,6 @@
 """The embedded configuration of a run: one node, in the process of its clients.
 
-What breaks, as chance has it at each event:
+These things break, as chance has it at each event:
 
 * the power, at a write or between two, with or without what was not synced; the process alone; and
   again while the node is opened;
@@ -32,7 +32,7 @@ from tests.sim.workloads.workload import Workload
 STEPS: Final = 3300
 RECORDED_SHARE: Final = 0.1
 LOOKS_SHARE: Final = 0.004
-"""After so many events the checkers look."""
+"""The share of events after which the checkers look."""
 
 DAY: Final = 86_400.0
 _JUMPS: Final = (-3600, -30, -0.5, 0.7, 5, 10, 70, 200, -DAY, DAY)
@@ -85,7 +85,7 @@ class EmbeddedFaults(Faults):
 
 
 class EmbeddedSimulation(ClusterSimulation):
-    """See the module."""
+    """One run of a simulated embedded store."""
 
     kind = "embedded"
     paces = (0.02, 0.3, 2.0)

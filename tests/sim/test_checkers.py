@@ -62,7 +62,7 @@ def _enqueue(tx: Any) -> None:
 
 @cache
 def written() -> tuple[tuple[bytes, bytes], ...]:
-    """Everything that such a store holds."""
+    """Return all that such a store holds."""
     store = EmbeddedStore(1)
     assert store.machine.open()
     db: Any = store.database()
@@ -126,7 +126,7 @@ def _is_noticed(raw: bytes) -> bool:
 
 
 def test_the_checker_notices_each_missing_key() -> None:
-    """But for records of the services, which are made anew, and what only clients can tell of."""
+    """Keys that services make anew, and those that only clients can tell of, are left out."""
     missed, tried = [], 0
     for raw in Disk().pairs:
         if _is_noticed(raw):

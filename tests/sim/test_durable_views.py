@@ -1,4 +1,4 @@
-"""What is read of a disk again, in part, is what is read of a copy of it, as a whole."""
+"""Durable views that are read again in part equal a copy that is read as a whole."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A fixed scenario, broken off at every single write that the engine makes.
 
-At write k the power fails before it, with and without loss of what was not synced; or the process
-dies right after it; or the write fails, and is there whole or not at all. Each time the store is
-opened again and the scenario goes on, to the same end. Then the same with two failures in a row,
-the second one during recovery.
+At write k the power fails before it, with and without loss of what was not synced. In other runs
+the process dies right after it, or the write fails, and is there whole or not at all. Each time the
+store is opened again and the scenario goes on, to the same end. Then the same with two failures in
+a row, the second one during recovery.
 """
 
 from __future__ import annotations

@@ -51,10 +51,10 @@ def take_turn(store: EmbeddedStore) -> None:
 
 
 def test_an_update_stored_while_later_entries_are_taken_is_not_passed_over() -> None:
-    """An update committed at t, stored; in the same proposal one due at t + 2 is taken at t + 3.
+    """It passed over one stored with the proposal that took an entry due later.
 
     The head cursor of the outbox moved to t + 2, past the update at t, which stayed in the outbox
-    until the node was opened again, and was overtaken by all that came later.
+    until the node was opened again. All that came later overtook it.
     """
     store = opened(poll_seconds=1000.0)
     db = store.database()
@@ -117,10 +117,10 @@ def test_a_message_stored_while_others_are_delivered_does_not_wait_for_the_next_
 
 
 def test_a_read_that_waited_for_a_write_of_unknown_outcome_does_not_see_the_old_value() -> None:
-    """The read was answered from before the write, at a timestamp after it.
+    """It must not be answered from before the write, at a timestamp after it.
 
-    The write was there when the store was opened again, so the answer was wrong; and a transaction
-    that had read so was committed then, because nothing had changed *after* its read.
+    The write was there when the store was opened again, so the answer was wrong. A transaction that
+    had read it was committed then, because nothing had changed *after* its read.
     """
     store = opened()
     db = store.database()
@@ -231,7 +231,7 @@ def test_a_header_may_be_a_timestamp_or_another_kind_of_number(delay: float | No
 
 
 def test_text_that_utf_8_cannot_hold_is_refused() -> None:
-    """Likewise."""
+    """It is refused in names and in contents of headers."""
     db = opened().database()
     for headers in ({"name": "\ud800"}, {"\ud800": "content"}):
         with pytest.raises(ValueError, match="no text that can be stored"):

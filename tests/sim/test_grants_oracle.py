@@ -1,6 +1,6 @@
-"""Who watches what a leaseholder's memory grants agrees with a judge of the whole history.
+"""An observer of a leaseholder's grants, which agrees with a judge of the whole history.
 
-A small history is made up as a list of events, each with the time of both clocks: a lock is
+A small history is made up as a list of events, each with the time of both clocks. A lock is
 granted, messages arrive, are handed out, are gone, transactions end or vanish, timestamps are
 protected, an old one cannot be read. The observer (:mod:`.grants`) sees one after the other, and
 keeps a list of who holds what. The judge keeps nothing: of each event it asks whether there is an
@@ -47,7 +47,7 @@ LATEST = b"\xff" * 21
 
 
 class Event(NamedTuple):
-    """What happens, and when: ``wall`` and ``monotonic`` in seconds.
+    """An event, with its time: ``wall`` and ``monotonic`` in seconds.
 
     Attributes:
         what: its kind.
@@ -77,7 +77,7 @@ class Event(NamedTuple):
 
 
 class Judge:
-    """Decides about each event of a history by looking at all that were before."""
+    """A judge of each event of a history, which looks at all that were before."""
 
     def __init__(self, events: list[Event]) -> None:
         self.events = events
@@ -145,7 +145,7 @@ class Judge:
         )
 
     def handed_out(self, message: bytes, at: int) -> int | None:
-        """When it was handed out to whoever has it."""
+        """Return when it was handed out to its holder."""
         for since in reversed(range(at)):
             each = self.events[since]
             if each.what == "hand out" and message in each.messages:
@@ -241,7 +241,7 @@ class Judge:
 
 
 def drawn_history(chance: Random) -> list[Event]:
-    """Mostly as it must be."""
+    """Draw a history that is mostly as it must be."""
     events: list[Event] = []
     wall = monotonic = 100.0
     for number in range(chance.randint(3, 18)):
@@ -358,7 +358,7 @@ DRAWN = (
 )  # fmt: skip
 
 
-# --- as the observer sees them
+# --- the observer's view
 
 
 class Stage:
@@ -478,7 +478,7 @@ def first_refused(events: list[Event]) -> int | None:
 
 
 def judged(chance: Random) -> bool:
-    """One history; whether it was right."""
+    """Judge one history; return whether it was right."""
     events = drawn_history(chance)
     wrong, refused = Judge(events).first_wrong(), first_refused(events)
     told = "\n".join(f"{at} {event}" for at, event in enumerate(events))

@@ -1,8 +1,8 @@
-"""What judges reads, scans, changes, peeks and reaps agrees with a replay of what has happened.
+"""A judge of reads, scans, changes, peeks and reaps, which agrees with a replay of the events.
 
 A small store is made up as a list of events, one a moment: a put, a deletion, a message that comes,
-a message that is taken. What clients were told follows from playing the events up to a moment; then
-one of them is, perhaps, told wrongly. Whoever judges sees what the store would hold at the end
+a message that is taken. The answers to clients follow from playing the events up to a moment; then
+one of them is, perhaps, told wrongly. The judge sees what the store would hold at the end
 (versions, inboxes, records of reaps), and must say "wrong" exactly if the replay does.
 """
 
@@ -43,7 +43,7 @@ TRANSACTION = b"t" * 16
 
 
 class Happened(NamedTuple):
-    """At its moment, the place in the list counted from 1."""
+    """An event at its moment, the place in the list counted from 1."""
 
     what: str
     key: bytes
@@ -52,7 +52,7 @@ class Happened(NamedTuple):
 
 @dataclass
 class Then:
-    """What there was at a moment: by playing everything up to it."""
+    """The content of the store at a moment: made by playing everything up to it."""
 
     data: dict[bytes, bytes] = field(default_factory=dict)
     inbox: dict[bytes, bytes] = field(default_factory=dict)
@@ -78,7 +78,7 @@ def drawn_events(chance: Random) -> list[Happened]:
 
 
 def _id(moment: int) -> bytes:
-    """Sent a moment before it comes."""
+    """Return the id of a message that was sent a moment before it comes."""
     return keys.u64(moment - 1) + SENDER + (1).to_bytes(4, "big")
 
 
@@ -129,7 +129,7 @@ def left_by(events: list[Happened], collected: int) -> Content:
     return content
 
 
-# --- what a client was told: the request, the answer, and whether the replay says the same
+# --- answers to clients: the request, the answer, and whether the replay agrees
 
 
 class Told(NamedTuple):
@@ -194,13 +194,13 @@ def _peek(chance: Random, _: list[Happened], then: Then, at: int) -> Told:
 
 
 def _reap(chance: Random, _: list[Happened], then: Then, at: int) -> Told:
-    """Somebody may hold some of it: what it was not handed says nothing."""
+    """Draw a reap; somebody may hold a part, so the messages that it was not handed say nothing."""
     found = [each for each in then.inbox.items() if chance.random() < 0.7]
     return Told(ReapQueue(INBOX, 10, 1000, TRANSACTION, 60.0), ReapedMessages(found, False), at)
 
 
 def told_wrongly(chance: Random, told: Told, events: list[Happened]) -> Told:
-    """Something is left out, made up, or of another moment."""
+    """Leave something out of an answer, make it up, or take it of another moment."""
     request, answer, known = told
     everything = list(replayed([each for each in events if each.what == "come"], 99).inbox.items())
     everything += [(id_, _another(stored)) for id_, stored in everything]
@@ -281,7 +281,7 @@ def is_right(told: Told, events: list[Happened]) -> bool:
 
 
 def _could_be_reaped(told: Told, events: list[Happened]) -> bool:
-    """Each was in the inbox at some moment from the one that was known on."""
+    """Return whether each was in the inbox at some moment from the one that was known on."""
     ids = [id_ for id_, _ in told.answer.messages]
     could_be: set[tuple[bytes, bytes]] = set()
     for moment in range(told.known, len(events) + 1):
@@ -302,7 +302,7 @@ def accepts(told: Told, content: Content) -> bool:
 
 
 def judged(chance: Random) -> bool:
-    """One history; whether it was right."""
+    """Judge one history; return whether it was right."""
     events = drawn_events(chance)
     collected = chance.choice([0, 0, chance.randint(0, len(events))])
     told = drawn_told(chance, events, collected)
@@ -311,7 +311,7 @@ def judged(chance: Random) -> bool:
     right = is_right(told, events)
     was_there = accepts(told, left_by(events, collected))
     if collected and isinstance(told.request, ReapQueue):
-        # Of what was collected the record is gone: such an answer may pass, a right one must.
+        # Collected records are gone: an answer of them may pass, a right one must.
         assert was_there or not right, f"{events} {told}, collected: {collected}"
     else:
         assert was_there == right, f"{events} {told}, collected: {collected}"

@@ -27,7 +27,7 @@ from tests.sim.history import History
 from tests.sim.turn import PowerFailure, ProcessDied
 
 LATER_SECONDS = 100_000.0
-"""Longer than all the clocks of a run are set forward together."""
+"""A time longer than all the clocks of a run are set forward together."""
 
 keys_ = st.sampled_from([b"", b"a", b"a\x00", b"a\x00\x01", b"b", b"\xff", b"\xff\xff"])
 values = st.sampled_from([b"", b"text", (5).to_bytes(8, "big")])
@@ -110,7 +110,7 @@ class Model:
                     self.dead.append((key, by))
 
     def become_due(self) -> None:
-        """Everything that was scheduled for later, in order."""
+        """Let all that was scheduled for later happen, in order."""
         later, self.later = self.later, []
         for kind, what in later:
             if kind == "message":
@@ -129,7 +129,7 @@ class Attempt:
         self._payloads = payloads
 
     async def do(self, operation: tuple[Any, ...]) -> None:
-        """One operation, with the same outcome on both sides."""
+        """Carry out one operation, with the same outcome on both sides."""
         name, *arguments = operation
         await getattr(self, f"_{name}")(*arguments)
 
@@ -207,7 +207,7 @@ class Attempt:
 
 
 class StoreAgainstModel(RuleBasedStateMachine):
-    """See the module."""
+    """A machine that compares a simulated store with a model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         self.model = attempt.committed(timestamp)
 
     async def _commit(self, tx: Any) -> int:
-        """Until it is known whether it has happened."""
+        """Commit until it is known whether it has happened."""
         while True:
             try:
                 return await tx.commit()  # type: ignore[no-any-return]
@@ -255,7 +255,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 3), power=st.booleans())
     def crash_soon(self, number: int, power: bool) -> None:
-        """At one of the next writes, most likely in the middle of a transaction."""
+        """Crash at one of the next writes, most likely in the middle of a transaction."""
         disk = self.store.machine.disk
         fatal = disk.writes + number
 
@@ -286,7 +286,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
 
     @rule()
     def wait(self) -> None:
-        """Until everything that was scheduled is due, and old versions are collected."""
+        """Wait until everything that was scheduled is due, and old versions are collected."""
         store = self.store
         now = store.retry(self._now, self.db)
         until = (now >> LOGICAL_BITS) / 1000 + 2 * LATER_SECONDS
@@ -304,7 +304,7 @@ class StoreAgainstModel(RuleBasedStateMachine):
         before = self.store.retry(self.db.status, self.db)
         happened = self.store.run(self._revive_or_bury(discards=discards))
         self.store.retry(self.db.drain, self.db)
-        if happened is None:  # what became of it, the counters tell
+        if happened is None:  # the counters tell its outcome
             after = self.store.retry(self.db.status, self.db)
             happened = (after.executed, after.counters.discarded) != (
                 before.executed,

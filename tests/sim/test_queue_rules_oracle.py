@@ -1,8 +1,8 @@
-"""What looks at queues on a disk agrees with a judge of the queues that were written there.
+"""The rules of queues on a disk, which agree with a judge of the queues that were written there.
 
-A queue is made up as a list of what is in it: entries in their parts, holdings and what of them is
-over, lists of those that have ended, bodies, states, counters. It is right, or one or two things
-are changed. The judge looks at this list, and asks of each message where it is. The rules
+A queue is made up as a list of what is in it: entries in their places, holdings with their settled
+messages, lists of ended messages, bodies, states, counters. It is right, or one or two things are
+changed. The judge looks at this list, and asks of each message where it is. The rules
 (:mod:`.queue_rules`) see raw keys only, and must complain exactly if the judge does.
 """
 
@@ -41,7 +41,7 @@ class Held:
     over: list[list[int]] = field(default_factory=list)
 
     def left(self) -> list[Entry]:
-        """Those that are leased yet."""
+        """Return those that are leased yet."""
         return [
             entry
             for number, entry in enumerate(self.holding.entries)
@@ -51,13 +51,13 @@ class Held:
 
 @dataclass
 class Queue:
-    """What there is of it."""
+    """The content of a queue."""
 
     most: int | None = None
     ordered: bool = False
     counted: dict[str, int] = field(default_factory=Counter)
     placed: list[tuple[str, bytes, Entry]] = field(default_factory=list)
-    """Part, and the key at which it is."""
+    """The state of each placed message, the key at which it is, and its entry."""
     held: list[Held] = field(default_factory=list)
     ended: list[tuple[str, list[Ended]]] = field(default_factory=list)
     bodies: dict[tuple[Any, ...], Body] = field(default_factory=dict)
@@ -202,7 +202,7 @@ def _hold(chance: Random, queue: Queue, taken: list[Entry]) -> None:
     queue.held.append(held)
 
 
-# --- what may be wrong with them
+# --- faults of queues
 
 
 def told_wrongly(chance: Random, queue: Queue) -> None:
@@ -297,7 +297,7 @@ def _limits(chance: Random, queue: Queue) -> None:
     queue.most = chance.choice([None, 1, 2])
 
 
-# --- as the rules see them
+# --- the rules' view
 
 
 def raw(queue: Queue) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
@@ -326,7 +326,7 @@ def raw(queue: Queue) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
 
 
 def judged(chance: Random) -> bool:
-    """One queue; whether it was right."""
+    """Judge one queue; return whether it was right."""
     queue = drawn_queue(chance)
     for _ in range(chance.choice([0, 0, 1, 1, 2])):
         told_wrongly(chance, queue)

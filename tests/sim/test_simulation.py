@@ -53,7 +53,7 @@ def test_two_seeds_give_two_histories(kind: str, seeds: tuple[int, int]) -> None
     [(CLUSTER, 11, 3000, []), (EMBEDDED, 6, 800, ["--embedded"])],
 )
 def test_another_process_repeats_it(kind: str, seed: int, length: int, options: list[str]) -> None:
-    """Whatever Python makes of the hashes of strings there."""
+    """It does so whatever Python makes of the hashes of strings there."""
     command = [sys.executable, "-m", "tests.sim", "--seed", str(seed), "--steps", str(length)]
     digests = {digest(kind, seed, length)}
     for hash_seed in ("1", "2"):

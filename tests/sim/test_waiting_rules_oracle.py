@@ -1,10 +1,11 @@
-"""What looks at those who wait agrees with a judge who was told everything that has happened.
+"""The rules of waiting, which agree with a judge who was told everything that has happened.
 
 A few calls ask for locks and for messages, in lines, with a table of locks and with claims, all of
-the store's own making. Now and then something is forgotten, as a fault of the store would: nobody
-is woken, who has given up stays in line, a transaction that has nothing is kept. The judge never
-looks at any of these. He has the list of what has happened, and asks of each who waits whether what
-he waits for is there. The rules (:mod:`.waiting_rules`) must complain exactly if the judge does.
+the store's own making. Now and then something is forgotten, as a fault of the store would. No call
+is woken, a call that has given up stays in line, or a transaction that has nothing is kept. The
+judge never looks at any of these. He has the list of what has happened, and asks of each who waits
+whether what he waits for is there. The rules (:mod:`.waiting_rules`) must complain exactly if the
+judge does.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ MESSAGES = tuple(keys.u64(number) + bytes(12) for number in range(1, 4))
 
 
 class Event(NamedTuple):
-    """What has happened.
+    """An event of those who wait.
 
     Attributes:
         what: ``lock``, ``free`` (of all that ``who`` holds), ``come`` and ``go`` of messages,
@@ -56,7 +57,7 @@ class Event(NamedTuple):
 
 
 class Judge:
-    """See the module."""
+    """A judge who was told all events."""
 
     def __init__(self, events: list[Event]) -> None:
         self.events = events
@@ -72,14 +73,14 @@ class Judge:
         )
 
     def _last(self, who: bytes, *kinds: str) -> int:
-        """When the last of such happened to ``who``; -1: never."""
+        """Return when the last of such happened to ``who``; -1: never."""
         return max(
             (at for at, each in enumerate(self.events) if each.who == who and each.what in kinds),
             default=-1,
         )
 
     def _line(self, of: bytes) -> list[bytes]:
-        """Who stands there, in order: also those who have given up, if that was forgotten."""
+        """Return the line in order; those who gave up stand in it if that was forgotten."""
         asked = []
         for who in TRANSACTIONS:
             at = self._last(who, "ask")
@@ -137,7 +138,7 @@ class Judge:
         )
 
     def _forgotten(self, who: bytes) -> int:
-        """When it was last noted that it has nothing."""
+        """Return when it was last noted that it has nothing."""
         return max(
             (
                 at
@@ -239,7 +240,7 @@ class Stage:
 
 
 class _Evaluator:
-    """Stands for a method of ``owner``."""
+    """A substitute for a method of ``owner``."""
 
     def __init__(self, owner: object) -> None:
         self.__self__ = owner
@@ -249,7 +250,7 @@ class _Evaluator:
 
 
 class Drawing:
-    """Draws what can happen next."""
+    """A drawing of what can happen next."""
 
     def __init__(self, chance: Random) -> None:
         self.chance = chance
@@ -303,7 +304,7 @@ class Drawing:
 
 
 def judged(chance: Random) -> bool:
-    """One history, looked at after each event; whether it was right to the end."""
+    """Judge one history, after each event; return whether it was right to the end."""
     stage, events, drawing, right = Stage(), list[Event](), Drawing(chance), True
     for _ in range(chance.randint(1, 12)):
         for event in drawing.draw():

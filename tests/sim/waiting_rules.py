@@ -1,9 +1,9 @@
 """The rules for waiting calls and for memory, checked from outside: no call is forgotten.
 
-At every step: timers are few, whatever waits; each transaction that holds something holds a lock or
-a claim; nobody stands in line who has given up; and nobody stands in line for what is free; and the
-head cursors of the outboxes have not passed over anything that is stored. When nothing is under way
-any more, all of it has gone.
+These hold at every step. Timers are few, whatever waits. Each transaction that holds something
+holds a lock or a claim. No call stands in line that has given up, or for what is free. The head
+cursors of the outboxes have not passed over anything that is stored. When nothing is under way any
+more, all of it has gone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from postroom.server.node import Node
 from tests.sim.checkers import Broken, require
 
 TIMERS_MAX: Final = 40
-"""Those of the services, of a hand-over and of sessions; with leftovers."""
+"""The timers of the services, of a hand-over and of sessions; with leftovers."""
 COUNTED_STEPS: Final = 8
 ALWAYS_THERE: Final = frozenset({"timers", "deadlines"})
 
@@ -89,7 +89,7 @@ def check_step(node: Node) -> None:
 
 
 def check_sizes(node: Node) -> None:
-    """Timers are few, and who holds something holds a lock or a claim."""
+    """Check that timers are few, and that each holder holds a lock or a claim."""
     sizes = node.sizes()
     held = sizes["locks"] + sizes["claims"] + sizes["queue claims"]
     timers, deadlines = sizes["timers"], sizes["deadlines"]
@@ -103,7 +103,7 @@ def check_sizes(node: Node) -> None:
 
 
 def _check_outboxes(replica: Replica, watched: _Watched) -> None:
-    """Nothing lies below a head cursor, where it would be found with the next lease only."""
+    """Check that nothing lies below a head cursor, where only the next lease would find it."""
     if replica._proposal is not None:
         return
     outboxes = watched.outboxes
@@ -129,7 +129,7 @@ def check_lines(node: Node) -> None:
     """Check that no call waits in vain."""
     replica = node.replica
     if replica._proposal is not None:
-        return  # what it frees is not free yet
+        return  # its locks are not free yet
     for token, line in replica.waiting_for.items():
         for call in line:
             if call.cancelled:
@@ -155,7 +155,7 @@ def _is_refused_later(replica: Replica, call: Call) -> bool:
 
 
 def check_rest(node: Node) -> None:
-    """Nothing is under way any more."""
+    """Check that nothing is under way any more."""
     sizes = node.sizes()
     if _holders(node.replica).knows(HOLDER):  # the order of inboxes, which stays for a while
         sizes |= {"holders": sizes["holders"] - 1, "inboxes in order": 0}

@@ -1,19 +1,23 @@
-"""Everything at once, for as long as you like: ``python -m tests.soak --minutes 30``.
+"""A soak of everything at once, for as long as you like: ``python -m tests.soak --minutes 30``.
 
-An embedded store, and three nodes in processes of their own, both at the same time, each with half
-of it. Consumers that wait, die and come back, locks, transfers, watches, snapshots, scheduled
-messages, counters, large values, slow readers; and queues (:mod:`tests.soak.queue_work`). The nodes
-have floods and crowds besides (:mod:`tests.soak.crowd`), the embedded store a device that fills up
-and a clock that is set (:mod:`tests.soak.trouble`), and signals whose handler raises
-(:mod:`tests.soak.signals`). Every second somebody counts what was done, and what the store holds:
-memory, descriptors, files, threads, and inside the embedded node its timers, the calls that wait,
-what is locked, claimed, protected and leased, and the consumers of queues.
+An embedded store, and three nodes in processes of their own, run at the same time, each with half
+of it. Their clients wait, die and come back, lock, transfer, watch, read snapshots, schedule
+messages, count, write large values, and read slowly. Others work with queues
+(:mod:`tests.soak.queue_work`). The nodes have floods and crowds besides (:mod:`tests.soak.crowd`).
+The embedded store has a device that fills up and a clock that is set (:mod:`tests.soak.trouble`),
+and signals whose handler raises (:mod:`tests.soak.signals`).
 
-At the end there is a table, a tenth of the time in each column, and the verdict: throughput and
-what is held are as they were, a snapshot that is read slows no consumer of queues, idle consumers
-have nothing written, every client has got on all the time, conservation holds to the unit,
-nothing is left of what belonged to those who have gone, and in the files there is nothing that
-nobody will collect.
+Every second somebody counts what was done, and what the store holds: memory, descriptors, files and
+threads. Inside the embedded node it counts the timers, the calls that wait, all that is locked,
+claimed, protected and leased, and the consumers of queues.
+
+At the end there is a table, a tenth of the time in each column, and the verdict:
+
+* throughput, and all that is held, are as they were;
+* a snapshot that is read slows no consumer of queues, and idle consumers have nothing written;
+* every client has got on all the time, and conservation holds to the unit;
+* nothing is left of what belonged to those who have gone, and the files have no garbage that nobody
+  will collect.
 """
 
 from __future__ import annotations
@@ -48,12 +52,15 @@ from tests.soak.worker import Worker
 KINDS: Final = ("embedded", "three nodes")
 SAMPLE_SECONDS: Final = 1.0
 WARM_UP_SECONDS: Final = RECORD_SECONDS + 10.0
-"""Before anything is measured: from then on as much is collected as is written. Until then there is
-more to store, and more to read over, every second, and nothing to collect.
+"""The time before anything is measured: from then on as much is collected as is written.
+
+Until then there is more to store, and more to read over, every second, and nothing to collect.
 """
 STUCK_SECONDS: Final = 20.0
-"""A client that has got nothing done for so long does not get on. Seconds count as far as there was
-a processor to be had: a cluster on a machine that stands still stands still, too.
+"""The time after which a client that has got nothing done does not get on.
+
+Seconds count as far as there was a processor to be had: a cluster on a machine that stands still
+stands still, too.
 """
 MEMORY_BYTES: Final = 64 * 1024 * 1024
 """The budget of each node: memtables fill and empty, which is to be less than what growth is."""
@@ -61,7 +68,7 @@ IDLE_TIMES: Final = 4
 IDLE_SECONDS: Final = 1.5
 IDLE_ENTRIES_MAX: Final = 2
 FORGOTTEN_SECONDS: Final = 10.0
-"""By then nothing is left of what belonged to clients that are gone."""
+"""The time by which nothing is left of what belonged to clients that are gone."""
 
 Connect = Callable[[], Awaitable[aio.Database]]
 
@@ -85,7 +92,7 @@ def main() -> int:
 
 
 def alone(wanted: argparse.Namespace) -> int:
-    """One kind of store; how much was wrong."""
+    """Run one kind of store; return how much was wrong."""
     with TemporaryDirectory(prefix="postroom-soak-") as name:
         folder = Path(name)
         with Control(folder) as control:
@@ -98,7 +105,7 @@ def alone(wanted: argparse.Namespace) -> int:
 
 
 def together(wanted: argparse.Namespace) -> int:
-    """Both at the same time, each in a process of its own; how many of them failed."""
+    """Run both at the same time, each in a process of its own; return how many of them failed."""
     running = []
     for kind in KINDS:
         command = [sys.executable, "-m", "tests.soak", "--only", kind]
@@ -117,7 +124,7 @@ def together(wanted: argparse.Namespace) -> int:
 
 
 async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Control) -> list[str]:
-    """One run, told; what was not as it must be."""
+    """Run one soak and print it; return what was not as it must be."""
     async with _store(kind, folder) as (connect, processes, addresses, node):
         soak = Soak(connect, random.Random(seed), addresses, node)
         await soak.setup()
@@ -188,7 +195,7 @@ def _done(workers: list[Worker]) -> int:
 
 
 async def _ended(soak: Soak, tasks: list[asyncio.Task[None]]) -> list[str]:
-    """Every client comes to its end."""
+    """Check that every client comes to its end."""
     await soak.db.put(b"soak/lock/last", b"")  # watchers wait for something
     done, pending = await asyncio.wait(tasks, timeout=STUCK_SECONDS)
     for task in pending:
@@ -200,7 +207,7 @@ async def _ended(soak: Soak, tasks: list[asyncio.Task[None]]) -> list[str]:
 
 
 async def _forgotten(node: Node) -> list[str]:
-    """Nothing is left of what belonged to clients that are gone."""
+    """Check that nothing is left of what belonged to clients that are gone."""
     until = time.monotonic() + FORGOTTEN_SECONDS
     while time.monotonic() < until:
         inside = _inside(node)
@@ -211,10 +218,10 @@ async def _forgotten(node: Node) -> list[str]:
 
 
 async def _idle(soak: Soak, node: Node) -> list[str]:
-    """Consumers that wait write nothing: as much is written without them, since upkeep goes on.
+    """Check that consumers that wait write nothing: without them as much is written for upkeep.
 
-    Who wrote for them would do so all the time, so the least with them is compared with the most
-    without.
+    A consumer that had something written would do so all the time, so the least with them is
+    compared with the most without.
     """
     await asyncio.sleep(PURGE_SECONDS)
     waiting, with_them = _inside(node)["consumers"], await _written(node)
@@ -242,7 +249,7 @@ async def _written(node: Node) -> list[int]:
 async def _store(
     kind: str, folder: Path
 ) -> AsyncIterator[tuple[Connect, list[psutil.Process], list[str], Node | None]]:
-    """How to become a client, the processes, where nodes are, and the node if it is here."""
+    """Yield a way to connect, the processes, the nodes' addresses, and the node if it is here."""
     process = psutil.Process()
     if kind == "embedded":
         database = await aio.open(folder / "store", memory_bytes=MEMORY_BYTES)
@@ -261,12 +268,12 @@ async def _store(
 
 
 async def _same(database: aio.Database) -> aio.Database:
-    """All clients of an embedded store share it."""
+    """Return the database: all clients of an embedded store share it."""
     return database
 
 
 class _Held:
-    """How much is held, by whom there is: processes, files, and the node if it is here."""
+    """The amounts that are held by processes, in files, and by the node if it is here."""
 
     def __init__(self, processes: list[psutil.Process], folder: Path, node: Node | None) -> None:
         self.processes = processes
@@ -304,7 +311,7 @@ def _inside(node: Node) -> dict[str, float]:
 
 
 def _tables(replica: Any) -> list[Any]:
-    """Locks, claims and protections: what the evaluators of reads have in hand."""
+    """Return the tables of the evaluators of reads: locks, claims and protections."""
     found: dict[int, Any] = {}
     for evaluator in replica.registry.reads.values():
         owner = getattr(evaluator, "__self__", None)

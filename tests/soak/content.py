@@ -4,11 +4,12 @@ In a run of minutes the tables of a store grow, and rightly so: old versions, CO
 reaped messages stay for 75 seconds. There is no allowance for a number of files. Each folder is
 opened, and all that it holds has to be accounted for:
 
-* what must go one day is on a list of garbage (:func:`tests.sim.checkers.check_garbage`), and no
-  list is older than what is kept, and the collector's way there;
-* what is there for good are the values that the clients write, of which there are few;
+* records that must go one day are on a list of garbage
+  (:func:`tests.sim.checkers.check_garbage`), and no list is older than what is kept, and the
+  collector's way there;
+* the values that the clients write are there for good, and are few;
 * the tables are no larger than what they hold, and what LevelDB may leave in them until it next
-  compacts; there are no more of them than their bytes come to.
+  compacts. Their number fits their bytes.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from tests.sim import checkers
 
 TABLE_SUFFIXES: Final = (".ldb", ".sst")
 COLLECTED_SECONDS: Final = RECORD_SECONDS + 30.0
-"""By then what nobody can ask for any more is collected: every 5 s, and on a busy machine."""
+"""The time by which all that nobody can ask for any more is collected, on a busy machine too."""
 VALUES_MAX: Final = 500
 UNCOMPACTED_BYTES: Final = 6 * DEFAULT_BUDGET.write_buffer_bytes
 """Memtables that were flushed, and not merged with anything yet: LevelDB begins with four."""
 UNCOMPACTED_TABLES: Final = 12
-"""With so many it stops writing (``kL0_StopWritesTrigger``)."""
+"""The number of tables with which it stops writing (``kL0_StopWritesTrigger``)."""
 TABLE_BYTES: Final = 1024 * 1024
 """A table has 16 MiB, or less where it would lie over too much of the next level."""
 
@@ -42,7 +43,7 @@ def is_table(path: Path) -> bool:
 
 
 def look_through(folder: Path) -> tuple[list[str], list[str]]:
-    """All stores in ``folder``: what is in them, a line each; and what ought not to be there."""
+    """Look through all stores in ``folder``; return a line each, and what ought not to be there."""
     told, wrong = [], []
     for current in sorted(folder.rglob("CURRENT")):
         line, found = _look_at(current.parent)
@@ -92,7 +93,7 @@ def _unaccounted(content: checkers.Content, lists: list[bytes]) -> list[str]:
 
 
 def _sizes(engine: Any) -> tuple[Counter[str], list[bytes]]:
-    """Bytes by what they are; and the timestamps of the lists of garbage."""
+    """Return bytes by what they are, and the timestamps of the lists of garbage."""
     spaces, lists = Counter[str](), []
     for raw, stored in engine.iterate(b"", b"\xff" * 9):
         kind = _kind(raw)

@@ -1,10 +1,10 @@
-"""What the machine costs just now, measured beside a soak by something that never changes.
+"""A control of the machine's costs, measured beside a soak by something that never changes.
 
-A *turn* of this control is a little computing and a synced write into a file of its own: what a
-turn of a store does at least. It is made a few times a second, in a process of its own. When its
+A *turn* of this control is a little computing and a synced write into a file of its own: the least
+that a turn of a store does. It is made a few times a second, in a process of its own. When its
 price rises, the machine has become slower (others write to the same device, or share the caches of
 the processors), and nothing else can have. The price is seconds of processor and of waiting for the
-device. The least of each second counts: what is more was waiting for a processor, which a soak
+device. The least of each second counts: a higher price was waiting for a processor, which a soak
 takes into account by itself.
 """
 
@@ -54,14 +54,14 @@ class Control:
         self._process.stdout.close()
 
     def prices(self) -> list[float]:
-        """Of the turns since this was asked last, in seconds."""
+        """Return the prices of the turns since this was asked last, in seconds."""
         assert self._process.stdout is not None
         *lines, self._rest = (self._rest + (self._process.stdout.read() or b"")).split(b"\n")
         return [float(line) for line in lines]
 
 
 def price(file: int) -> float:
-    """Of one turn, in seconds of processor and of waiting for the device."""
+    """Return the price of one turn, in seconds of processor and of waiting for the device."""
     began = time.process_time()
     total = 0
     for number in range(ROUNDS):

@@ -44,7 +44,7 @@ BULK_WRITES: Final = 5000
 BULK_SPANS: Final = 20_000
 GLUT_MESSAGES: Final = 40
 GLUT_ELEMENTS: Final = 70_000
-"""Of the headers of one message: more than they may have."""
+"""The number of elements in the headers of one message: more than they may have."""
 GLUT_REFUSALS: Final = ("ValueTooLarge", "NotLeaseholder", "ClockAhead")
 """A node that does not lead refuses it for that reason, or since it has not heard of that time."""
 
@@ -83,7 +83,7 @@ def _glut(session: Stream) -> bytes:
 
 
 class Crowd:
-    """See the module.
+    """A crowd of connections and floods at the nodes of a soak.
 
     Args:
         addresses: of the nodes.

@@ -1,24 +1,24 @@
-"""What a soak measures, second by second, and how it is judged.
+"""The measure of a soak, second by second, and its judgement.
 
 A run is cut into tenths. A store that nothing wears out does as much in the last tenth as in the
-first, and holds as much then as when it had warmed up. Three things make that hard to see,
-so all are taken into account:
+first, and holds as much then as when it had warmed up. Three things make that hard to see, and all
+are taken into account:
 
 * *The machine is not ours alone.* Throughput is judged by the second of processor that was to be
-  had: what the processes of the soak have used, and what nobody has used, but no more than they
-  use when they get all they want. So others who take the processor change nothing, but who needs
-  more of it for each operation is seen, and so is who waits although it is free.
+  had. It is the time that the soak used and that nobody used, but no more than the soak uses when
+  it gets all it wants. Others who take the processor change nothing therefore. A store that needs
+  more of it for each operation is seen, and one that waits although it is free.
 * *The machine itself becomes slower.* A control that does the same all the time, beside the soak,
-  tells what a turn of any store costs just now (:mod:`tests.soak.control`). If that has risen from
-  the first tenth to the last, the last one may do as much less. That it has fallen excuses nothing.
-* *Samples scatter.* A tenth is worth the median of its samples (of what is held) or their sum (of
-  what is done), and the allowance grows with how far the tenths in the middle scatter. Tenths of a
-  few seconds are the weather of the machine: a run of some minutes tells who collapses, and only a
-  long one who becomes slower.
+  tells the price of a turn of any store just now (:mod:`tests.soak.control`). If that has risen
+  from the first tenth to the last, the last one may do as much less. A fall excuses nothing.
+* *Samples scatter.* A tenth is worth the median of its samples (of amounts that are held) or their
+  sum (of operations). The allowance grows with how far the tenths in the middle scatter. Tenths of
+  a few seconds are the weather of the machine: a run of some minutes tells who collapses, and only
+  a long one who becomes slower.
 
-Memory is what belongs to the processes alone: files of tables that are mapped come and go with the
-cache of the system. How many tables there are says little in a run of minutes, as they are merged
-now and then; what they hold is looked through at the end (:mod:`tests.soak.content`).
+The memory belongs to the processes alone: files of tables that are mapped come and go with the
+cache of the system. The number of tables says little in a run of minutes, since they are merged now
+and then; their content is looked through at the end (:mod:`tests.soak.content`).
 """
 
 from __future__ import annotations
@@ -34,26 +34,29 @@ import psutil
 
 TENTHS: Final = 10
 SLOWDOWN_MAX: Final = 0.2
-"""By so much the last tenth may be slower than the first, in a long run."""
+"""The part by which the last tenth may be slower than the first, in a long run."""
 SHORT_SLOWDOWN_MAX: Final = 0.5
-"""By so much in a short run; and the best of its last tenths counts, against the median of as many
-first ones.
+"""The part by which it may be slower in a short run.
+
+The best of its last tenths counts, against the median of as many first ones.
 """
 LONG_TENTH_SECONDS: Final = 60.0
 """A run with tenths of that length is a long one."""
 GROWTH_MAX: Final = 0.13
-"""By so much may be larger at the end what is to stay as it is, or by its own slack."""
+"""The part by which amounts that are to stay may be larger at the end, or by their own slack."""
 SPELLS_MIN: Final = 3
-"""Of reading, before they are compared with those of not reading."""
+"""The fewest spells of reading that are compared with those of not reading."""
 WARM_TENTH: Final = 3
-"""What is held is compared with the most until this tenth (of 0 to 9): caches are full by then."""
+"""The tenth (of 0 to 9) until which the most counts as full: caches are warm by then."""
 LAST_TENTHS: Final = 3
-"""At the end counts the least of so many: what grows goes on growing, but who does not get a
-processor for some seconds holds more, and gives it back.
+"""The number of tenths at the end of which the least counts.
+
+An amount that grows goes on growing, but a process that does not get a processor for some seconds
+holds more, and gives it back.
 """
 
 FLAT_AFTER_SECONDS: Final = 90.0
-"""So long the store merges tables before their number tells anything."""
+"""The time for which the store merges tables before their number tells anything."""
 PRICE: Final = "control, µs"
 NOT_JUDGED: Final = ("operations/s", "queues, /s", "used, %", "idle, %", PRICE)
 PER_PROCESSOR: Final = "per processor"
@@ -71,8 +74,9 @@ SLACK: Final = {
     "leases": 60.0,
     "consumers": 20.0,
 }
-"""So much more is no growth yet: on each node a log of the storage that is just being left, one
-client that is just waiting.
+"""The amounts that are no growth yet, by name.
+
+On each node they are a log of the storage that is just being left, and one client that just waits.
 """
 
 
@@ -84,15 +88,15 @@ class Sample:
     """A second."""
     held: dict[str, float]
     used: float = 1.0
-    """Of processors, by the processes of the soak."""
+    """The processors that the processes of the soak used."""
     idle: float = 0.0
-    """Of processors, by nobody."""
+    """The processors that nobody used."""
     price: float = 0.0
-    """Of a turn of the control, in seconds; 0: there was none."""
+    """The price of a turn of the control, in seconds; 0: there was none."""
     queued: float = 0.0
     """A second, of operations with queues."""
     is_read: bool = False
-    """Whether a snapshot of long ago was being read."""
+    """A flag: a snapshot of long ago was being read."""
 
 
 @dataclass
@@ -116,7 +120,7 @@ class Measure:
         return [self.samples[a : max(b, a + 1)] for a, b in pairwise(bounds)]
 
     def rows(self) -> dict[str, list[float]]:
-        """Of each thing measured, the tenths."""
+        """Return the tenths of each thing measured."""
         rows = {
             "operations/s": self.tenths(lambda sample: sample.operations),
             PER_PROCESSOR: self._per_processor(),
@@ -130,10 +134,10 @@ class Measure:
         return rows
 
     def _per_processor(self) -> list[float]:
-        """Operations by the second of processor that was to be had.
+        """Return operations by the second of processor that was to be had, for each tenth.
 
-        Of each tenth as a whole: the system counts in steps of 10 ms, and who gets but a tenth of a
-        processor does much in one second and nothing in the next.
+        The system counts in steps of 10 ms, and a process that gets but a tenth of a processor does
+        much in one second and nothing in the next.
         """
         return [
             sum(each.operations for each in samples) / self._to_be_had(samples)
@@ -141,17 +145,17 @@ class Measure:
         ]
 
     def _to_be_had(self, samples: Sequence[Sample]) -> float:
-        """Seconds of processor."""
+        """Return the seconds of processor that were to be had."""
         all_used = sorted(each.used for each in self.samples)
         wanted = all_used[len(all_used) * 9 // 10]
         return max(sum(min(each.used + each.idle, wanted) for each in samples), 1e-9)
 
     def _while_read(self) -> list[str]:
-        """Queues are worked off as quickly while a snapshot is read as when none is.
+        """Check that queues are worked off as quickly while a snapshot is read as when none is.
 
-        Both take turns, of some seconds each, so that what others do on the machine hits both: a
+        Both take turns, of some seconds each, so that what others do on the machine hits both. A
         spell of reading is compared with those before and after it, and three of four have to be
-        slower before it is called so.
+        slower before it is called slower.
         """
         spells = [
             (is_read, list(samples))
@@ -217,7 +221,7 @@ class Measure:
 
 
 def _scatter(tenths: list[float]) -> float:
-    """How far the tenths lie from the line that leads from the first ones to the last ones."""
+    """Return how far the tenths lie from the line that leads from the first to the last ones."""
     half = TENTHS // 2
     slope = (median(tenths[half:]) - median(tenths[:half])) / half
     straight = [value - slope * place for place, value in enumerate(tenths)]
@@ -225,7 +229,7 @@ def _scatter(tenths: list[float]) -> float:
 
 
 class Processors:
-    """How much of the processors was used since the last look, by some processes and by nobody."""
+    """The use of the processors since the last look, by some processes and by nobody."""
 
     def __init__(self, processes: Sequence[psutil.Process]) -> None:
         self._processes = processes

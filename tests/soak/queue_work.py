@@ -10,7 +10,7 @@ optimist       takes messages that it rejects, without end, and what is sent eve
 idle           consumers of a queue to which nothing is ever sent
 =============  ===========================================================================
 
-What is done is counted in the transaction that acknowledges it, so the end can be reckoned to the
+Each job is counted in the transaction that acknowledges it, so the end can be reckoned to the
 unit. Jobs are not sent faster than they are done: a backlog would change what is measured.
 """
 
@@ -36,24 +36,24 @@ TICKS: Final = "soak ticks"
 ACK_WAIT_SECONDS: Final = 3.0
 PURGE_SECONDS: Final = 5.0
 GROUPS: Final = 2
-"""Of each sender."""
+"""The number of groups of each sender."""
 KINDS: Final = ("pushed", "claimed", "worker")
 UNDER_WAY_MAX: Final = 300
 HOPELESS_MESSAGES: Final = 20
 IDLE_CONSUMERS: Final = 20
 QUEUES: Final = (JOBS, LANES, HOPELESS, NOBODYS, TICKS)
 TERM_SECONDS: Final = (2.0, 6.0)
-"""How long a consumer or worker is employed."""
+"""The shortest and the longest time for which a consumer or worker is employed."""
 LOOK_SECONDS: Final = 0.2
 LOOK_EVERY: Final = 8
 READ_SECONDS: Final = 5.0
-"""So long somebody reads what was there long ago, and then so long nobody does."""
+"""The time for which somebody reads an old snapshot, and then the time for which nobody does."""
 
 Connect = Callable[[], Awaitable[aio.Database]]
 
 
 class QueueWork:
-    """See the module.
+    """The part of a soak that works with queues.
 
     Args:
         connect: makes a client; each consumer that may die has its own.
@@ -74,7 +74,7 @@ class QueueWork:
         self.is_read = False
 
     async def setup(self, db: aio.Database) -> list[Worker]:
-        """Before it begins; the clients."""
+        """Create the queues, and return the clients."""
         self.db = db
         common: dict[str, Any] = {
             "ack_wait": ACK_WAIT_SECONDS, "purge_after": PURGE_SECONDS, "max_attempts": None
@@ -122,7 +122,7 @@ class QueueWork:
     # --- consumers
 
     async def _pushed(self, worker: Worker) -> None:
-        """For a while; then it leaves, or dies."""
+        """Consume messages that are pushed for a while; then leave, or die."""
 
         async def consume(db: aio.Database) -> None:
             async with contextlib.aclosing(db.queue(JOBS).receive(kinds="pushed", credit=10)) as it:
@@ -136,7 +136,7 @@ class QueueWork:
             while self._goes_on():
                 messages = await db.queue(JOBS).claim(10, kinds="claimed", wait=0.5)
                 if messages and worker.random.random() < 0.01:
-                    self.deaths += 1  # as far as the store can tell
+                    self.deaths += 1  # the store cannot tell it from a death
                 elif messages and worker.random.random() < 0.01:
                     await db.queue(JOBS).reject(messages, 0, reason="not today")
                 elif messages:
@@ -193,7 +193,7 @@ class QueueWork:
     async def _for_a_term(
         self, worker: Worker, consume: Callable[[aio.Database], Awaitable[None]]
     ) -> None:
-        """Lets it consume for a while. One time in four the client dies with what it holds."""
+        """Let it consume for a while. One time in four the client dies with what it holds."""
         db = await self._connect()
         until = asyncio.get_running_loop().time() + worker.random.uniform(*TERM_SECONDS)
         task: asyncio.Future[None] = asyncio.ensure_future(consume(db))
@@ -264,7 +264,7 @@ class QueueWork:
     # --- the end
 
     async def finish(self) -> None:
-        """Nobody waits any more."""
+        """Let nobody wait any more."""
         for task in self._idle:
             task.cancel()
         await asyncio.gather(*self._idle, return_exceptions=True)

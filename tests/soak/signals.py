@@ -1,7 +1,7 @@
 """Signals whose handler raises while an embedded store takes a turn, as time-outs of programs do.
 
 The soak's clients share a thread, so each signal comes in a part of a turn, and not at any moment:
-else it would come out in another client. What the handler raises goes to the event loop. The call
+else it would come out in another client. The handler's exception goes to the event loop. The call
 is done or has failed, and the store goes on.
 """
 
@@ -20,12 +20,12 @@ from postroom.server.node import Node
 from tests.soak.worker import Worker
 
 PARTS: Final = ("prepare", "write", "finish")
-"""Of a turn."""
+"""The parts of a turn."""
 CALLS: Final = 5
 LARGE_CHANCE: Final = 0.1
 LARGE_KEYS: Final = 3
 LARGE_BYTES: Final = 800_000
-"""So large a transaction is written by a thread, beside the event loop."""
+"""The size of a transaction that a thread writes, beside the event loop."""
 PATIENCE_SECONDS: Final = 30.0
 PAUSE_SECONDS: Final = 3.0
 KEY: Final = b"soak/signals"
@@ -33,11 +33,11 @@ KEY: Final = b"soak/signals"
 
 
 class Interrupted(Exception):
-    """Raised by the handler."""
+    """An exception of the handler."""
 
 
 class Signals:
-    """See the module.
+    """Signals whose handler raises while an embedded store takes a turn.
 
     Args:
         node: of the store.

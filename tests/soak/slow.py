@@ -25,12 +25,12 @@ TRICKLE_BYTES: Final = 4096
 TRICKLE_SECONDS: Final = 8.0
 STALL_SECONDS: Final = 3.0
 MUTE_SECONDS: Final = 12.0
-"""Longer than a node bears it."""
+"""A time longer than a node bears silence."""
 PATIENCE_SECONDS: Final = 15.0
 
 
 class SlowReaders:
-    """See the module.
+    """Clients that read slowly, or not at all.
 
     Args:
         addresses: of the nodes.
@@ -67,7 +67,7 @@ class SlowReaders:
         worker.did()
 
     async def read_nothing(self, worker: Worker) -> None:
-        """Asks for as much as the node takes, and reads nothing until it must be cut off."""
+        """Ask for as much as the node takes, and read nothing until it must be cut off."""
         async with self._stream(worker) as stream:
             with contextlib.suppress(TimeoutError):
                 while self._goes_on():
@@ -132,7 +132,7 @@ class Stream:
         self._unsent = b""
 
     async def open(self, address: str, worker: Worker) -> None:
-        """As far as the node's welcome."""
+        """Open a stream, up to the node's welcome."""
         host, port = address.rsplit(":", 1)
         await self._loop.sock_connect(self._socket, (host, int(port)))
         identity = frames.draw_identity(worker.random)
@@ -149,7 +149,7 @@ class Stream:
         self.welcome, self.client = welcome, identity.client
 
     async def ask(self, count: int, seconds: float) -> None:
-        """For large values.
+        """Ask for large values.
 
         Raises:
             TimeoutError: the node takes nothing for so long; the rest goes out before what follows.
@@ -199,7 +199,7 @@ class Stream:
         return data
 
     async def rest(self) -> None:
-        """To the end, if it has come."""
+        """Read to the end of the stream, if it has come."""
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(1.0):
                 while await self._loop.sock_recv(self._socket, 65536):

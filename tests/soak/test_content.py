@@ -1,4 +1,4 @@
-"""What a soak finds in a folder that holds more than it ought to."""
+"""The findings of a soak in a folder that holds more than it ought to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a crowd does to a node: others are served, and nothing is kept for those who have gone."""
+"""A crowd at a node: others are served, and nothing is kept for those who have gone."""
 
 from __future__ import annotations
 

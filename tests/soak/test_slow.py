@@ -1,4 +1,4 @@
-"""What slow readers do to a node: it keeps little for them, and serves others meanwhile."""
+"""Slow readers at a node: it keeps little for them, and serves others meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.soak.worker import Worker
 UNREAD_BYTES_MAX = 2 * 1024 * 1024
 VALUE_BYTES = 1024 * 1024
 SERVED = 10
-"""So often others are served meanwhile, at least."""
+"""The least number of times that others are served meanwhile."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_slow_readers_are_slow_and_others_are_served(
     most, is_held, served, done = 0, False, 0, threading.Event()
 
     class Clock:
-        """What the reader takes for the time: it stands still until others were served."""
+        """A clock for the reader, which stands still until others were served."""
 
         def __init__(self) -> None:
             self._began: float | None = None

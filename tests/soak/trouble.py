@@ -1,4 +1,4 @@
-"""What happens to the machine of an embedded store, now and then: a full device, a wrong clock.
+"""The troubles of an embedded store's machine, now and then: a full device, a wrong clock.
 
 =========== ==================================================================================
 full device hardly any room is left, or none: what is stored is read, deletions are taken, and the
@@ -31,7 +31,7 @@ KEY: Final = b"soak/trouble"
 
 
 class Trouble:
-    """See the module.
+    """The troubles of a machine.
 
     Args:
         node: of the store.
@@ -43,7 +43,7 @@ class Trouble:
         self._goes_on = goes_on
 
     async def fill_device(self, worker: Worker, db: Database) -> None:
-        """For a moment; meanwhile everything is read, and something is deleted."""
+        """Fill the device for a moment; meanwhile read everything, and delete something."""
         await db.put(KEY, b"there")
         free = worker.random.choice(FREE_BYTES)
         with _replaced(self._node.engine.state, "free_bytes", lambda: free):

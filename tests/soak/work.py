@@ -38,7 +38,7 @@ CONTENDED: Final = 20
 """Keys that some write, and others lock."""
 LARGE_BYTES: Final = (100_000, 400_000, 1_048_576)
 HELD_SECONDS: Final = 2.0
-"""How long a consumer may hold messages, also a dead one."""
+"""The longest time for which a consumer may hold messages, a dead one too."""
 
 
 def _inbox(number: int) -> bytes:
@@ -81,7 +81,7 @@ class Soak:
         self.queue_workers: list[Worker] = []
 
     async def setup(self) -> None:
-        """Before it begins."""
+        """Set up the accounts and keys before the soak begins."""
         self.db = await self._client()
 
         def write(tx: Any) -> None:
@@ -279,7 +279,7 @@ class Soak:
         await asyncio.sleep(0.05)
 
     async def _watch(self, worker: Worker) -> None:
-        """For a while; the last one reads slowly."""
+        """Watch for a while; the last client reads slowly."""
         left, last = 200, 0
         stream = self.db.watch(b"soak/", b"soak0")
         try:
@@ -295,7 +295,7 @@ class Soak:
             await stream.aclose()
 
     async def _write_wide(self, worker: Worker) -> None:
-        """All of them, in one transaction: a snapshot sees one number only."""
+        """Write all wide keys in one transaction: a snapshot sees one number only."""
         number = b"%d" % next(self._numbers)
 
         def write(tx: Any) -> None:
@@ -307,7 +307,7 @@ class Soak:
         await asyncio.sleep(0.5)
 
     async def _read_wide(self, worker: Worker) -> None:
-        """Slowly, at one moment."""
+        """Read slowly, at one moment."""
         async with self.db.snapshot() as snapshot:
             found = {value async for _, value in snapshot.scan(b"soak/wide/", b"soak/wide0")}
             await asyncio.sleep(worker.random.choice([0.1, 2.0]))
@@ -321,10 +321,10 @@ class Soak:
         worker.did()
 
     async def _watch_slowly(self, worker: Worker) -> None:
-        """Falls behind what is kept of the changes, reads on from the versions, falls behind.
+        """Fall behind the changes that are kept, read on from the versions, fall behind again.
 
-        Of few keys: what it costs to catch up grows with the versions that are kept of them, which
-        become more for 75 seconds.
+        The stream has few keys: the cost of catching up grows with the versions that are kept of
+        them, which become more for 75 seconds.
         """
         left, last = 40, 0
         stream = self.db.watch(b"soak/lock/", b"soak/lock0")
@@ -340,7 +340,7 @@ class Soak:
             await stream.aclose()
 
     async def _iterate_slowly(self, worker: Worker) -> None:
-        """At one moment, large values included; and not always to the end."""
+        """Iterate at one moment, large values included, and not always to the end."""
         previous = b""
         async with (
             self.db.snapshot() as snapshot,
@@ -355,7 +355,7 @@ class Soak:
         worker.did()
 
     async def _carry(self, worker: Worker) -> None:
-        """Large values, there and back."""
+        """Carry large values there and back."""
         key = b"soak/large/%d" % worker.random.randrange(4)
         size = worker.random.choice(LARGE_BYTES)
         await self.db.put(key, b"%d" % size + b"x" * (size - len(b"%d" % size)))
@@ -367,7 +367,7 @@ class Soak:
     # --- the end
 
     async def close(self) -> None:
-        """All clients have ended."""
+        """Close all clients."""
         await self.queues.finish()
         for database in self._databases:
             if database is not self.db:
@@ -375,7 +375,7 @@ class Soak:
 
     async def reckon(self) -> list[str]:
         """Wait until nothing is under way; return what is not as it must be."""
-        await asyncio.sleep(HELD_SECONDS)  # what is scheduled is due, what the dead held is free
+        await asyncio.sleep(HELD_SECONDS)  # scheduled messages are due, those of the dead free
         await self.db.drain(60.0)
         left = left_sum = 0
         for number in range(INBOXES):

@@ -37,12 +37,12 @@ class Worker:
         self._loop = loop
 
     def did(self, times: int = 1) -> None:
-        """Something is done."""
+        """Note that something is done."""
         self.done += times
         self.last = time.monotonic()
 
     async def run(self, goes_on: Callable[[], bool]) -> None:
-        """Again and again."""
+        """Repeat the loop, again and again."""
         while goes_on():
             try:
                 await self._loop(self)

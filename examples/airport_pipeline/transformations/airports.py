@@ -1,4 +1,4 @@
-"""From departures, which change, to statistics of airports: definitions for `spark-pipelines`.
+"""A pipeline from changing departures to statistics of airports, for `spark-pipelines`.
 
 ::
 

@@ -104,16 +104,16 @@ def chart(
     scale = _Logarithmic(values) if logarithmic else _Linear(values)
     box = _Box(first, max(last, first + 1), scale, seconds)
     name = "c" + "".join(letter for letter in title.lower() if letter.isalnum())
-    parts = [
+    drawing = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-labelledby="{name}-t {name}-d">',
         f'<title id="{name}-t">{escape(title)}</title>',
         f'<desc id="{name}-d">{escape(_description(drawn, label, seconds))}</desc>',
     ]
-    parts += _grid(box, label)
+    drawing += _grid(box, label)
     for number, line in enumerate(drawn):
-        parts += _drawn(box, number, line, label)
-    parts.append("</svg>")
-    return "\n".join(parts)
+        drawing += _drawn(box, number, line, label)
+    drawing.append("</svg>")
+    return "\n".join(drawing)
 
 
 def legend(lines: Sequence[ChartLine]) -> str:
@@ -249,15 +249,15 @@ class _Box:
         return round(HEIGHT - _BOTTOM - inside * self.scale.share(value), 1)
 
 
-# --- parts ----------------------------------------------------------------------------------------
+# --- pieces ---------------------------------------------------------------------------------------
 
 
 def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
-    parts = []
+    drawing = []
     for tick in box.scale.ticks:
         y = box.y(tick)
-        parts.append(f'<path class="grid" d="M{_LEFT} {y}H{WIDTH - _RIGHT}"/>')
-        parts.append(
+        drawing.append(f'<path class="grid" d="M{_LEFT} {y}H{WIDTH - _RIGHT}"/>')
+        drawing.append(
             f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{escape(label(tick))}</text>'
         )
     first, last = box.first * box.seconds, box.last * box.seconds
@@ -270,8 +270,8 @@ def _grid(box: _Box, label: Callable[[float], str]) -> list[str]:
         )
         anchor = "middle" if _LEFT + 36 < x < WIDTH - 40 else (
             "start" if x <= _LEFT + 36 else "end")  # fmt: skip
-        parts.append(f'<text x="{x}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
-    return parts
+        drawing.append(f'<text x="{x}" y="{HEIGHT - 8}" text-anchor="{anchor}">{text}</text>')
+    return drawing
 
 
 def _moment_format(step: int) -> str:
@@ -287,15 +287,17 @@ def _drawn(box: _Box, number: int, line: ChartLine, label: Callable[[float], str
         move = "L" if before is not None and period - before <= 1 else "M"
         path.append(f"{move}{box.x(period)} {box.y(value)}")
         before = period
-    parts = [f'<path class="s{number}" stroke-dasharray="{_DASHES[number]}" d="{"".join(path)}"/>']
+    drawing = [
+        f'<path class="s{number}" stroke-dasharray="{_DASHES[number]}" d="{"".join(path)}"/>'
+    ]
     if len(line.points) <= _DOTS_MAX:
         for period, value in line.points:
             told = f"{line.name}, {period_text(period, box.seconds)}: {label(value)}"
-            parts.append(
+            drawing.append(
                 f'<circle class="d{number}" cx="{box.x(period)}" cy="{box.y(value)}" r="3">'
                 f"<title>{escape(told)}</title></circle>"
             )
-    return parts
+    return drawing
 
 
 def _description(lines: Sequence[ChartLine], label: Callable[[float], str], seconds: int) -> str:

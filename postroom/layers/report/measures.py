@@ -60,10 +60,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 
 from postroom import Database
-from postroom.pipeline.job_parts import LOGICAL_BITS, Archived
+from postroom.pipeline.jobs.archive.files import Archived
 
 QUEUE: Final = "queue"
 INBOX: Final = "inbox"
+COUNTER_BITS: Final = 16
+"""The low bits of a timestamp, which count; those above are milliseconds since 1970."""
 LIVING: Final = ("scheduled", "ready", "leased", "dead")
 _ENDED: Final = ("done", "archived")
 _QUEUE_COLUMNS: Final = (
@@ -220,13 +222,13 @@ def _prefix(separator: str) -> Column:
 
 def periods_of(column: str, seconds: int) -> Column:
     """Return the number of the period of so many seconds (since 1970, UTC) of a timestamp."""
-    return F.expr(f"cast({column} div {1000 * seconds << LOGICAL_BITS} as bigint)")
+    return F.expr(f"cast({column} div {1000 * seconds << COUNTER_BITS} as bigint)")
 
 
 def seconds_between(first: str, last: str) -> Column:
     """Return the seconds from one timestamp to another."""
     return F.expr(
-        f"(shiftright({last}, {LOGICAL_BITS}) - shiftright({first}, {LOGICAL_BITS})) / 1000.0"
+        f"(shiftright({last}, {COUNTER_BITS}) - shiftright({first}, {COUNTER_BITS})) / 1000.0"
     ).cast("double")
 
 
@@ -305,11 +307,12 @@ def _latencies(found: DataFrame, seconds: int) -> DataFrame:
     named = F.create_map(
         *[F.lit(each) for level, by in LEVELS.items() for each in (_grouping_id(by), level)]
     )
-    parts = [F.col("shares")[number].alias(f"p{share * 100:g}")
-             for number, share in enumerate(_SHARES)]  # fmt: skip
+    quantiles = [
+        F.col("shares")[number].alias(f"p{share * 100:g}") for number, share in enumerate(_SHARES)
+    ]
     return grouped.select(
         named[F.col("set").cast("int")].alias("level"), *always, *_DIVIDED_BY, "messages", "mean",
-        *parts, "max",
+        *quantiles, "max",
     ).select(*COLUMNS)  # fmt: skip
 
 

@@ -191,12 +191,12 @@ details { margin: .25rem 0 1rem; } summary { cursor: pointer; color: var(--soft)
 
 def page(content: Content) -> str:
     """Return the page, as HTML."""
-    parts = [
+    sections = [
         _head(content), _tiles(content), _throughput(content), _backlog(content),
         _latencies(content), _tables(content), _dead(content),
         _closing(content),
     ]  # fmt: skip
-    return "\n".join(part for part in parts if part) + "\n</main>\n</body>\n</html>\n"
+    return "\n".join(each for each in sections if each) + "\n</main>\n</body>\n</html>\n"
 
 
 def _head(content: Content) -> str:
@@ -256,7 +256,7 @@ def _length(content: Content) -> str:
 
 
 def _throughput(content: Content) -> str:
-    parts = [
+    sections = [
         "<h2>Throughput</h2>",
         f"<p>Messages that were enqueued, done and dead, each {_length(content)}. The last of them "
         "is not over.</p>",
@@ -269,7 +269,7 @@ def _throughput(content: Content) -> str:
         ]
         if any(each.dead for each in flows):
             lines.append(ChartLine("dead", [(each.period, each.dead) for each in flows]))
-        parts.append(
+        sections.append(
             figure(
                 f"Messages each {_length(content)}, {_NAMES[source]}",
                 lines,
@@ -277,7 +277,7 @@ def _throughput(content: Content) -> str:
                 number_text,
             )
         )
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
 def _backlog(content: Content) -> str:
@@ -305,7 +305,7 @@ def _points(here: int, found: Sequence[Flow], last: int) -> list[tuple[int, floa
 
 
 def _latencies(content: Content) -> str:
-    parts = [
+    sections = [
         "<h2>How long it takes</h2>",
         f"<p>Of messages that were done, each {_length(content)}. p50: half of them took no "
         "longer; p99: all "
@@ -323,13 +323,13 @@ def _latencies(content: Content) -> str:
                 for share in ("p50", "p90", "p99")
             ]
             title = f"{stage.capitalize()}, {_NAMES[source]}"
-            parts.append(figure(title, lines, content.period, seconds_text, logarithmic=True))
-    return "\n".join(parts) if len(parts) > 2 else ""
+            sections.append(figure(title, lines, content.period, seconds_text, logarithmic=True))
+    return "\n".join(sections) if len(sections) > 2 else ""
 
 
 def _tables(content: Content) -> str:
     """Return the tables by queue, kind and prefix."""
-    parts = []
+    sections = []
     named: list[tuple[str, Sequence[MessageTimes], _Labels, list[str]]] = [
         ("By queue", content.queues, lambda each: [_whose(each)], ["queue"]),
         ("By kind", content.kinds, lambda each: [_whose(each), each.kind or _NONE],
@@ -345,8 +345,10 @@ def _tables(content: Content) -> str:
             ]
             heads = [*columns, "measure", "messages", "p50", "p90", "p99", "longest"]
             more = f"The busiest {ROWS_MAX}, if there are more."
-            parts.append(f"<h2>{title}</h2>\n" + table(more, heads, rows, texts=len(columns) + 1))
-    return "\n".join(parts)
+            sections.append(
+                f"<h2>{title}</h2>\n" + table(more, heads, rows, texts=len(columns) + 1)
+            )
+    return "\n".join(sections)
 
 
 def _whose(each: MessageTimes) -> str:
@@ -364,8 +366,8 @@ def _dead(content: Content) -> str:
         for (source, queue), by_state in sorted(content.now.items())
         for state, number in sorted(by_state.items())
     ]
-    parts = ["<h2>What is there now</h2>"]
-    parts.append(
+    sections = ["<h2>What is there now</h2>"]
+    sections.append(
         table("By state.", ["queue", "state", "messages"], states, texts=2)
         if states else '<p class="none">Nothing waits, and nothing is dead.</p>'
     )  # fmt: skip
@@ -374,8 +376,8 @@ def _dead(content: Content) -> str:
             [each.queue or _NONE, each.reason or _NONE, number_text(each.messages)]
             for each in content.letters
         ]
-        parts.append("<h2>Dead letters</h2>")
-        parts.append(
+        sections.append("<h2>Dead letters</h2>")
+        sections.append(
             table(
                 f"By reason, the {ROWS_MAX} most frequent ones. Those of no queue are messages to "
                 "inboxes, and deferred updates.",
@@ -384,7 +386,7 @@ def _dead(content: Content) -> str:
                 texts=2,
             )
         )
-    return "\n".join(parts)
+    return "\n".join(sections)
 
 
 def _closing(content: Content) -> str:

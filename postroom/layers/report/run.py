@@ -28,7 +28,12 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's users know it
 from postroom import Database, Timestamp
 from postroom.errors import Invalid, SnapshotTooOld
 from postroom.layers.report import measures as made
-from postroom.layers.report.measures import ReportBounds, messages, report_bounds
+from postroom.layers.report.measures import (
+    COUNTER_BITS,
+    ReportBounds,
+    messages,
+    report_bounds,
+)
 from postroom.layers.report.page import (
     PERIODS_MAX,
     QUEUES_DRAWN,
@@ -40,27 +45,17 @@ from postroom.layers.report.page import (
     living,
     page,
 )
-from postroom.pipeline.job_parts import (
-    LOGICAL_BITS,
-    SILENT,
-    Archived,
-    ArchiveFolder,
-    ArchiveManifest,
-    JobFailed,
-    JobProgress,
-    database,
-    latest_of_store,
-    literal_pattern,
-    newest_number,
-    open_folder,
-    read_archive,
-)
+from postroom.pipeline.jobs.archive.files import Archived, read_archive
+from postroom.pipeline.jobs.archive.folders import ArchiveFolder, literal_pattern, open_folder
+from postroom.pipeline.jobs.archive.manifest import ArchiveManifest
+from postroom.pipeline.jobs.archive.newest import latest_of_store, newest_number
+from postroom.pipeline.jobs.job import SILENT, JobFailed, JobProgress, database
 
 PAGE: Final = "report.html"
 MEASURES: Final = "measures"
 _TRIES: Final = 3
 _REASONS_MAX: Final = 1000
-_SECOND: Final = 1000 << LOGICAL_BITS
+_SECOND: Final = 1000 << COUNTER_BITS
 
 
 @dataclass(frozen=True)
@@ -395,7 +390,7 @@ def _now(table: DataFrame, busiest: list[str]) -> dict[tuple[str, str], dict[str
 
 
 def _seconds(timestamp: int) -> float:
-    return (timestamp >> LOGICAL_BITS) / 1000
+    return (timestamp >> COUNTER_BITS) / 1000
 
 
 def _text(timestamp: int) -> str:

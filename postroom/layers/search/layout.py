@@ -257,6 +257,6 @@ def _damaged(key: bytes, stored: bytes) -> StoreCorrupted:
     )
 
 
-def _as_bytes(part: object) -> bytes:
-    assert isinstance(part, bytes)
-    return part
+def _as_bytes(element: object) -> bytes:
+    assert isinstance(element, bytes)
+    return element

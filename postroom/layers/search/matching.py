@@ -48,7 +48,7 @@ from postroom.layers.search.limits import SEARCH_CANDIDATES_MAX, SEARCHED_WORDS_
 if TYPE_CHECKING:
     from postroom.aio import Database
 
-_PARTS: Final = re.compile(r'"([^"]*)"|(\S+)')
+_TERMS: Final = re.compile(r'"([^"]*)"|(\S+)')
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def parse(text: str) -> Query:
     exact: dict[str, None] = {}
     prefixes: dict[str, None] = {}
     phrases: dict[tuple[str, ...], None] = {}
-    for quoted, bare in _PARTS.findall(text):
+    for quoted, bare in _TERMS.findall(text):
         found = words(quoted or bare)
         if len(found) > 1 and quoted:
             phrases[tuple(found)] = None
@@ -373,8 +373,8 @@ class Ranking:
     def score(self, frequencies: Sequence[int], length: int) -> float:
         """Return the score of a document with these frequencies of words and ``length`` words."""
         discount = SATURATION * (1 - LENGTH_WEIGHT + LENGTH_WEIGHT * length / self.average_length)
-        parts = (
+        scores = (
             rarity * frequency * (SATURATION + 1) / (frequency + discount)
             for rarity, frequency in zip(self.rarity, frequencies, strict=True)
         )
-        return round(math.fsum(parts), 6)
+        return round(math.fsum(scores), 6)

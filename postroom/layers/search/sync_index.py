@@ -8,7 +8,7 @@ form, and the calling thread runs that to its end.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from postroom.layers.search import index as asynchronous
@@ -79,6 +79,19 @@ class SearchIndex:
     search = blocking(asynchronous.SearchIndex.search)
 
 
+def indexing(
+    method: Callable[Concatenate[Any, P], Coroutine[Any, Any, asynchronous.SearchIndex]],
+) -> Callable[Concatenate[Any, P], SearchIndex]:
+    """Return the blocking form of a method that makes an index; so is the index."""
+
+    @functools.wraps(method)
+    def call(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> SearchIndex:
+        made = self.wait(method(self.core, *args, **kwargs))
+        return SearchIndex(self, made.name)
+
+    return call
+
+
 class Building:
     """The making and the build of an index: see :mod:`.maintenance`."""
 
@@ -113,38 +126,7 @@ class SearchCalls:
         """Return the database itself, which runs the coroutines."""
         return self
 
-    def create_search_index(
-        self: Any,
-        name: str,
-        prefix: bytes,
-        *,
-        fields: Sequence[str] = (),
-        format: str | None = None,  # noqa: A002 - like the option of Spark
-        anew: bool = False,
-    ) -> SearchIndex:
-        """Make a full-text index over the documents whose keys begin with ``prefix``.
-
-        Existing documents are indexed now, by transactions; for many, the job ``index`` is quicker.
-        If an index of that name exists for the same documents, it is only built if its build was
-        not finished.
-
-        Args:
-            name: 128 bytes at most.
-            prefix: the prefix of the keys.
-            fields: the fields that are searched, ``a.b`` for one inside another; none: all text.
-            format: the format of values: ``text``, ``json`` or ``msgpack``; ``None``: by the codec.
-            anew: whether to build it again even if it exists.
-
-        Returns:
-            The index.
-
-        Raises:
-            TypeError, ValueError: an argument is not valid.
-            Invalid: there is one of this name for other documents.
-        """
-        made = self._core.create_search_index(name, prefix, fields=fields, format=format, anew=anew)
-        self.wait(made)
-        return SearchIndex(self, name)
+    create_search_index = indexing(maintenance.SearchCalls.create_search_index)
 
     def search_index(self: Any, name: str) -> SearchIndex:
         """Return the search index of that name.

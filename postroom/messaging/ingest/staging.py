@@ -84,7 +84,7 @@ class TaskAttemptRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 UNFINISHED_AT_ONCE: Final = 100
-_PARTS: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
+_SUBSPACES: Final = (keys.STAGED_QUERY, keys.STAGED_JOB, keys.STAGED_LOAD)
 
 queries: Final = msgspec.msgpack.Decoder(QueryRecord)
 winners: Final = msgspec.msgpack.Decoder(list[Winner])
@@ -123,10 +123,10 @@ class StagedRecords:
     """
 
     def __init__(self, range_id: int) -> None:
-        def prefix(part: bytes) -> bytes:
-            return keys.staging_prefix(range_id, part)
+        def prefix(subspace: bytes) -> bytes:
+            return keys.staging_prefix(range_id, subspace)
 
-        self.part = prefix
+        self.subspace = prefix
         self.jobs = Ingests(prefix(keys.STAGED_JOB), StagedBatch)
         self.queries = prefix(keys.STAGED_QUERY)
         self.publications = prefix(keys.STAGED_WINNERS)
@@ -299,19 +299,21 @@ class Sweeping:
         return end
 
     def _sweep(self, ctx: Evaluation, begin: bytes, before: int) -> Generator[None, None, bytes]:
-        """Sweep one step, from a part and a name on; return the next ones; empty: that was all."""
+        """Sweep one step, from a subspace and a name on; return the next ones; empty: the end."""
         room, looks = StepRoom(ctx), limits.STAGED_SWEPT_AT_ONCE_MAX
-        for part in _PARTS:
-            if begin[:1] > part:
+        for subspace in _SUBSPACES:
+            if begin[:1] > subspace:
                 continue
-            start = begin[1:] if begin[:1] == part else b""
-            prefix = self._at.part(part)
+            start = begin[1:] if begin[:1] == subspace else b""
+            prefix = self._at.subspace(subspace)
             for engine_key, stored in list(first(ctx, prefix, looks + 1, start)):
                 name = engine_key[len(prefix) :]
                 if not (
-                    looks and room.deletions and self._look(ctx, part, name, stored, before, room)
+                    looks
+                    and room.deletions
+                    and self._look(ctx, subspace, name, stored, before, room)
                 ):
-                    return part + name
+                    return subspace + name
                 looks -= 1
                 ctx.steps += 1
                 if ctx.is_used_up():
@@ -319,12 +321,18 @@ class Sweeping:
         return b""
 
     def _look(
-        self, ctx: Evaluation, part: bytes, name: bytes, stored: bytes, before: int, room: StepRoom
+        self,
+        ctx: Evaluation,
+        subspace: bytes,
+        name: bytes,
+        stored: bytes,
+        before: int,
+        room: StepRoom,
     ) -> bool:
         """Delete what is of no use of one record; return whether that was all."""
-        if part == keys.STAGED_JOB:
+        if subspace == keys.STAGED_JOB:
             return self._look_at_job(ctx, name, ingests.decode(stored), before, room)
-        if part == keys.STAGED_QUERY:
+        if subspace == keys.STAGED_QUERY:
             # Queries with one batch, and loads, are forgotten after a time.
             query = queries.decode(stored)
             is_old = query.once and query.cursor is None and query.at < before
@@ -334,7 +342,7 @@ class Sweeping:
             is_done = load.state is IngestState.DONE
             is_old = (is_done or name == load.run) and load.at < before
         if is_old:
-            ctx.writes[self._at.part(part) + name] = None
+            ctx.writes[self._at.subspace(subspace) + name] = None
             room.deletions -= 1
         return True
 

@@ -296,13 +296,13 @@ def _empty_index(ctx: Evaluation, manager: Manager, messages_max: int, bytes_max
 
 def _said_by(layout: records.QueueLayout, key: bytes, packed: bytes) -> Iterator[Locator]:
     """Iterate over the messages that a stored entry, holding or list names."""
-    part = key[: len(layout.scheduled)]
+    subspace = key[: len(layout.scheduled)]
     if layout.is_list(key):
         for ended in records.ended_lists.decode(packed):
             yield ended.key, ended.kind, ended.id
-    elif part in {layout.scheduled, layout.ready, layout.dead}:
+    elif subspace in {layout.scheduled, layout.ready, layout.dead}:
         yield records.entries.decode(packed).locator
-    elif part == layout.leased and not layout.is_mark(key):
+    elif subspace == layout.leased and not layout.is_mark(key):
         yield from (each.locator for each in records.holdings.decode(packed).entries)
 
 

@@ -14,8 +14,9 @@ With a hundred thousand queues that takes half a second. Therefore the first ans
 second question. It is valid as long as nothing was applied in between.
 
 The survey finds the due times of all stored queues. The index of the queues is read in leaps. Only
-the first key of a part tells when something is due; the keys behind it are skipped. A queue that
-has nothing stored costs nothing. A queue with many messages costs hardly more than one with few.
+the first key of a subspace tells when something is due; the keys behind it are skipped. A queue
+that has nothing stored costs nothing. A queue with many messages costs hardly more than one with
+few.
 
 ::
 
@@ -379,7 +380,7 @@ _AFTER: Final = {
     keys.GROUPS: keys.TICKS,
     keys.TICKS: keys.TICKS,
 }
-"""The part to read next, by part."""
+"""The subspace to read next, by subspace."""
 
 
 @dataclass(slots=True)
@@ -431,25 +432,25 @@ def survey(stored: Reader, range_id: int, wall: int) -> Iterator[Seen]:
                 if seen.number:
                     yield seen
                 seen = Seen(number)
-            part = key[size : size + 1]
-            _note(seen, part, key[size + 1 :], packed, wall)
-            wanted = key[:size] + after(part, keys.TICKS)
-            if part == keys.SCHEDULED and not seen.first_moment:
+            subspace = key[size : size + 1]
+            _note(seen, subspace, key[size + 1 :], packed, wall)
+            wanted = key[:size] + after(subspace, keys.TICKS)
+            if subspace == keys.SCHEDULED and not seen.first_moment:
                 wanted = key[: size + 1] + _MOMENTS
     if seen.number:
         yield seen
 
 
-def _note(seen: Seen, part: bytes, rest: bytes, packed: bytes, wall: int) -> None:
-    if part == keys.SCHEDULED and rest >= _MOMENTS:
+def _note(seen: Seen, subspace: bytes, rest: bytes, packed: bytes, wall: int) -> None:
+    if subspace == keys.SCHEDULED and rest >= _MOMENTS:
         seen.first_moment = times.shown(int.from_bytes(rest[:8], "big"))
-    elif part == keys.SCHEDULED:
+    elif subspace == keys.SCHEDULED:
         seen.first_due = int.from_bytes(rest[:8], "big")
-    elif part == keys.LEASED:
+    elif subspace == keys.LEASED:
         seen.has_leases = True
-    elif part == keys.DONE:
+    elif subspace == keys.DONE:
         seen.done_at = int.from_bytes(rest[:8], "big")
-    elif part == keys.TICKS:
+    elif subspace == keys.TICKS:
         try:
             tick = periodic.next_of(packed, wall)
         except UNDECODABLE:

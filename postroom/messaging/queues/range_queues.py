@@ -62,9 +62,9 @@ class _Share:
     __slots__ = ("bytes_max", "fired_max")
 
     def __init__(self, messages_max: int) -> None:
-        part = min(messages_max, ADVANCED_AT_ONCE)
-        self.fired_max = max(FIRED_AT_ONCE * part // ADVANCED_AT_ONCE, 1)
-        self.bytes_max = max(UPKEEP_BYTES * part // ADVANCED_AT_ONCE, 1)
+        messages = min(messages_max, ADVANCED_AT_ONCE)
+        self.fired_max = max(FIRED_AT_ONCE * messages // ADVANCED_AT_ONCE, 1)
+        self.bytes_max = max(UPKEEP_BYTES * messages // ADVANCED_AT_ONCE, 1)
 
 
 class RangeQueues:
@@ -105,10 +105,10 @@ class RangeQueues:
 
     def register(self, registry: Registry) -> None:
         """Register the evaluators and the reads of the queues."""
-        for part in (
+        for each in (
             self._directory, self._enqueueing, Rescheduling(self._directory.find),
         ):  # fmt: skip
-            part.register(registry)
+            each.register(registry)
         settling.register(self._enqueueing, registry)
         registry.writes[TrimArchive] = partial(trim, self._enqueueing)
         registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)

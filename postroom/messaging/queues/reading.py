@@ -70,7 +70,7 @@ _NEVER: Final[_When] = (0, 0, 0, 0)
 
 
 class _Found(NamedTuple):
-    """A message that was found in a part, and the token after which the next page begins."""
+    """A message that was found in a subspace, and the token after which the next page begins."""
 
     token: bytes
     locator: Locator
@@ -200,11 +200,11 @@ class Reading:
         states = [request.state] if request.state else list(_LIVE)
         after = request.after
         for state in states:
-            prefix = manager.layout.whole + _PARTS[state]
-            if after and after[:1] > _PARTS[state]:
+            prefix = manager.layout.whole + _SUBSPACES[state]
+            if after and after[:1] > _SUBSPACES[state]:
                 continue
             lower = prefix
-            if after[:1] == _PARTS[state]:
+            if after[:1] == _SUBSPACES[state]:
                 lower = (
                     manager.layout.whole + after[:-4]
                     if _IS_LIST[state]
@@ -318,7 +318,7 @@ class Reading:
         )
 
 
-_PARTS: Final = {
+_SUBSPACES: Final = {
     "scheduled": keys.SCHEDULED,
     "ready": keys.READY,
     "leased": keys.LEASED,
@@ -327,7 +327,7 @@ _PARTS: Final = {
     "dead": keys.DEAD,
 }
 _ENDED: Final = {"done", "archived"}
-_IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _PARTS}
+_IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _SUBSPACES}
 
 
 def _bodies(view: View, queue: bytes, cursor: bytes) -> Iterator[tuple[bytes, bytes] | None]:
@@ -359,7 +359,7 @@ def _bodies(view: View, queue: bytes, cursor: bytes) -> Iterator[tuple[bytes, by
 def _found(
     manager: Manager, state: str, key: bytes, packed: bytes, token: bytes, after: bytes
 ) -> Iterator[_Found]:
-    """Iterate over the messages of a stored key of a part; in a list, those behind ``after``."""
+    """Iterate over the messages of a stored key; in a list, those behind ``after``."""
     if state in _ENDED:
         ended: list[Ended] = decoded(records.ended_lists, packed, manager.name)
         first = _first(token, after)

@@ -9,9 +9,9 @@
          └── state ◀─────┘
 
 A *body* has the payload and the headers of a message; it is written once. A small payload is in the
-entry as well, until the message is fired. An *entry* stands for a message in one of the parts of
-its queue: scheduled, ready, leased, dead. It moves from one to the next in one write set with its
-cause, so a message is in one part at a time.
+entry as well, until the message is fired. An *entry* stands for a message in one of the subspaces
+of its queue: scheduled, ready, leased, dead. It moves from one to the next in one write set with
+its cause, so a message is in one subspace at a time.
 
 The messages of one claim are leased as a whole: their entries are one record, a *holding*. It is
 deleted when all of them are over. Until then, each proposal that ends others of them adds a *mark*
@@ -90,7 +90,7 @@ AttemptName: TypeAlias = tuple[Locator, int]
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A message in one of the parts of its queue.
+    """A message in one of the subspaces of its queue.
 
     Attributes:
         due: when it is to be fired next (:mod:`postroom.messaging.due`).
@@ -218,10 +218,10 @@ def still_held(reader: Reader, key: bytes, packed: bytes) -> list[Entry]:
 
 
 def is_mark(where: bytes) -> bool:
-    """Return whether a key of the part *leased* is that of a mark (:func:`mark_key`).
+    """Return whether a key of the subspace *leased* is that of a mark (:func:`mark_key`).
 
     Args:
-        where: the key without the part that all keys of the queue share.
+        where: the key without the prefix that all keys of the queue share.
     """
     return len(where) > len(keys.LEASED) + 8 + SEQ_BYTES
 
@@ -338,7 +338,7 @@ class QueueLayout:
         number: the number of the queue, packed.
         whole: the key prefix of the queue's index.
         scheduled, ready, leased, done, archived, dead, groups, ticks: the key prefixes of its
-        parts.
+        subspaces.
         moments: the key at which the messages scheduled for moments begin.
         counters: the key of its counters.
     """

@@ -52,7 +52,7 @@ CLAIMS_OF_RANGE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "discarded": ((DEAD_LETTERS, -1, 0),),
     "reaped": ((IN_INBOXES, -1, 0),),
 }
-"""For each counter of a range: the checks, how often it is claimed for each, and counted."""
+"""The checks for each counter of a range: how often it is claimed for each, and counted."""
 
 CLAIMS_OF_QUEUE: Final[Mapping[str, tuple[tuple[str, int, int], ...]]] = {
     "enqueued": ((QUEUE_ENQUEUED, 1, 0),),
@@ -80,7 +80,7 @@ _OUTSIDE: Final = {
 LIVE: Final = b"0live"
 MAY_BE_ALONE: Final = b"2"
 """The first class of ends that may outlive the record of their message, and its id."""
-_CLASS_OF_PART: Final = {
+_CLASS_OF_SUBSPACE: Final = {
     "scheduled": LIVE,
     "ready": LIVE,
     "leased": LIVE,
@@ -91,7 +91,7 @@ _CLASS_OF_PART: Final = {
     "moved": b"2moved",
     "unknown": b"2unknown",
 }
-"""The classes of the parts of a queue; the record of a message tells in which one it is."""
+"""The classes of the subspaces of a queue; the record of a message tells in which one it is."""
 _CLASS_OF_STATUS: Final = {
     records.DONE: b"2done",
     records.ARCHIVED: b"1archived",
@@ -224,28 +224,33 @@ def _index_facts() -> Column:
 
 
 def _place_facts() -> Column:
-    part, number = F.col("part"), F.col("number")
+    subspace, number = F.col("part"), F.col("number")
     group = F.col("group").cast("binary")
     message = {name: F.col(name) for name in ("key", "kind", "id", "seq")}
     of_queue = number > 0
-    is_message = of_queue & (part != "group")
-    is_grouped = part.isin(list(_OUTSTANDING)) & (F.col("group") != "")
+    is_message = of_queue & (subspace != "group")
+    is_grouped = subspace.isin(list(_OUTSTANDING)) & (F.col("group") != "")
     counted = {"place": number, "counted": 1}
     return F.array(
-        F.when(~of_queue, _fact(_chosen(part, _OUTSIDE), place=F.col("range"), counted=1)),
+        F.when(~of_queue, _fact(_chosen(subspace, _OUTSIDE), place=F.col("range"), counted=1)),
         F.when(
-            of_queue & part.isin(list(QUEUE_STATES)),
-            _fact(F.concat(F.lit("queue."), part), **counted),
+            of_queue & subspace.isin(list(QUEUE_STATES)),
+            _fact(F.concat(F.lit("queue."), subspace), **counted),
         ),
-        F.when(of_queue & part.isin(list(_ENDED)), _fact(QUEUE_ENDED, **counted)),
+        F.when(of_queue & subspace.isin(list(_ENDED)), _fact(QUEUE_ENDED, **counted)),
         F.when(of_queue & is_grouped, _fact(QUEUE_GROUP, key=group, **counted)),
         F.when(
-            of_queue & (part == "group"),
+            of_queue & (subspace == "group"),
             _fact(QUEUE_GROUP, place=number, key=group, claimed=F.col("outstanding")),
         ),
         F.when(
             is_message,
-            _fact(QUEUE_MESSAGE, counted_id=_chosen(part, _CLASS_OF_PART), **message, **counted),
+            _fact(
+                QUEUE_MESSAGE,
+                counted_id=_chosen(subspace, _CLASS_OF_SUBSPACE),
+                **message,
+                **counted,
+            ),
         ),
     )
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +32,7 @@ from pyarrow import fs
 from postroom.errors import Invalid
 from postroom.kv import keys, versions
 from postroom.kv.clock import LOGICAL_BITS
+from postroom.kv.folder import sync_path
 from postroom.messaging import image_entries as entries
 
 FORMAT: Final = 1
@@ -225,15 +225,10 @@ class Folder:
 
     def sync(self, path: str) -> None:
         """Sync a file to the disk of this machine; elsewhere a file is safe when it is closed."""
-        if not self._is_local:
-            return
-        file = Path(self._at(path))
-        for each in (file, file.parent):
-            descriptor = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        if self._is_local:
+            file = Path(self._at(path))
+            sync_path(file)
+            sync_path(file.parent)
 
     def write(self, path: str) -> Written:
         """Open a new file to be written."""

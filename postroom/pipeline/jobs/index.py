@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -215,30 +215,23 @@ def _first_line(error: Exception) -> str:
 # --- the comparison with documents ----------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Check:
     """The comparison of one index with its documents.
 
-    Args:
+    Attributes:
         spark, store: of the job.
         db: the job's own connection.
         definition: of the index.
         progress: is told.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        store: Mapping[str, str],
-        db: Database,
-        definition: Definition,
-        progress: JobProgress,
-    ) -> None:
-        self._spark = spark
-        self._store = store
-        self._db = db
-        self._definition = definition
-        self._progress = progress
-        self._counted = [0, 0]
+    spark: SparkSession
+    store: Mapping[str, str]
+    db: Database
+    definition: Definition
+    progress: JobProgress
+    _counted: list[int] = field(default_factory=lambda: [0, 0], init=False)
 
     def into(self, result: IndexResult, *, repair: bool) -> IndexResult:
         """Return the result with the differences, and what was repaired.
@@ -253,7 +246,7 @@ class Check:
             suspects = self._suspects(at)
             while some := list(islice(suspects, _AT_ONCE)):
                 looked_at += len(some)
-                self._progress("check", looked_at, None)
+                self.progress("check", looked_at, None)
                 differences = self._confirmed(some)
                 different += len(differences)
                 found += differences[: DIFFERENCES_MAX - len(found)]
@@ -269,28 +262,28 @@ class Check:
 
     def _begin(self, stack: ExitStack) -> tuple[Timestamp, tuple[int, int]]:
         """Return the timestamp of the comparison, and the sums at it, with what waits for them."""
-        checking = Checking(self._db, self._definition)
-        with self._db.hold(whole=True) as at:
+        checking = Checking(self.db, self.definition)
+        with self.db.hold(whole=True) as at:
             sums = checking.sums(at)
-            stored = self._db.get(self._definition.key, at=at)
+            stored = self.db.get(self.definition.key, at=at)
             now = None if stored is None else read(stored)
-            if now is None or now.id != self._definition.id or now.state != "ready":
+            if now is None or now.id != self.definition.id or now.state != "ready":
                 raise JobFailed(
-                    f"the search index {self._definition.name!r} is being built anew, or was "
+                    f"the search index {self.definition.name!r} is being built anew, or was "
                     "dropped; nothing was compared: run the job again"
                 )
-            self._definition = now
-            return stack.enter_context(self._db.hold(at)), sums
+            self.definition = now
+            return stack.enter_context(self.db.hold(at)), sums
 
     # --- suspects
 
     def _suspects(self, at: Timestamp) -> Iterator[Suspect]:
         """Yield the suspects at a timestamp, found by Spark; count the records by the way."""
-        definition = self._definition
-        document_traces = _read(self._spark, self._store, definition.span, at).mapInArrow(
+        definition = self.definition
+        document_traces = _read(self.spark, self.store, definition.span, at).mapInArrow(
             partial(tasks.document_traces, definition), tasks.TRACES
         )
-        index_traces = _read(self._spark, self._store, definition.layout.span, at).mapInArrow(
+        index_traces = _read(self.spark, self.store, definition.layout.span, at).mapInArrow(
             partial(tasks.index_traces, definition), tasks.TRACES
         )
         found = (
@@ -309,7 +302,7 @@ class Check:
     def _confirmed(self, some: list[Suspect]) -> list[Difference]:
         for _ in range(_TRIES):
             try:
-                return Checking(self._db, self._definition).confirm(some)
+                return Checking(self.db, self.definition).confirm(some)
             except SnapshotTooOld:  # another node leads: its engine has no snapshot of that time
                 continue
             except Invalid as error:
@@ -324,15 +317,15 @@ class Check:
     # --- repairs
 
     def _repair(self, some: list[Suspect], differences: list[Difference]) -> int:
-        index = self._db.search_index(self._definition.name)
+        index = self.db.search_index(self.definition.name)
         wrong = {each.key for each in differences if each.kind != "unindexable"}
         for suspect in some:
             if suspect.key in wrong:
-                self._db.run(index.repair, suspect.key, suspect.strays)
+                self.db.run(index.repair, suspect.key, suspect.strays)
         return len(wrong)
 
     def _repair_sums(self, wrong: list[Difference]) -> None:
-        layout = self._definition.layout
+        layout = self.definition.layout
         counters = {"documents": layout.documents, "words": layout.words}
         for each in wrong:
-            self._db.increment(counters[each.word], each.expected - each.found)
+            self.db.increment(counters[each.word], each.expected - each.found)

@@ -215,19 +215,19 @@ def check(options: LoadOptions, files: Sequence[str]) -> LoadOptions:
 
 
 def fields_of(template: str) -> list[tuple[str, str | None]]:
-    """Return the parts of a template: text, and the column after it, if any.
+    """Return the fields of a template: text, and the column after it, if any.
 
     Raises:
         Invalid: it is none.
     """
     try:
-        parts = list(string.Formatter().parse(template))
+        fields = list(string.Formatter().parse(template))
     except ValueError as error:
         raise Invalid(f"{template!r} is no template: {error}") from error
-    for _, name, how, conversion in parts:
+    for _, name, how, conversion in fields:
         if name is not None and (not name or how or conversion):
             raise Invalid(f"{template!r} is no template: braces have the name of a column")
-    return [(text, name) for text, name, _, _ in parts]
+    return [(text, name) for text, name, _, _ in fields]
 
 
 def sink_options(options: LoadOptions) -> dict[str, str]:
@@ -300,16 +300,16 @@ def key_of(names: list[str], options: LoadOptions) -> Column | None:
             'the files have no column "key"; nothing was loaded: give a template for the key '
             '(--key-template), as "user/{id}"'
         )
-    parts: list[Column] = []
+    columns: list[Column] = []
     for text, name in fields_of(template):
         if text:
-            parts.append(F.lit(text))
+            columns.append(F.lit(text))
         if name is not None:
             _check_there(name, names)
-            parts.append(F.col(f"`{name}`"))
-    if len(parts) == 1:
-        return parts[0]
-    return F.concat(*(part.cast("string") for part in parts))
+            columns.append(F.col(f"`{name}`"))
+    if len(columns) == 1:
+        return columns[0]
+    return F.concat(*(each.cast("string") for each in columns))
 
 
 def value_of(names: list[str], options: LoadOptions) -> dict[str, Column]:

@@ -78,11 +78,11 @@ def read(
     groups: dict[tuple[str, ...], list[str]] = {}
     for path, columns in found.items():
         groups.setdefault((reader.line_ends.get(path, ""), *columns), []).append(path)
-    parts = [
+    frames = [
         reader.rows(paths, {name: wanted[name] for name in names}, line_end)
         for (line_end, *names), paths in groups.items()
     ]
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
     return rows.select(
         *(F.col(f"`{name}`") for name in wanted),
         *(name for name in (CORRUPT, FILE) if name in rows.columns),

@@ -140,11 +140,11 @@ def token_of(line: bytes) -> tuple[bytes, Role]:
     Raises:
         Invalid: it has neither.
     """
-    parts = line.split()
-    if len(parts) == 1:
-        return parts[0], Role.WRITE
-    if len(parts) == 2:
-        return parts[1], Role.named(parts[0].decode(errors="replace"))
+    words = line.split()
+    if len(words) == 1:
+        return words[0], Role.WRITE
+    if len(words) == 2:
+        return words[1], Role.named(words[0].decode(errors="replace"))
     raise Invalid("a line of the tokens is a token, or a role and a token")
 
 

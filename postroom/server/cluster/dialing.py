@@ -74,13 +74,13 @@ def proof_of(secret: bytes, said: Introduction, fingerprint: bytes) -> bytes:
     It is bound to the sender, the receiver, and the key of the stream on which it is sent. No other
     node that hears it can use it.
     """
-    parts = (
+    fields = (
         said.cluster_id, said.store_id, fingerprint,
         said.sender.to_bytes(8, "big"), said.receiver.to_bytes(8, "big"),
     )  # fmt: skip
     digest = hmac.new(secret, digestmod=hashlib.sha256)
-    for part in parts:
-        digest.update(len(part).to_bytes(4, "big") + part)
+    for field in fields:
+        digest.update(len(field).to_bytes(4, "big") + field)
     return digest.digest()
 
 
@@ -242,7 +242,7 @@ def judging(check: KeyCheck | None) -> CertificateCheck | None:
 
 def in_words(said: str) -> str:
     """Return why another node does not answer, in words that say what to look at."""
-    return next((words for part, words in _WORDS if part in said.lower()), said)
+    return next((words for phrase, words in _WORDS if phrase in said.lower()), said)
 
 
 class PeerStream:

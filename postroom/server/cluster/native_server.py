@@ -300,7 +300,7 @@ class ServedStream(asyncio.Protocol):
             for kind, name in certificate.get("subjectAltName", ())
             if kind in {"DNS", "IP Address"}
         ]
-        subject = dict(pair for part in certificate.get("subject", ()) for pair in part)
+        subject = dict(pair for name in certificate.get("subject", ()) for pair in name)
         tls: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         return StreamCaller(
             self.connection.where,

@@ -28,7 +28,7 @@ class _There:
 
 
 class FakeSender:
-    """Keeps what it was asked.
+    """A sender that keeps what it was asked.
 
     Attributes:
         asked: requests, in order; of commits, what they write.
@@ -54,7 +54,7 @@ class FakeSender:
         return _There(Committed(self.reading(), [None] * len(request.writes)))
 
     def try_get(self, key: bytes) -> None:
-        """Everything is asked for."""
+        """Return no answer at once, since everything is asked for."""
 
     async def sleep(self, seconds: float) -> None:
         self.seconds += seconds

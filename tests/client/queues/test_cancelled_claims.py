@@ -19,7 +19,7 @@ from tests.client.stores import Store
 
 
 def test_by_its_task() -> None:
-    """Wherever in the turns of the loop it is cancelled."""
+    """It may be cancelled at each turn of the loop."""
 
     async def main() -> None:
         async with await postroom.aio.open(":memory:") as db:
@@ -48,14 +48,14 @@ def test_by_its_task() -> None:
 
 
 class _Asked(RemoteCall):
-    """By a client that does not wait for the answer in the end."""
+    """A call of a client that does not wait for the answer in the end."""
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         raise AssertionError("it was cancelled")
 
 
 class _Posted(Call):
-    """At the node itself."""
+    """A call at the node itself."""
 
     def complete(self, result: Any, error: BaseException | None) -> None:
         assert error is None
@@ -84,7 +84,7 @@ def test_a_claim_cancelled_while_its_answer_is_on_its_way_goes_back() -> None:
 
 
 class _Waits(RemoteCall):
-    """By a client that waits for the answer."""
+    """A call of a client that waits for the answer."""
 
     answer: Any = None
 
@@ -94,7 +94,7 @@ class _Waits(RemoteCall):
 
 
 class _InVain(RemoteCall):
-    """By a client that waits for the answer until its time is over."""
+    """A call of a client that waits for the answer until its time is over."""
 
     error: BaseException | None = None
 
@@ -152,7 +152,7 @@ def test_an_answer_that_is_lost_is_given_again(restarts: bool) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_an_answer_that_is_lost_and_not_wanted_is_given_back(again: bool) -> None:
-    """Also if the stream breaks another time while it is asked what the claim holds."""
+    """It is given back, too, if the stream breaks again while its client is asked for the claim."""
     store = Store(remote=True)
     q = store.db.create_queue("q", ack_wait=600)
     asked = _Asked(ClaimQueue("q", store.driver.next_id(), 1, ClaimSelection(), wait=True))

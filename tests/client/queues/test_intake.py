@@ -21,7 +21,7 @@ def claimed(intake: Intake, size: int, now: float) -> list[QueueMessage]:
 
 
 def work_off(intake: Intake, now: float, seconds_each: float) -> tuple[int, float]:
-    """Messages that were handed out, each worked on for a time and settled."""
+    """Work on each message that is handed out for a time, and settle it."""
     done = 0
     while (message := intake.take(now)) is not None:
         now += seconds_each

@@ -1,4 +1,4 @@
-"""Which message, and which attempt at it, is meant: whatever came again, or was named twice."""
+"""Names of messages and attempts that are right, whatever came again or was named twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from postroom.messaging.queues.requests import Attempt, Reschedule
 from tests.client.queues.enqueueing import enqueue
 from tests.client.stores import Store
 
-# --- what an earlier attempt does is no doing of a later one, though that has the same epoch
+# --- an act of an earlier attempt is none of a later one, though that has the same epoch
 
 
 def reused(store: Store, q: postroom.Queue) -> None:
@@ -117,7 +117,7 @@ def test_a_message_that_was_only_rescheduled_is_replaced(store: Store) -> None:
 
 
 def test_a_message_that_leaves_its_group_lets_its_followers_go(store: Store) -> None:
-    """Also if those replace the last messages of other groups."""
+    """They go as well if those replace the last messages of other groups."""
     q = store.db.create_queue("q", on_duplicate="replace")
     for number in range(3):
         enqueue(store, id=f"m{number}", group=f"g{number}", deliver_at=100)
@@ -162,7 +162,7 @@ def test_an_epoch_at_its_limit_can_still_be_counted(store: Store) -> None:
             q.reschedule("a", epoch=epoch)
         with store.db.begin() as tx, pytest.raises(ValueError, match="epoch"):
             tx.reschedule("q", "a", epoch=epoch)
-    # Whoever sends it all the same: what runs out is counted all the same.
+    # A client may send it all the same: a lease that runs out is counted then, too.
     request = Reschedule("q", [Attempt(b"a", "", b"a")], epoch=2**64 - 1)
     store.db.sender.run(commit_one(store.db.sender, b"a", request))
     q.claim(1)

@@ -130,7 +130,7 @@ def test_lower_priorities_go_first(store: Store) -> None:
     assert ids(q.claim(3)) == ["-5", "0", "5"]
 
 
-# --- who gets what
+# --- consumers and what they get
 
 
 def test_claims_are_distinct_and_as_many_as_asked(store: Store) -> None:

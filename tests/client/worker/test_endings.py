@@ -20,11 +20,11 @@ WAIT_SECONDS = 30.0
 def tasks(worker: Any) -> None:
     @worker.task("q")
     async def of_queue(message: Any, tx: Any) -> None:
-        """Nothing."""
+        """Do nothing with a message of a queue."""
 
     @worker.inbox(b"k")
     async def of_inbox(message: Any, tx: Any) -> None:
-        """Nothing."""
+        """Do nothing with a message of an inbox."""
 
 
 def ended(worker: postroom.Worker, close: Any) -> BaseException | None:

@@ -16,7 +16,7 @@ from tests.client.worker.running import WAIT_SECONDS
 
 ATTEMPTS = 2
 YEARS = 300 * 365 * 86400
-"""Later than any delay ends."""
+"""A delay that is longer than any."""
 
 
 class Unspeakable(Exception):
@@ -166,7 +166,7 @@ def test_an_inbox_whose_function_ends_oddly_has_failed(
     assert why in letter.reason
 
 
-# --- what a function has settled itself
+# --- messages that a function has settled itself
 
 
 def acknowledged(message: Any, tx: Any) -> None:
@@ -215,7 +215,7 @@ def test_a_message_settled_by_its_function_stays_settled(
     assert getattr(q.stats(), counted) == 2
 
 
-# --- what ends only its call
+# --- errors that end only their call
 
 
 @pytest.mark.parametrize("store_is_async", [False, True])

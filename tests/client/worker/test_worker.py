@@ -220,7 +220,7 @@ def test_tasks_are_checked(store: postroom.testing.Store) -> None:
 
     @worker.task("missing", "k")
     def task(message: postroom.QueueMessage, tx: postroom.Transaction) -> None:
-        """Never called."""
+        """Do nothing: it is never called."""
 
     with pytest.raises(ValueError, match="already"):
         worker.task("missing", "k")

@@ -8,7 +8,7 @@ from postroom.layers.search.sync_index import Checking
 
 
 def differences(db: postroom.Database, name: str) -> list[Difference]:
-    """Every document and every posting is suspected."""
+    """Compare every document and every posting with the index."""
     definition = db.search_index(name).definition()
     layout = definition.layout
     strays: dict[bytes, list[bytes]] = {key: [] for key, _ in db.scan(*definition.span)}

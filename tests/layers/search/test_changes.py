@@ -1,7 +1,8 @@
 """The rules of an index, in a world of dictionaries: deferred updates come in any order.
 
-Transactions change documents one after the other; what they defer is carried out whenever a random
-number says so, of different transactions in any order, and a bulk build runs meanwhile.
+Transactions change documents one after the other. Their deferred updates are carried out whenever a
+random number says so, those of different transactions in any order, and a bulk build runs
+meanwhile.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class World:
             self.postings.pop(posting, None)
 
     def begin_load(self) -> None:
-        """All documents as of now are to be loaded."""
+        """Begin to load all documents as of now."""
         records = [(key, changes.built(words)) for key, words in self.documents.items()]
         self.to_load = [*records, *records]  # tasks run twice
         self.random.shuffle(self.to_load)
@@ -108,7 +109,7 @@ class World:
             return
         self.late.append(self.write(key, past, changes.settle(key, past)))
 
-    # --- what must be so
+    # --- checks
 
     def check_found(self) -> None:
         """Check that each posting with a record finds its word, at any moment."""
@@ -125,7 +126,7 @@ class World:
             assert found == (None if document is None else dict(document))
 
     def check_at_rest(self) -> None:
-        """Everything was carried out."""
+        """Check that all updates were carried out."""
         assert not self.built.keys() & self.live.keys()
         assert not any(record.deleted for record in self.live.values())
         for key in KEYS:

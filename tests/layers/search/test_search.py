@@ -112,7 +112,7 @@ def test_objects_are_searched_by_field(codec: str) -> None:
         assert keys(index.search("2")) == [b"a/2"]
         assert keys(index.search("zeroth")) == [b"a/0"]
         assert index.search("hidden") == []
-        assert len(list(db.scan())) > 15  # what the index stores can be unpacked, too
+        assert len(list(db.scan())) > 15  # rows of the index can be unpacked, too
         assert differences(db, "titles") == []
 
 
@@ -267,7 +267,7 @@ def test_long_documents_that_were_changed_during_a_build_are_settled() -> None:
         index, layout = db.search_index("d"), made.layout
         for key, text in documents.items():
             record = changes.built(made.words(text.encode(), key))
-            with db.begin() as tx:  # as the build does
+            with db.begin() as tx:  # the build does so
                 tx.put(layout.built_record(key), packed(layout, key, record))
             with db.begin() as tx:
                 index.put(tx, key, b"wine")
@@ -325,7 +325,7 @@ def test_checks_never_accuse_an_index_that_changes(tmp_path: Path) -> None:
         def change(tx: postroom.Transaction, randomness: Random) -> None:
             key = b"d/%d" % randomness.randrange(8)
             text = " ".join(randomness.choices("abcdefghij", k=30))
-            # What is scheduled fills the outbox, so that updates wait there for a turn.
+            # Scheduled updates fill the outbox, so that others wait there for a turn.
             tx.enqueue_update(postroom.Put(b"later", b""), execute_at=60)
             if randomness.random() < 0.2:
                 index.delete(tx, key)

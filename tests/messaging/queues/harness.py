@@ -71,7 +71,7 @@ class Queues:
     # --- asking
 
     def send(self, request: Any) -> Any:
-        """Asks, and waits for the answer."""
+        """Send a request, and wait for the answer."""
 
         async def ask() -> Any:
             return await self.store.driver.send(request)
@@ -79,7 +79,7 @@ class Queues:
         return self.store.driver.run(ask())
 
     def start(self, request: Any) -> Running[Any]:
-        """Asks, and does not wait."""
+        """Send a request, and do not wait."""
 
         async def ask() -> Any:
             return await self.store.driver.send(request)
@@ -87,7 +87,7 @@ class Queues:
         return self.store.driver.start(ask())
 
     def transaction(self, *writes: Any) -> CommitTransaction[Any]:
-        """One that only writes."""
+        """Make a transaction that only writes."""
         driver = self.store.driver
         now: Any = driver.now()
         return CommitTransaction(driver.next_id(), now, 60.0, 0, b"anchor", [], [], list(writes))
@@ -166,7 +166,7 @@ class Queues:
         return found
 
     def list(self, state: str = "", name: str = Q, **options: Any) -> list[StoredQueueMessage]:
-        """All pages."""
+        """List all pages of messages."""
         messages: list[StoredQueueMessage] = []
         after = b""
         while True:

@@ -154,7 +154,7 @@ def test_idle_consumers_write_nothing(queues: Queues) -> None:
     for number in range(5):
         queues.start(queues.claim_request(wait=True, consumer=queues.consumer(number)))
     queues.enqueue(b"unwanted", after=10_000)
-    queues.pass_time(200)  # what the setup has left is collected
+    queues.pass_time(200)  # the setup's records are collected
     state = queues.store.node.replica.state
     before = state.applied_index()
     queues.pass_time(1000)

@@ -151,7 +151,7 @@ MET_LATER: dict[str, tuple[Where, ClaimSelection, float]] = {
     "done": (lambda manager: manager.layout.done, NONE, 70),
     "body": (lambda manager: manager.layout.body_key(b"large", "", b"large"), ANY, 1),
 }
-"""Where it is; who waits for a message, so that it is met; and how long that takes."""
+"""Damaged records: where they are, the consumer that meets them, and how long that takes."""
 
 
 @pytest.mark.parametrize("record", MET_LATER)
@@ -231,7 +231,7 @@ def test_an_entry_in_another_group_than_it_tells_is_damage(queues: Damaged, told
 
 
 def test_a_queue_whose_definition_is_torn_in_use_can_be_dropped(queues: Damaged) -> None:
-    """Also while another definition is damaged, of which nobody knows the number."""
+    """It can be dropped, too, while another definition is damaged, whose number is unknown."""
     number = queues.manager().definition.number
     queues.tear(definition_key("third"))
     queues.store.restart()

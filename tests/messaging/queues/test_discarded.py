@@ -131,7 +131,7 @@ def test_waiting_consumers_of_many_queues_are_served_by_several_commands(
 def test_a_waiting_consumer_is_served_after_a_proposal_was_too_large(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What it has fired waits yet, and nothing else happens in its queue."""
+    """Its fired messages wait yet, and nothing else happens in its queue."""
     queues = Queues()
     queues.create(batch_size=100)
     queues.enqueue(*[b""] * 30, key=b"k" * 200)

@@ -46,7 +46,7 @@ def held(queues: Queues) -> list[bytes]:
 
 
 def at_once(queues: Queues, *writes: Any) -> list[Any]:
-    """Several transactions in one proposal; answers what each came to."""
+    """Send several transactions for one proposal; return what each came to."""
     driver = queues.store.driver
     transactions = [queues.transaction(write) for write in writes]
 

@@ -16,7 +16,7 @@ def queues() -> Queues:
 
 
 def fired(queues: Queues, messages_max: int = 100) -> list[bytes]:
-    """All that can be fired now."""
+    """Claim all that can be fired now, and return the payloads."""
     found: list[bytes] = []
     while payloads := queues.payloads(messages_max, wait=False):
         found += payloads
@@ -121,7 +121,7 @@ def test_a_head_that_is_brought_forward_to_who_waits_is_fired_once() -> None:
     queues.enqueue(b"head", group="g", id=b"head")
     queues.pass_time(2)
     queues.reject(*queues.claim(), delay=500.0)
-    waiting = queues.start(queues.claim_request(wait=True))  # nobody looks: it is too soon
+    waiting = queues.start(queues.claim_request(wait=True))  # it is too soon for a look
     queues.store.clock.seconds += 2
     queues.reschedule(b"head")
     queues.pass_time(0.1)

@@ -61,7 +61,7 @@ def test_a_claim_is_given_what_is_due_though_the_service_had_no_turn_since(
 def test_a_message_that_was_missed_is_looked_at_again_though_one_behind_it_has_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What lies behind it was looked at, and then nothing more."""
+    """The messages behind it were looked at, and then nothing more."""
     monkeypatch.setattr(firing, "READ_AT_ONCE", 2)
     queues = Queues()
     queues.create(order="group", cache_size=1, ack_wait=1000.0)
@@ -80,7 +80,7 @@ def test_a_message_that_was_missed_is_looked_at_again_though_one_behind_it_has_m
 def test_a_claim_is_given_a_message_behind_groups_of_which_nothing_is_left(
     read_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many groups as are read at once had nothing, and it was taken for all there is."""
+    """No group that was read at once had a message, and they were taken for all there are."""
     monkeypatch.setattr(firing, "READ_AT_ONCE", read_at_once)
     queues = Queues()
     queues.create(cache_size=4)

@@ -47,7 +47,7 @@ def held_bytes(act: Callable[[], object]) -> int:
 
 
 def under_a_new_lease(queues: Queues) -> int:
-    """Everything is read again, and some of it fired."""
+    """Measure what is held when everything is read again, and some of it fired."""
 
     def restart() -> None:
         queues.range_queues.restart(queues.store.driver.node.engine)

@@ -1,8 +1,8 @@
 """Records of a queue that can be decoded, and are not what was written there.
 
 Each case changes one stored record. Those of the first table are recognised at a new lease, or when
-firing or time meets them, and set their queue aside; those of the second one when somebody asks for
-the message, and that request is refused.
+firing or time meets them, and set their queue aside. Those of the second one are recognised when
+somebody asks for the message, and that request is refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _definition = msgspec.msgpack.Decoder(QueueDefinition).decode
 
 
 class Full(Damaged):
-    """Of each record there is one."""
+    """A queue with one of each record."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ SET_ASIDE: Final[dict[str, tuple[Where, Change, Change, ClaimSelection, float]]]
         lambda ended: [replace(each, status=records.DEAD) for each in ended], NONE, 70,
     ),
 }  # fmt: skip
-"""What is changed, and how; who waits, so that it is met, and how long that takes."""
+"""Changes of records: where, how, the consumer that meets them, and how long that takes."""
 
 
 @pytest.mark.parametrize("record", SET_ASIDE)
@@ -217,7 +217,7 @@ REFUSED: Final[dict[str, tuple[Where, Change, Change, Callable[[Full], object]]]
         lambda q: q.acknowledge(*q.claim(selection=Y)),
     ),
 }  # fmt: skip
-"""What is changed, and how; who meets it."""
+"""Changes of records: where, how, and the request that meets them."""
 
 
 @pytest.mark.parametrize("record", REFUSED)

@@ -1,4 +1,4 @@
-"""When messages are fired: schedules, priorities, another time, unique ids, failures of clients."""
+"""Times of firing: schedules, priorities, other times, unique ids, and failures of clients."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_an_id_is_free_again_once_its_message_is_purged(queues: Queues) -> None:
     assert queues.counts()["purged"] == 3
 
 
-# --- who holds messages and vanishes
+# --- holders of messages that vanish
 
 
 def test_the_messages_of_a_client_that_has_gone_are_fired_again_and_count(queues: Queues) -> None:

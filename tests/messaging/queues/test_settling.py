@@ -1,4 +1,4 @@
-"""How attempts end: acknowledged, rejected, run out; and what becomes of messages that fail."""
+"""Ends of attempts: acknowledged, rejected, run out; and what becomes of messages that fail."""
 
 from __future__ import annotations
 

@@ -22,20 +22,20 @@ def _counted(queues: Queues, name: str = Q) -> dict[str, int]:
 
 
 def _scheduled(queues: Queues) -> dict[str, int]:
-    """They become due at the same moment."""
+    """Enqueue messages that become due at the same moment."""
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY, after=50.0)
     return {"enqueued": MESSAGES, "ready": MESSAGES}
 
 
 def _leased(queues: Queues) -> dict[str, int]:
-    """They are not acknowledged in time."""
+    """Claim messages that are not acknowledged in time."""
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY)
     assert len(queues.claim(MESSAGES)) == MESSAGES
     return {"enqueued": MESSAGES, "ready": MESSAGES, "expired": MESSAGES}
 
 
 def _done(queues: Queues) -> dict[str, int]:
-    """They are to be purged: one list of all that one proposal has ended."""
+    """Acknowledge messages that are to be purged: one list of all that one proposal has ended."""
     queues.enqueue(*[bytes(300)] * MESSAGES, key=KEY)
     queues.acknowledge(*queues.claim(MESSAGES))
     return {"enqueued": MESSAGES, "acknowledged": MESSAGES, "purged": MESSAGES}
@@ -132,7 +132,7 @@ def test_the_bytes_of_a_claim_include_the_keys_of_its_messages() -> None:
 def test_messages_given_to_clients_do_not_count_as_a_step_of_the_service(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else the queue with the largest claim would be left alone for a step that was too large."""
+    """If they did, the queue with the largest claim would be left alone for too large a step."""
     queues = _queue()
     claim = queues.start(queues.claim_request(10, wait=True))
     queues.pass_time(5)

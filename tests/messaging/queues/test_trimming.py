@@ -21,7 +21,7 @@ def store() -> Iterator[postroom.testing.Store]:
 
 
 def finish(db: postroom.Database, *ids: str, key: bytes | None = None) -> int:
-    """Enqueues and acknowledges; the timestamp after that."""
+    """Enqueue and acknowledge messages; return the timestamp after that."""
     with db.begin() as tx:
         for id_ in ids:
             tx.enqueue("q", b"payload", id=id_, key=key)

@@ -1,7 +1,7 @@
 """Spark in chaos, for as long as you like: ``python -m tests.pipeline.chaos --seed 7 --runs 20``.
 
 Each seed is a store of processes, and a Spark program on two workers (``local-cluster``) for each
-kind of work; both are killed in the middle, and the work is judged in the end. The jobs are works
+kind of work. Both are killed in the middle, and the work is judged in the end. The jobs are works
 like others: ``--works archive,export,restore,load-files,index``.
 """
 
@@ -50,7 +50,7 @@ def _all_runs(told: argparse.Namespace) -> Iterator[tuple[int, str]]:
 
 
 def run(seed: int, work: str, told: argparse.Namespace) -> bool:
-    """One run, told; whether all was right."""
+    """Run one seed and print what it did; return whether all was right."""
     with TemporaryDirectory(prefix="postroom-chaos-") as folder:
         made = Run(
             seed, Path(folder), work, told.master, nodes=told.nodes, rows=told.rows,

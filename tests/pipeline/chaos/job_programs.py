@@ -13,7 +13,7 @@ from typing import Any
 
 STEP = "step"
 STEP_SECONDS = 0.2
-"""So long each step takes, in which it may be killed."""
+"""The length of each step, in which the program may be killed."""
 
 
 def _step(*told: object) -> None:
@@ -47,7 +47,7 @@ def restore(work: Any) -> None:
 
 
 def load(work: Any) -> None:
-    """Files, into the store: each row counts under ``f/``."""
+    """Load files into the store: each row counts under ``f/``."""
     from postroom.pipeline import jobs  # noqa: PLC0415
 
     options = jobs.LoadOptions("chaos", mode="increment", key="f/{id}", schema="id string")
@@ -57,7 +57,7 @@ def load(work: Any) -> None:
 
 
 def index(work: Any) -> None:
-    """Documents, into a search index."""
+    """Load documents into a search index."""
     from postroom.pipeline import jobs  # noqa: PLC0415
 
     _step("begun")

@@ -83,7 +83,7 @@ class Archive(Job):
         self.expected_ids.update((each, id_) for id_ in ids for each in names)
 
     def check(self) -> None:
-        """Each message that had ended when the last run began is in one file, once."""
+        """Check that each message that had ended when the last run began is in one file, once."""
         import pyarrow.parquet as pq  # noqa: PLC0415 - needs the extra
 
         root = self.folder / "archive"
@@ -112,7 +112,7 @@ class Export(Job):
         fill(self.db, self.rows)
 
     def go_on(self) -> None:
-        """From one account to another: all of them, and what was sent, are as much as before."""
+        """Move amounts between accounts: all of them, and what was sent, stay as much as before."""
         for number in range(ACCOUNTS):
             with self.db.begin() as tx:
                 one, other = b"a/%d" % number, b"a/%d" % ((number + 1) % ACCOUNTS)
@@ -146,7 +146,7 @@ class Restore(Job):
     name = "restore"
 
     def prepare(self) -> None:
-        """Another store is exported, without Spark."""
+        """Export another store, without Spark."""
         server = LoopbackServer(self.folder / "source", create=True)
         try:
             with postroom.connect(server.address, insecure=True) as source:
@@ -179,7 +179,7 @@ class LoadFiles(Job):
 
 
 class Index(Job):
-    """Documents, some of which change while they are indexed."""
+    """An index of documents, some of which change while they are indexed."""
 
     name = "index"
     steps_most = 3
@@ -191,7 +191,7 @@ class Index(Job):
                 tx.put(b"d/%07d" % number, b"red wine %d" % number)
 
     def go_on(self) -> None:
-        """By transactions that tell the index, if there is one."""
+        """Change documents by transactions that tell the index, if there is one."""
         self._round += 1
         told = bool(self.db.search_indexes())
         for number in range(self._round, self.rows, 31):
@@ -210,7 +210,7 @@ class Index(Job):
 
 
 def fill(db: postroom.Database, rows: int) -> None:
-    """Values, messages of inboxes, and messages of a queue that wait, or are done."""
+    """Write values, messages of inboxes, and messages of a queue that wait, or are done."""
     db.create_queue("kept", archive=True, purge_after=1_000_000)
     numbers = iter(range(rows))
     while few := list(islice(numbers, 200)):

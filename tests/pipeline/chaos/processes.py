@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 def below(pid: int) -> list[Found]:
-    """All that a process has started, and what these have, from the top."""
+    """Return all that a process has started, and what these have, from the top."""
     everybody = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
@@ -75,17 +75,17 @@ class Program:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether it has not ended."""
         return self._process.poll() is None
 
     @property
     def is_up(self) -> bool:
-        """Whether its session is."""
+        """Return whether its session is up."""
         return b"\nup\n" in b"\n" + self._said.read_bytes()
 
     @property
     def steps(self) -> int:
-        """How many steps it has told."""
+        """Return how many steps it has told."""
         return self._said.read_bytes().count(STEP_LINE)
 
     def said(self) -> str:
@@ -93,7 +93,7 @@ class Program:
         return "\n".join(self._said.read_text(errors="replace").splitlines()[-LINES_TOLD:])
 
     def family(self) -> list[Found]:
-        """Its processes, those of which it is not the parent any more included, that live."""
+        """Return its processes that live, those of which it is not the parent any more included."""
         for each in below(self._process.pid):
             self._family[each.pid] = each
         for pid in list(self._family):
@@ -102,7 +102,7 @@ class Program:
         return list(self._family.values())
 
     def wait(self, seconds: float = END_SECONDS) -> int:
-        """Until it has ended by itself; its exit code."""
+        """Wait until it has ended by itself, and return its exit code."""
         code = self._process.wait(seconds)
         self.bury()
         return code
@@ -110,7 +110,7 @@ class Program:
     # --- kill -9
 
     def kill_worker(self, random: Random) -> str:
-        """One of the Python processes that read or write rows."""
+        """Kill one of the Python processes that read or write rows."""
         family = self.family()
         daemons = [each.pid for each in family if "pyspark.daemon pyspark.worker" in each.command]
         daemons += [each.pid for each in family if "write_into_data_source" in each.command]
@@ -118,7 +118,7 @@ class Program:
         return self._kill(random.choice(workers), "worker") if workers else ""
 
     def kill_executor(self, random: Random) -> str:
-        """One of the executors; none has a process of its own with ``local[...]``."""
+        """Kill one of the executors; none has a process of its own with ``local[...]``."""
         executors = [each.pid for each in self.family() if is_executor(each)]
         return self._kill(random.choice(executors), "executor") if executors else ""
 
@@ -132,7 +132,7 @@ class Program:
         return "driver"
 
     def bury(self) -> None:
-        """Nothing of it is left, whatever state it is in."""
+        """End all processes of the program, whatever state it is in."""
         self.family()
         if self.runs:
             self.kill_driver()

@@ -1,7 +1,7 @@
 """A program that uses a store from Spark, and is killed.
 
 It does one piece of work (:data:`WORKS`), says ``up`` when its session is, and ends with 0 when all
-is done. Whoever starts it again after its death gives another number of partitions, so that rows
+is done. After its death it is started with another number of partitions, so that rows
 are in other tasks than before. Rows come slowly, so that there is a middle in which it can die.
 """
 
@@ -20,7 +20,7 @@ from tests.pipeline.chaos.job_programs import JOBS
 from tests.pipeline.sessions import start
 
 BATCH_SECONDS = 0.05
-"""So long each batch of rows takes."""
+"""The time that each batch of rows takes."""
 BATCH_ROWS = 100
 READ_PARTS = 8
 
@@ -32,7 +32,7 @@ def slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 class Work:
-    """What the program is told, and what the kinds of work have in common."""
+    """One kind of work of the program, with what the program was told."""
 
     def __init__(self, spark: Any, told: argparse.Namespace) -> None:
         self.spark = spark
@@ -47,7 +47,7 @@ class Work:
         return reader.options(**{name: str(value) for name, value in options.items()})
 
     def rows(self, prefix: str) -> Any:
-        """Rows with one key each, in as many tasks as it was told."""
+        """Make rows with one key each, in as many tasks as it was told."""
         numbers = self.spark.range(0, self.told.rows, 1, 3).repartition(self.told.partitions)
         keys = numbers.selectExpr(f"concat('{prefix}', lpad(id, 7, '0')) as key")
         return keys.mapInArrow(slowly, keys.schema)
@@ -59,7 +59,7 @@ class Work:
     # --- the works
 
     def read(self) -> None:
-        """All of ``in/`` at a timestamp, into files."""
+        """Read all of ``in/`` at a timestamp, into files."""
         parts = [
             self.reader(self.spark.read, at=self.told.at, prefix=f"in/{number}")
             .schema("key string, value string")
@@ -73,7 +73,7 @@ class Work:
         rows.write.mode("overwrite").parquet(str(Path(self.told.folder) / "read"))
 
     def stream(self) -> None:
-        """Each change of ``in/`` is counted under ``out/``, until the program is killed."""
+        """Count each change of ``in/`` under ``out/``, until the program is killed."""
         changes = self.reader(
             self.spark.readStream, table="changes", start=self.told.at, prefix="in/",
             max_rows=self.told.rows,
@@ -94,7 +94,7 @@ class Work:
         self.write(self.rows("o/"), mode="increment")
 
     def load(self) -> None:
-        """Values under ``l/``, as a bulk load that can be resumed."""
+        """Load values under ``l/`` by a bulk load that can be resumed."""
         rows = self.rows("l/").repartitionByRange(self.told.partitions, "key")
         rows = rows.sortWithinPartitions("key").selectExpr("key", "key as value")
         rows = rows.mapInArrow(slowly, rows.schema)

@@ -29,7 +29,7 @@ CLUSTER = "local-cluster[2,1,512]"
 
 
 class Run:
-    """See the module.
+    """One run of Spark in chaos.
 
     Args:
         seed: of all that is drawn.
@@ -62,7 +62,7 @@ class Run:
         self._waiting = threading.Event()
 
     def run(self) -> None:
-        """All of it.
+        """Carry out the whole run.
 
         Raises:
             AssertionError: a row is missing, or there twice; or it does not come to an end.
@@ -107,7 +107,7 @@ class Run:
             program.bury()
 
     def _strike(self, program: Program, work: Work, processes: ClusterProcesses) -> None:
-        """Workers, executors and leaders die while the work is done, and then the driver."""
+        """Kill workers, executors and leaders while the work is done, and then the driver."""
         for strike in self._strikes or self._drawn():
             if not self._is_in_the_middle(program, work):
                 return

@@ -1,4 +1,4 @@
-"""What is done in chaos, when it is in the middle, and how it must end: each row exactly once."""
+"""Kinds of work in chaos, the middle of each, and its end: each row exactly once."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Work:
         self.kill_after = 0
 
     def prepare(self) -> None:
-        """Before the program begins."""
+        """Prepare the store before the program begins."""
 
     def go_on(self) -> None:
         """Change the store, as others do: called for each life and after each strike."""
 
     def arguments(self) -> list[str]:
-        """Of the program."""
+        """Return the arguments of the program."""
         return ["--rows", str(self.rows)]
 
     def has_begun(self) -> bool:
@@ -60,12 +60,12 @@ class Work:
         return bool(staging.attempts or staging.loads)
 
     def progress(self) -> object:
-        """Something that is another one when it has gone on."""
+        """Return a value that is another one when the program has gone on."""
         staging = self.db.staging.read()
         return staging.attempts, staging.loads, sum(1 for _ in self.db.scan())
 
     def check(self) -> None:
-        """After the end.
+        """Check the store after the end.
 
         Raises:
             AssertionError: a row is missing, or there twice.
@@ -138,7 +138,7 @@ class Stream(Work):
         self.at: Timestamp = self._held.__enter__()
 
     def arguments(self) -> list[str]:
-        return ["--rows", str(max(self.rows // 6, 1)), "--at", str(int(self.at))]  # of a batch
+        return ["--rows", str(max(self.rows // 6, 1)), "--at", str(int(self.at))]  # rows of a batch
 
     def go_on(self) -> None:
         """Make a quarter of the changes, each to a key that many others change, too."""

@@ -22,11 +22,11 @@ GC_TTL = 80.0
 
 
 class Killed(BaseException):
-    """As good as kill -9."""
+    """The death of a process, as good as kill -9."""
 
 
 class ByHand:
-    """Writes files of a line a message."""
+    """A writer of files with a line a message."""
 
     def __init__(self, db: postroom.Database, root: Path, name: str) -> None:
         self._db, self._root, self._name, self._number = db, root, name, 0
@@ -132,7 +132,7 @@ class Archiver:
 
 
 def killer(step: str, times: int = 1) -> Callable[[str], None]:
-    """Kills before a step, when it is to be done the so-manieth time."""
+    """Return a failpoint that kills before a step, when that is to be done for the given time."""
     left = times
 
     def failpoint(name: str) -> None:

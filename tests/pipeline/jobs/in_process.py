@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 
 class InProcess:
-    """Takes the place of ``spread``.
+    """A substitute for ``spread``, which does the work in this process.
 
     Attributes:
         begun: how many tasks were begun.

@@ -16,7 +16,7 @@ from postroom.pipeline.jobs.archive.folders import HadoopFolder, open_folder
 
 
 class Killed(BaseException):
-    """As good as kill -9."""
+    """The death of a process, as good as kill -9."""
 
 
 def finish(db: postroom.Database, *ids: str) -> None:

@@ -1,4 +1,4 @@
-"""What an archive says may be missing in it: what the store did not keep until it was read."""
+"""Gaps that an archive tells: changes that the store did not keep until they were read."""
 
 from __future__ import annotations
 

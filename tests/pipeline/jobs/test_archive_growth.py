@@ -1,4 +1,4 @@
-"""What an archive writes in each run stays small: gaps that are one, files that lists name."""
+"""The size of what an archive writes in each run: gaps that are one, files that lists name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from a manifest: which files count, which go, which become fewer."""
+"""Consequences of a manifest: which files count, which go, which become fewer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_only_files_left_by_killed_runs_are_deleted() -> None:
     stays = [
         counts.path, counts.path.replace("part-", ".part-") + ".crc", dropped,
         "manifests/00000030.json", "manifests/00000011.json",
-        "files/31-cd/queues/1/part.parquet", "manifests/00000031.json.9.draft",  # who is at work
+        "files/31-cd/queues/1/part.parquet", "manifests/00000031.json.9.draft",  # those at work
         "files/notes.txt", "README",
     ]  # fmt: skip
     assert manifests.useless_files(manifest, [*stays, *left]) == left
@@ -141,7 +141,7 @@ def test_each_writer_of_a_file_has_a_draft_of_its_own(
 def test_files_that_vanish_while_they_are_listed_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As another run's drafts do, and what it deletes."""
+    """Drafts of another run vanish, and files that it deletes."""
     folder = LocalArchiveFolder(tmp_path)
     names = [f"manifests/{number}.json" for number in range(3)]
     for each in names:
@@ -163,7 +163,7 @@ def test_files_that_vanish_while_they_are_listed_are_left_out(
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a new archive would begin in it."""
+    """If it were, a new archive would begin in it."""
 
     def scanned(place: Any) -> Any:
         raise PermissionError(place)
@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
 
 
 def test_a_file_that_is_not_there_is_missed_elsewhere_as_it_is_here(tmp_path: Path) -> None:
-    """Who reads an archive elsewhere looks again, as here, for what others have replaced."""
+    """A reader of an archive elsewhere looks again, too, for files that others have replaced."""
 
     class System:
         there = False

@@ -33,7 +33,7 @@ def test_a_run_has_all_these_steps(archiver: Archiver) -> None:
     for _ in range(5):
         archiver.work()
         archiver.run(told.append)
-        archiver.store.advance(2000)  # what was replaced may be deleted
+        archiver.store.advance(2000)  # replaced files may be deleted
     assert set(told) == set(STEPS)
 
 
@@ -136,7 +136,7 @@ def test_an_old_copy_of_the_folder_is_left_alone(archiver: Archiver) -> None:
 
 
 def test_a_copy_of_the_folder_from_before_the_last_run_is_left_alone(archiver: Archiver) -> None:
-    """What that run has trimmed is in the other folder only."""
+    """The records that the last run has trimmed are in the other folder only."""
     archiver.work()
     archiver.run()
     archiver.work()
@@ -148,12 +148,12 @@ def test_a_copy_of_the_folder_from_before_the_last_run_is_left_alone(archiver: A
 
 
 def test_a_copy_of_the_store_is_another_store(archiver: Archiver) -> None:
-    """What ended in the one must not count as archived in the other."""
+    """Messages that ended in the one must not count as archived in the other."""
     archiver.work()
     archiver.run()
     archiver.run()
     runs = {each.query: each.batch for each in archiver.db.staging.read().queries}
-    for query in runs:  # as in what was restored from an export between the two runs
+    for query in runs:  # a store restored from an export between the two runs has this
         archiver.db.staging.forget(query)
         archiver.db.staging.publish(query, 1, bytes(24), [])
     with pytest.raises(JobFailed, match="another store"):
@@ -209,7 +209,7 @@ def test_a_queue_that_is_damaged_is_left_out_and_named_and_others_are_archived(
     assert not [each for each in second.gaps if each.is_queue]
     known = latest(archiver.folder).queues
     assert (known["kept"].until, known["done"].until) == (first.at, second.at)
-    store.engine.inner.write({key: sound}, sync=True)  # as a backup is restored
+    store.engine.inner.write({key: sound}, sync=True)  # a backup is restored so
     store.restart()
     third = archiver.run()
     assert (third.damaged, third.gaps) == ({}, ())
@@ -256,7 +256,7 @@ def test_a_run_whose_lists_were_given_up_by_quicker_ones_says_that_there_were_ot
             for _ in range(2):
                 archiver.work()
                 archiver.run()
-                archiver.store.advance(2000)  # what was replaced may be deleted
+                archiver.store.advance(2000)  # replaced files may be deleted
             archiver.run()
             there = {each.path for each in archiver.folder.files("lists")}
             assert not {each.path for each in before} & there
@@ -304,7 +304,7 @@ def test_files_that_were_replaced_are_deleted_later(archiver: Archiver) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_store_keeps_what_no_manifest_has(archiver: Archiver, step: str) -> None:
-    """Also what nobody could read any more otherwise: it is trimmed at once."""
+    """They are trimmed at once where nobody else could read them any more, too."""
     archiver.work()
     archiver.store.advance(2 * GC_TTL)
     with suppress(Killed):

@@ -38,7 +38,7 @@ encode = msgspec.msgpack.encode
 
 
 def told(result: AuditResult) -> set[tuple[str, str, bytes, str, Any, Any]]:
-    """All differences, each of which is among the examples."""
+    """Return all differences, each of which is among the examples."""
     examples = [each for finding in result.findings for each in finding.examples]
     assert len(examples) == result.differences
     return {
@@ -48,7 +48,7 @@ def told(result: AuditResult) -> set[tuple[str, str, bytes, str, Any, Any]]:
 
 
 class Damage:
-    """Writes beneath a store that nobody has open."""
+    """A damage: it writes beneath a store that nobody has open."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

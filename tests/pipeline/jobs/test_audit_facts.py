@@ -1,4 +1,4 @@
-"""What an audit makes of tables: in Spark, without a store."""
+"""Findings of an audit in tables: in Spark, without a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroom.ranges import accounting
 
 
 def tables(spark: Any, **rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of rows that tell only what matters."""
+    """Make tables of rows that tell only what matters."""
     found = {}
     for name in ("counters", "inbox_index", "places", "beside"):
         schema = schema_of(name)

@@ -53,7 +53,7 @@ def filled(db: postroom.Database) -> postroom.Database:
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """Another store, which is empty."""
+    """Serve another store, which is empty."""
     server = LoopbackServer(tmp_path / "other", create=True)
     yield {"connect": server.address, "insecure": "true"}
     server.close()

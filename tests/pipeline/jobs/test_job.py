@@ -1,4 +1,4 @@
-"""What jobs have in common."""
+"""Features that all jobs share."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_options_of_a_load_become_options_of_the_sink() -> None:
 def test_a_load_is_known_however_many_names_are(
     db: postroom.Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "STAGED_COUNTED_MAX", 3)  # of all that are told at once
+    monkeypatch.setattr(staging, "STAGED_COUNTED_MAX", 3)  # the most that are told at once
     for number in range(10):
         db.staging.publish(b"load/n%d" % number, 0, bytes(24), [])
     assert len(db.staging.read().queries) == 3

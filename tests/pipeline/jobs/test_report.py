@@ -131,7 +131,7 @@ def test_all_is_read_again_when_there_is_a_new_manifest_meanwhile(
 
 
 def test_the_backlog_of_busy_queues_is_counted_back_from_what_is_there(spark: Any) -> None:
-    """Also where many others have more that waits."""
+    """It is, too, where many others have more that waits."""
     rows = [("now", "queue", f"{number:04}", "ready", 1000) for number in range(10 * ROWS_MAX)]
     rows.append(("now", "queue", "busy", "ready", 7))
     table = spark.createDataFrame(

@@ -14,11 +14,11 @@ class Killed(BaseException):
 
 
 class Faults:
-    """What happens to the requests of a client, by their number from now on.
+    """Faults of a client's requests, by their number from now on.
 
     Attributes:
-        plan: request (from 0) to what happens: ``refused``: it is not done; ``lost``: it is done,
-            and not answered; ``killed before`` and ``killed after``: so is who has asked.
+        plan: request (from 0) to its fault: ``refused``: it is not done; ``lost``: it is done,
+            and not answered; ``killed before`` and ``killed after``: so is the client.
     """
 
     def __init__(self, db: blocking.CoreDatabase) -> None:
@@ -28,7 +28,7 @@ class Faults:
         self.db = blocking.CoreDatabase(sender, db.core.through(sender))
 
     def next(self, **plan: str) -> None:
-        """From now on: ``n2="lost"`` is what happens to the third request."""
+        """Plan faults from now on: ``n2="lost"`` is the fault of the third request."""
         self.plan = {int(name[1:]): what for name, what in plan.items()}
         self._sent = 0
 
@@ -53,7 +53,7 @@ class _Sender:
 
 
 class _Answer:
-    """Need not be awaited, as that of a real sender."""
+    """An answer that need not be awaited, as that of a real sender."""
 
     def __init__(self, what: str, answer: Awaitable[Any] | None) -> None:
         self._what = what

@@ -127,7 +127,7 @@ def test_a_stream_that_fails_at_each_step(
         failed = None
         try:
             query.awaitTermination()
-        except Exception as error:  # of a type that depends on what is installed
+        except Exception as error:  # its type depends on what is installed
             failed = str(error)
         failures.append(failed)
     assert ["killed at" in (failed or "") for failed in failures[:-1]] == [True] * len(STEPS)

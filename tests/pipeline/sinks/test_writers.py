@@ -29,7 +29,7 @@ FAULTS = ("refused", "lost", "killed before", "killed after")
 
 
 def batches(keys: list[bytes]) -> Iterator[pa.RecordBatch]:
-    """Rows of a task, in batches of two."""
+    """Yield the rows of a task, in batches of two."""
     for first in range(0, len(keys), 2):
         yield pa.RecordBatch.from_pydict({"key": keys[first : first + 2]})
 
@@ -89,7 +89,7 @@ def test_a_commit_that_took_effect_does_not_fail_for_cleaning_up(
         with pytest.raises(Unavailable):
             writer.commit(messages)
         writer.abort(messages)
-    assert counts(faults.db) == {}  # so that whoever writes it again doubles nothing
+    assert counts(faults.db) == {}  # a second write of it doubles nothing
     again = sink_staging.BatchWriter(HERE, COUNT)
     again.commit([again.write(batches([b"a", b"b"]))])
     assert counts(faults.db) == {b"a": 1, b"b": 1}
@@ -232,7 +232,7 @@ def test_other_partitions_after_a_commit_that_took_effect(
 def test_a_late_batch_is_not_published_anew(
     faults: Faults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even where somebody has had its query forgotten meanwhile: its rows are not staged."""
+    """If its query was forgotten meanwhile, its rows are not staged."""
     writer = sink_staging.StreamWriter(HERE, COUNT)
     as_task(monkeypatch, run="first")
     writer.commit([writer.write(batches([b"a"]))], 0)
@@ -409,7 +409,7 @@ class Stream(RuleBasedStateMachine):
     @precondition(lambda self: self.tried and self.is_dead)
     @rule()
     def run_all_and_commit(self) -> None:
-        """After a commit whose outcome nobody knows: the batch is run again, to its end."""
+        """Run the batch again to its end, after a commit whose outcome nobody knows."""
         self.start_run(2, self.runs)
         self.faults.next()
         self.messages = [self.write(self.batch, f"run {self.runs}", keys) for keys in self.plan]

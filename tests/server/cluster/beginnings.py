@@ -1,7 +1,7 @@
 """Clusters that form in memory: nodes start in any order, crash at any write, and lose disks.
 
 Nothing of a node is real here but the decision and what it writes. A cluster has a leader as long
-as a majority of its members runs and the founder's state has got around; members of a running
+as a majority of its members runs and the founder's state has got around. Members of a running
 cluster get that state at once.
 """
 
@@ -81,7 +81,7 @@ class Beginning:
         self.crash_chance = 0.1
         self.wipes, self.hears = 1, 0.9
 
-    # --- what happens
+    # --- events
 
     def disturb(self, steps: int) -> None:
         for _ in range(steps):
@@ -108,7 +108,7 @@ class Beginning:
                 self._check()
 
     def _may_wipe(self, machine: Machine) -> bool:
-        """One disk, and not the only one that has the state."""
+        """Return whether this disk may be wiped: it must not be the only one that has the state."""
         holders = [each for each in self.machines.values() if each.has_state()]
         return self.wipes > 0 and (not machine.has_state() or len(holders) > 2)
 
@@ -216,14 +216,14 @@ class Beginning:
                     each.engine.write(founding_writes(RANGE_ID, nodes), sync=True)
         self._write(machine, formation.become_writes(known.node_id, nodes))
 
-    # --- what must be so
+    # --- checks
 
     def clusters(self) -> set[bytes]:
-        """Those that a running node is in."""
+        """Return the ids of the clusters that a running node is in."""
         return {machine.cluster_id for machine in self.machines.values() if machine.runs}
 
     def _check(self) -> None:
-        """Never two clusters with a state, never one node on two disks."""
+        """Check that there are never two clusters with a state, and never one node on two disks."""
         with_state = {each.cluster_id for each in self.machines.values() if each.has_state()}
         assert len(with_state) <= 1, "two clusters"
         for machine in self.machines.values():

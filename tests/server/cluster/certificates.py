@@ -21,13 +21,13 @@ class Authority:
         self._ca.cert_pem.write_to_path(self.pem)
 
     def node(self, *hosts: str, expired: bool = False) -> Certificates:
-        """One that names hosts."""
+        """Issue a certificate that names hosts."""
         until = datetime(2001, 1, 1, tzinfo=UTC) if expired else None
         since = datetime(2000, 1, 1, tzinfo=UTC) if expired else None
         return self._files(self._ca.issue_cert(*hosts, not_after=until, not_before=since))
 
     def client(self, name: str = "alice") -> Certificates:
-        """One that names somebody, but no host."""
+        """Issue a certificate that names somebody, but no host."""
         return self._files(self._ca.issue_cert(f"{name}@example.com", common_name=name))
 
     def _files(self, issued: trustme.LeafCert) -> Certificates:

@@ -46,7 +46,7 @@ class Talker:
 
     async def listen(self) -> None:
         if self.security.insecure and not self.port:
-            # Where others do not take its port while it is closed; certificates name one host.
+            # Others do not take its port there while it is closed; certificates name one host.
             self.host = own_host()
         self.service = NodesService(
             self.security, lambda: SelfDescription(store(self.node_id), (), None)
@@ -88,7 +88,7 @@ def cluster(*talkers: Talker) -> Nodes:
 
 @asynccontextmanager
 async def talkers(*node_ids: int) -> AsyncIterator[list[Talker]]:
-    """Nodes that are all connected."""
+    """Start nodes that are all connected."""
     nodes = [Talker(node_id) for node_id in node_ids]
     for each in nodes:
         await each.listen()

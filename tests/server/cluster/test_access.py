@@ -39,7 +39,7 @@ def test_only_reading_is_for_readers() -> None:
 
 
 def asked(store: Store, role: Role, *requests: Any) -> dict[int, str | None]:
-    """How each request, by its number, fails for a client of that role; ``None``: it does not."""
+    """Return how each request, by its number, fails for a role; ``None``: it does not."""
     session = Sessions(store.node).open("somebody", lambda: None, Access(role))
     session.received(frames.encode((0, frames.PROTOCOL_VERSION, secret_of(b""), 1)))
     clock = store.node.clock.reading()
@@ -67,7 +67,7 @@ def put(store: Store, number: int) -> CommitTransaction[Any]:
 def test_only_a_writer_keeps_and_forgets_positions_of_readers(
     store: Store, role: Role, seconds: float
 ) -> None:
-    """So nobody who may only read holds back collection, or has a stream lose what it needs."""
+    """A client that only reads cannot hold back collection, or make a stream lose records."""
     at = store.db.now()
     store.db.keep_position("reader", at)
     request = put(store, 1)
@@ -127,7 +127,7 @@ def test_lines_of_tokens() -> None:
 
 
 def test_a_stream_ends_when_its_access_does(store: Store) -> None:
-    """What was shown lasted as long as the stream did."""
+    """Its rights last as long as its certificate or token, while the stream is open."""
     sessions, role = Sessions(store.node), [Role.WRITE]
 
     def current() -> Role:

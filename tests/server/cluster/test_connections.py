@@ -11,7 +11,7 @@ from postroom.server.cluster.admission import Connection, Connections, connectio
 
 
 class Entrance:
-    """Accepts connections, and notes who was dropped."""
+    """An entrance that accepts connections, and notes which were dropped."""
 
     def __init__(self, **limits: int) -> None:
         self.now = 100.0

@@ -1,4 +1,4 @@
-"""How a cluster forms: the decision by cases, and many random beginnings with crashes."""
+"""Formation of a cluster: the decision by cases, and many random beginnings with crashes."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_addresses_of_two_clusters_are_refused() -> None:
         decided(C, heard)
 
 
-# --- what a disk holds ----------------------------------------------------------------------------
+# --- contents of disks ----------------------------------------------------------------------------
 
 
 def test_a_founders_disk() -> None:

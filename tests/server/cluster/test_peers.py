@@ -61,7 +61,7 @@ def test_a_frame_leaves_before_send_returns() -> None:
 
 
 def bytes_acknowledged(own: Any) -> int:
-    """``tcpi_bytes_sent`` of the connection (linux/tcp.h)."""
+    """Return ``tcpi_bytes_sent`` of the connection (linux/tcp.h)."""
     info: bytes = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     return int.from_bytes(info[200:208], "little")
 

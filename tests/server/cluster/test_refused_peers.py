@@ -1,4 +1,4 @@
-"""Whatever is wrong between nodes closes its stream: strangers, refusals, noise."""
+"""Streams between nodes that close when anything is wrong: strangers, refusals, noise."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ encode = msgspec.msgpack.encode
 
 
 class Stranger:
-    """Somebody who opens a native stream to a node and says what it likes."""
+    """A stranger who opens a native stream to a node and says what it likes."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -45,7 +45,7 @@ class Stranger:
         self.writer.write(streams.opening_bytes(Opening(method, argument)))
 
     async def frames(self) -> list[bytes]:
-        """All that the node says."""
+        """Return all that the node says."""
         frames = []
         with contextlib.suppress(ConnectionError):
             while data := await asyncio.wait_for(self.reader.read(65536), WAIT_SECONDS):

@@ -303,7 +303,7 @@ def test_a_file_of_tokens_that_changes(tmp_path: Path) -> None:
     replacement.write_text("other\n")
     before = path.stat()
     os.utime(replacement, ns=(before.st_atime_ns, before.st_mtime_ns))
-    replacement.rename(path)  # as large as the old one, and as old
+    replacement.rename(path)  # its size and age are those of the old one
     assert tokens.role_of("other")
     assert tokens.role_of("first") is None
     path.unlink()

@@ -1,7 +1,7 @@
 """One machine is missing, and the others are enough: every client gets on all the same.
 
 A truce mends everything, and so would hide a store, or a client, that waits for the one machine
-that does not answer. So in some truces, when all clients have got on, one machine is taken away
+that does not answer. In some truces, when all clients have got on, one machine is taken away
 again, often the one that leads, and all clients have to get on once more:
 
 ========== ===========================================================================
@@ -25,11 +25,11 @@ from tests.sim.cluster.machine import Machine
 
 _LONG_SECONDS: Final = 1e6
 _SLOW: Final = 1000.0
-"""By how much a disk is slower."""
+"""The factor by which a disk is slower."""
 
 
 def begin(cluster: Cluster, randomness: Random) -> str | None:
-    """One machine is missing from now on, until everything is mended.
+    """Take one machine away from now on, until everything is mended.
 
     Args:
         cluster: whose members are the nodes of its machines (:meth:`.Joining.is_settled`).
@@ -97,4 +97,4 @@ WAYS: Final[dict[str, Callable[[Cluster, Machine, Random], None]]] = {
     "asleep": _asleep,
     "with a slow disk": _slow_disk,
 }
-"""How a machine is missing."""
+"""The ways in which a machine is missing."""

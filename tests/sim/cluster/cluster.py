@@ -62,7 +62,7 @@ def settle(machine: Machine, writes: WriteSet, node_id: int) -> None:
 
 
 class Cluster(Tasks):
-    """See the module."""
+    """A simulated cluster: machines, a network, and an agenda."""
 
     def __init__(
         self, seed: int, options: list[NodeOptions], clocks: list[tuple[float, float, float]]
@@ -89,7 +89,7 @@ class Cluster(Tasks):
         settle(machine, become_writes(number, first) if number > 1 else found_writes(first), number)
 
     def add_machine(self, options: NodeOptions, clock: MachineClock) -> Machine:
-        """One more, with an empty disk, at an address of its own."""
+        """Add one more machine, with an empty disk, at an address of its own."""
         self._machines_made += 1
         name = f"machine {self._machines_made}"
         randomness = Random(f"{name} {self.seed}")

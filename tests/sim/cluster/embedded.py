@@ -34,11 +34,11 @@ from tests.sim.tasks import Task
 T = TypeVar("T")
 
 ON_ITS_WAY_SECONDS: Final = 0.0002
-"""How long a request takes at most to reach the node."""
+"""The most that a request takes to reach the node."""
 
 
 class EmbeddedStore(Cluster):
-    """See the module.
+    """An embedded store on one simulated machine.
 
     Args:
         seed: everything that happens follows from it.
@@ -78,7 +78,7 @@ class EmbeddedStore(Cluster):
 
     @property
     def clock(self) -> MachineClock:
-        """The clock of the machine."""
+        """Return the clock of the machine."""
         return self.machine.clock
 
     def check(self) -> checkers.Content:
@@ -149,7 +149,7 @@ class EmbeddedStore(Cluster):
         """Return the result of ``call``, once the store is there to answer it."""
         return super().retry(call, database, what)
 
-    # --- what senders call
+    # --- calls of senders
 
     def send(self, answer: Answer) -> None:
         """Send a request of a client."""
@@ -200,7 +200,7 @@ class EmbeddedStore(Cluster):
         return read[0]
 
     def reading(self) -> int:
-        """About now, as the node's clock says.
+        """Return about now, as the node's clock says.
 
         Raises:
             Unavailable: the node is down.
@@ -246,7 +246,7 @@ class EmbeddedStore(Cluster):
         return False
 
     def _lose_answers(self) -> None:
-        """Tell clients that the node has ended. Whether a commit took place, they cannot know."""
+        """Tell clients that the node has ended. They cannot know whether a commit took place."""
         for answer in list(self._outstanding):
             answer.complete(None, _lost(answer.request))
 

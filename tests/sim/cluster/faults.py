@@ -21,13 +21,14 @@ from tests.sim.turn import PowerFailure
 
 _JUMPS: Final = (-3600, -30, -0.5, -0.1, 0.1, 0.4)
 _JUMPS_FAR: Final = (*_JUMPS, 0.7, 5, 70, 3600, 86400)
-"""By how many seconds a wall clock is set. Far ahead of it, transactions are too old at once, and
-nobody can tell any more what has become of those that were under way: ``run`` asks for a minute.
+"""The seconds by which a wall clock is set. Transactions are too old at once if it is far ahead.
+
+The outcome of those that were under way cannot be told any more: ``run`` asks for a minute.
 """
 
 
 _FULL_SHARE: Final = 0.25
-"""In so many runs all disks fill at the same time, now and then."""
+"""The share of runs in which all disks fill at the same time, now and then."""
 
 
 FAILING_OPENINGS_SHARE: Final = 0.3
@@ -35,7 +36,7 @@ FAILING_OPENINGS_SHARE: Final = 0.3
 
 
 class Faults:
-    """See the module.
+    """Faults of a simulated cluster.
 
     Args:
         cluster: what is disturbed.
@@ -63,7 +64,7 @@ class Faults:
         self._fills_all_disks = self._disks.random() < _FULL_SHARE
         self._next_strike = 0.0
         self._failing: set[Machine] = set()
-        """Those of which a write was to fail."""
+        """The machines of which a write was to fail."""
         self._jumps: Sequence[float] = _JUMPS_FAR if self.clocks_jump_far else _JUMPS
         self.joining = Joining(cluster, randomness, pace / 10)
         self._acts = self._drawn_acts()
@@ -86,7 +87,7 @@ class Faults:
         return self._random.sample(acts, self._random.randint(2, len(acts)))
 
     def begin(self) -> None:
-        """From now on things break."""
+        """Let things break from now on."""
         wait = self._random.expovariate(1 / self._interval_seconds)
         self._next_strike = moment = self._cluster.agenda.now + wait
         self._cluster.agenda.at(moment, lambda: self._strike(moment))
@@ -103,12 +104,12 @@ class Faults:
         self._random.choice(self._acts)()
 
     def resume(self) -> None:
-        """After a truce."""
+        """Let things break again after a truce."""
         self.is_over = False
         self.begin()
 
     def mend(self) -> None:
-        """Nothing breaks any more, or not until ``resume``, and what is broken is repaired."""
+        """Repair what is broken, and break nothing until ``resume``."""
         self.is_over = True
         self._cluster.network.mend_all()
         for machine in self._cluster.machines:
@@ -128,17 +129,17 @@ class Faults:
                     self._reopen(machine)
             self._cluster.agenda.after(self._pace, self._look_after)
 
-    # --- who, and for how long
+    # --- choices of machines and times
 
     def _someone(self) -> Machine:
-        """Any machine; the one that leads more often than the others."""
+        """Choose any machine; the one that leads more often than the others."""
         leader = self._cluster.leader()
         if leader is not None and self._random.random() < 0.4:
             return leader
         return self._random.choice(self._cluster.machines)
 
     def _later(self, act: Callable[[], object], seconds: float | None = None) -> None:
-        """``act`` after a while, unless everything is mended by then."""
+        """Call ``act`` after a while, unless everything is mended by then."""
         wait = seconds or self._pace * self._random.choice([0.05, 0.3, 1.0, 3.0])
         self._cluster.agenda.after(wait, lambda: None if self.is_over else act())
 
@@ -203,7 +204,7 @@ class Faults:
         self._later(lambda: self._reopen(machine))
 
     def _fill_disk(self) -> None:
-        """To the reserve, so that writes are refused; or at once to the brim."""
+        """Fill a disk to the reserve, so that writes are refused; or at once to the brim."""
         machine = self._someone()
         self._fill(machine, self._random.choice([0, 300, 1900, 2100]))
         self.seen["full disks"] += 1
@@ -240,13 +241,13 @@ class Faults:
         self._later(lambda: setattr(machine, "slowness", 1.0))
 
     def _fall_asleep(self) -> None:
-        """SIGSTOP, or a virtual machine that is moved."""
+        """Let a machine fall asleep, as by SIGSTOP, or as a virtual machine that is moved."""
         seconds = self._pace * self._random.choice([0.1, 0.5, 1.0, 2.0, 5.0])
         self._someone().asleep_until = self._cluster.agenda.now + seconds
         self.seen["sleeping nodes"] += 1
 
     def _lose_disk(self) -> None:
-        """All of it, for good; unless that would be more than a minority of the disks."""
+        """Lose a whole disk for good, unless that would be more than a minority of the disks."""
         if self.joining.lose_disk(self._someone()):
             self.seen["lost disks"] += 1
 
@@ -263,7 +264,7 @@ class Faults:
             self.seen["dead machines"] += 1
 
     def _set_clock(self) -> None:
-        """Half of the clocks that are set come back after a while: errors are corrected."""
+        """Set a clock; half of the clocks come back after a while, since errors are corrected."""
         clock = self._someone().clock
         clock.set_wall(self._random.choice(self._jumps))
         self.seen["clocks set"] += 1
@@ -295,7 +296,7 @@ class Faults:
         self._later(mend)
 
     def _isolate(self) -> None:
-        """One node from all others, and half of the time from all clients too."""
+        """Cut one node off from all others, and half of the time from all clients too."""
         alone = self._someone().name
         others = [each.name for each in self._cluster.machines if each.name != alone]
         if self._random.random() < 0.5:
@@ -310,7 +311,7 @@ class Faults:
         self._cut([(one.name, other.name)], "one-way cuts")
 
     def _split(self) -> None:
-        """Into two sides."""
+        """Split the machines into two sides."""
         names = [each.name for each in self._cluster.machines]
         if len(names) < 2:
             return
@@ -337,7 +338,7 @@ class Faults:
         self.seen["bad weather"] += 1
         self._later(lambda: setattr(network, "weather", Weather()))
 
-    # --- who leads
+    # --- leaders
 
     def _transfer(self) -> None:
         """Move the lead to another node, under load."""

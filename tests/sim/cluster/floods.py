@@ -38,7 +38,7 @@ TURNS_MAX: Final = 40
 ROUNDS: Final = 2
 PATIENCE_SECONDS: Final = 10.0
 BEGIN_SECONDS: Final = 0.02
-"""By then every stream wants something."""
+"""The time by which every stream wants something."""
 UNDER_WAY: Final = 2
 """The number of frames with requests that each stream has under way."""
 
@@ -51,7 +51,7 @@ _WITHDRAWALS: Final = frames.encode((1, 0, [], list(range(1 << 20, (1 << 20) + 5
 
 Asked = tuple[list[bytes], list[Any]]
 Flood = Callable[["_Stream"], Asked]
-"""Makes what a stream sends next: frames without an answer, and the requests of another one."""
+"""A function that makes what a stream sends next: frames without an answer, or requests."""
 
 
 def _commit(stream: _Stream, *writes: Any, reads: Any = (), spans: Any = ()) -> Any:

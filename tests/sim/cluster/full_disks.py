@@ -19,7 +19,7 @@ ROOMS: Final = (0, 300, 1900)
 """The numbers of bytes that are left on a disk."""
 KEYS: Final = 3
 NOTICED_SECONDS: Final = 0.2
-"""By then every node knows that its disk is full."""
+"""The time by which every node knows that its disk is full."""
 PATIENCE_SECONDS: Final = 20.0
 
 

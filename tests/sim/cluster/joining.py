@@ -29,12 +29,12 @@ from tests.sim.cluster.machine import Machine
 from tests.sim.cluster.raft_rules import durable_log
 
 STAYING_MIN_WITH_LOSSES: Final = 3
-"""With fewer, a disk that is lost, or has just been, could be half of those that count."""
+"""The fewest machines that stay: a lost disk must not be half of those that count."""
 MACHINES_MAX: Final = 6
 MACHINES_MIN: Final = 3
 """The smallest number of nodes: of fewer, a lost one would be half of those that count."""
 NOTICED_SECONDS: Final = 1.5
-"""By then the leader knows of a dead machine. One that is removed just before is bad luck."""
+"""The time by which the leader knows of a dead machine. One that is removed before is bad luck."""
 
 
 class _Asked(Call):
@@ -51,7 +51,7 @@ class _Asked(Call):
 
 
 class Joining:
-    """See the module.
+    """Machines that join and leave a simulated cluster.
 
     Args:
         cluster: what grows and shrinks.
@@ -113,7 +113,7 @@ class Joining:
     # --- adding and retiring
 
     def add_node(self) -> bool:
-        """One more machine; false if there are enough."""
+        """Add one more machine; return false if there are enough."""
         cluster = self._cluster
         if len(cluster.machines) >= MACHINES_MAX:
             return False
@@ -126,7 +126,7 @@ class Joining:
         return True
 
     def retire_node(self, machine: Machine) -> bool:
-        """Has the node of a machine leave for good; false if it must stay, or others too few.
+        """Let a machine's node leave for good; return false if it must stay, or others are too few.
 
         Machine 1 stays: a client that is cut off while all that it knows of leave is lost.
         """
@@ -173,7 +173,7 @@ class Joining:
         return is_there and machine.node_id in voters
 
     def _retire(self, machine: Machine, node_id: int) -> None:
-        """Asks until it is out, as 'postroom remove-node' does."""
+        """Ask until it is out, as 'postroom remove-node' does."""
         if self._is_out(node_id):
             wait = self._retry_seconds * self._random.choice([0, 3, 30])
             self._cluster.agenda.after(wait, lambda: self._take_away(machine))

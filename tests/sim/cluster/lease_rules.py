@@ -1,6 +1,6 @@
 """Leases do not overlap: not in the moments at which they are used, not in their timestamps.
 
-* At no moment do two nodes serve. Whether a node serves changes by itself only from yes to no, so
+* At no moment do two nodes serve. A node stops serving by itself, but never begins to, so
   it is enough to look at all others whenever one has done something and serves.
 * A lease has one holder; the next one starts where all that was granted before it ends, at the
   earliest.
@@ -25,7 +25,7 @@ _LEASE: Final = keys.record_key(RANGE_ID, LEASE_RECORD)
 
 
 class LeaseRules:
-    """See the module.
+    """The rules of leases, checked over all machines.
 
     Attributes:
         leases: by sequence number: holder, first timestamp, and the last end that was granted.
@@ -37,7 +37,7 @@ class LeaseRules:
         self._applying: dict[str, list[tuple[int, bytes]]] = {}
 
     def acted(self, machine: Machine, machines: Iterable[Machine]) -> None:
-        """Whoever serves is alone."""
+        """Check that a node that serves is alone."""
         assert machine.node is not None
         if not machine.node.replica.serves:
             return

@@ -5,11 +5,11 @@ A turn of the node is taken in parts, each at its own moment, and anything may h
     idle ── prepare ──▶ prepared ── write ──▶ written ── finish ──▶ idle
               │ what may leave early has left: the power may fail before it is written
 
-What it reads and writes takes time (:mod:`.metered`): while it evaluates something large, nothing
-else happens on it. A machine may also be slow (its turns take longer), asleep (nothing of it
-happens until it wakes up, then everything that has come meanwhile does, in its order), or down. The
-power may fail at any write, wherever in the code that is: then the node is forgotten as it stands,
-and every stream to it breaks.
+Its reads and writes take time (:mod:`.metered`): while it evaluates something large, nothing else
+happens on it. A machine may also be slow (its turns take longer), asleep, or down. Nothing happens
+on one that sleeps until it wakes up, then everything that has come meanwhile does, in its order.
+The power may fail at any write, wherever in the code that is: then the node is forgotten as it
+stands, and every stream to it breaks.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ class Overseer(Protocol):
         """Note that a node has been put together, and has not begun yet."""
 
     def acted(self, machine: Machine) -> None:
-        """Its node has done something."""
+        """Look at a machine whose node has done something."""
 
     def written(self, machine: Machine) -> None:
         """Note that the staged writes of its node are written."""
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
-        """Its node sends a frame to another one."""
+        """Look at a frame that its node sends to another one."""
 
     def crashed(self, machine: Machine) -> None:
-        """Its node has ended; the disk holds what is left."""
+        """Look at a machine whose node has ended; the disk holds what is left."""
 
 
 class Session(Protocol):
     """The work of a node for one stream of a client."""
 
     def receive(self, data: bytes) -> None:
-        """Something has come from the client."""
+        """Receive something from the client."""
 
     def close(self) -> None:
         """Note that the stream is over."""
@@ -72,7 +72,7 @@ class Session(Protocol):
 
 
 class Machine:
-    """See the module.
+    """A simulated machine of a cluster.
 
     Attributes:
         name: its place in the network.
@@ -131,7 +131,7 @@ class Machine:
 
     @property
     def node_id(self) -> int:
-        """The number of the node that lives here."""
+        """Return the number of the node that lives here."""
         return self.options.node_id
 
     # --- being up and down
@@ -209,7 +209,7 @@ class Machine:
         return self.node is not None and self.node.failed is None
 
     def repair_disk(self) -> None:
-        """From now on it has room, and does what it is told."""
+        """Give the disk room, and let it do what it is told from now on."""
         self.disk.at_write = None
         self.disk.capacity_bytes = None
         self.disk.write_faults.clear()
@@ -221,7 +221,7 @@ class Machine:
         except PowerFailure as failure:
             self.crash(power=failure.power)
 
-    # --- what comes in
+    # --- input
 
     def when_awake(self, act: Callable[[], object]) -> None:
         """Do something now, or as soon as the machine is awake again, in the order given."""
@@ -254,7 +254,7 @@ class Machine:
             self._plan(self._agenda.now)
 
     def taken_frames(self) -> list[tuple[int, bytes]]:
-        """Only for the transport: what has come since the last call."""
+        """Return what has come since the last call, for the transport."""
         arrived, self._arrived = self._arrived, []
         return arrived
 
@@ -288,7 +288,7 @@ class Machine:
         self.on_end()
 
     def act(self, act: Callable[[], object]) -> None:
-        """Something happens in the node's process."""
+        """Do something in the node's process."""
         if self.node is not None:
             try:  # here and in turns not by _powered: this is passed a million times
                 act()

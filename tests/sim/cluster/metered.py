@@ -1,8 +1,8 @@
 """An engine that tells how long all that was read from it and written to it would take.
 
-Evaluating is what costs a node time, and most of it goes with the number of pairs that it looks at.
-The figures are of the order of those of the product; what matters is that a large request takes
-longer than a small one, and that others wait for it meanwhile.
+Evaluating costs a node time, and most of it goes with the number of pairs that it looks at. The
+figures are of the order of those of the product. It matters that a large request takes longer than
+a small one, and that others wait for it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BYTE_SECONDS: Final = 2e-9
 
 
 class MeteredEngine(MemoryEngine):
-    """See the module."""
+    """An engine that tells how long its reads and writes would take."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         super().__init__(disk)

@@ -1,17 +1,17 @@
-"""Breaks promises on purpose, to see that the simulation finds each of them.
+"""Mutations, which break promises on purpose, to see that the simulation finds each of them.
 
 ``python -m tests.sim.cluster.mutations`` (``make mutations``) runs seeds under each mutation until
 one fails, and says which one it was, and what told. Each states within how many seeds it has to be
-seen; one that is not means that a fault, a workload or a checker is missing. Each replaces one
+seen. One that is not seen means that a fault, a workload or a checker is missing. Each replaces one
 function of the product while it is in force.
 
-What needs a cluster to go wrong (elections, replication, leases, snapshots) is looked for in
-simulated clusters; what a single leaseholder does (messages, garbage, the feed, locks, protections)
-in simulated embedded stores, which are quicker. What needs several rare things one after the other
-is looked for in a schedule (:mod:`.schedules`), whose seeds vary only the delays.
+Mutations that need a cluster (elections, replication, leases, snapshots) are looked for in
+simulated clusters. Those of a single leaseholder (messages, garbage, the feed, locks, protections)
+are looked for in simulated embedded stores, which are quicker. Those that need several rare things
+one after the other have a schedule (:mod:`.schedules`), whose seeds vary only the delays.
 
-The product goes on, and what a mutation replaces may be called otherwise one day. Such a mutation
-breaks nothing, or everything at once; ``OutOfDate`` says so, and it does not count as found.
+The product goes on, and the function that a mutation replaces may be called otherwise one day. The
+mutation breaks nothing then, or everything at once; ``OutOfDate`` says so, and it does not count.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ _SLIPS: Final = (AttributeError, LookupError, NameError, TypeError, ValueError)
 
 def _require_honest(mutation: Mutation, seed: int, error: Exception) -> None:
     """Refuse a finding that comes from a mutation that cannot be carried out."""
-    told = any(each.__name__ in str(error) for each in _SLIPS)  # what a service has died of
+    told = any(each.__name__ in str(error) for each in _SLIPS)  # a service may have died of it
     if told or isinstance(error, _SLIPS):
         raise OutOfDate(f"{mutation.name}, seed {seed}: {error!r}") from error
 

@@ -1,11 +1,11 @@
 """The network between machines, and between machines and clients: packets, and streams of them.
 
 Places are names: ``node 1``, ``client 3``. Every pair has a link in each direction, which may be
-cut by itself. What nodes send each other travels as *packets*: each is lost, doubled and delayed
-by itself, so they overtake each other. What a client and a node say to each other travels on a
-:class:`Stream`, as on TCP: nothing is lost, doubled or overtaken while it lasts, but what is sent
-into a link that is cut waits until that is mended, or until the stream breaks, which each end
-hears of at its own time, or not at all.
+cut by itself. Frames between nodes travel as *packets*: each is lost, doubled and delayed by
+itself, so they overtake each other. Bytes between a client and a node travel on a :class:`Stream`,
+as on TCP: nothing is lost, doubled or overtaken while it lasts. Bytes that are sent into a link
+that is cut wait until that is mended, or until the stream breaks. Each end hears of that at its own
+time, or not at all.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from tests.sim.agenda import Agenda
 Place = str
 
 BREAK_SECONDS: Final = 0.5
-"""How long a stream stands a link that is cut, at least; it breaks within three times that."""
+"""The least time that a stream stands a link that is cut; it breaks within three times that."""
 
 
 CONNECT_SECONDS: Final = 1.0
-"""How long an attempt to connect is given through a link that is cut."""
+"""The time that an attempt to connect is given through a link that is cut."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """How bad the network is. Shares are between 0 and 1."""
+    """The badness of the network. Shares are between 0 and 1."""
 
     lost_share: float = 0.0
     doubled_share: float = 0.0
@@ -42,7 +42,7 @@ CALM: Final = Weather()
 
 
 class Network:
-    """See the module.
+    """The network between machines and clients.
 
     Attributes:
         weather: of the links between nodes; what comes to streams is only its delays.
@@ -58,7 +58,7 @@ class Network:
     # --- links
 
     def cut(self, source: Place, target: Place) -> None:
-        """Nothing gets from ``source`` to ``target`` any more."""
+        """Let nothing get from ``source`` to ``target`` any more."""
         self._cut.add((source, target))
         for stream in list(self._streams):
             stream.link_was_cut()
@@ -70,7 +70,7 @@ class Network:
             stream.flush()
 
     def mend_all(self) -> None:
-        """All links work again, and the weather is calm."""
+        """Mend all links, and calm the weather."""
         self.weather = CALM
         self._cut.clear()
         for stream in list(self._streams):
@@ -113,7 +113,7 @@ class Network:
         return stream.ends
 
     def forget(self, stream: Stream) -> None:
-        """Only for :class:`Stream`: it is over."""
+        """Forget a stream that is over; only :class:`Stream` calls it."""
         if stream in self._streams:
             self._streams.remove(stream)
 
@@ -137,7 +137,7 @@ class End:
 
     @property
     def peer(self) -> Place:
-        """Where the other end is."""
+        """Return where the other end is."""
         return self._stream._peer(self).place
 
     def send(self, data: bytes) -> None:
@@ -152,7 +152,7 @@ class End:
 
 
 class Stream:
-    """See the module. What its ends use; see :class:`End`."""
+    """A stream of packets between two ends; see :class:`End`."""
 
     def __init__(
         self, network: Network, agenda: Agenda, randomness: Random, one: Place, other: Place
@@ -164,7 +164,7 @@ class Stream:
         self.ends = End(self, one), End(self, other)
 
     def send(self, end: End, data: bytes) -> None:
-        """From ``end`` to the other one."""
+        """Send from ``end`` to the other one."""
         peer = self._peer(end)
         if end.waiting or self._network.is_cut(end.place, peer.place):
             end.waiting.append(data)
@@ -174,7 +174,7 @@ class Stream:
         self._agenda.at(peer.last_arrival, lambda: self._arrive(peer, data))
 
     def close(self, end: End) -> None:
-        """``end`` hangs up."""
+        """Hang up at ``end``."""
         end.is_open = False
         end.waiting.clear()
         peer = self._peer(end)
@@ -195,7 +195,7 @@ class Stream:
                     self.send(end, data)
 
     def link_was_cut(self) -> None:
-        """If that lasts the stream breaks."""
+        """Break the stream if the cut of its link lasts."""
         if not self._breaks and self._is_stuck():
             self._breaks = True
             for end in self.ends:

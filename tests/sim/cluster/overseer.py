@@ -1,7 +1,7 @@
-"""Looks at all machines from outside, at every step, and knows nothing of what clients do.
+"""An overseer, which looks at all machines at every step, and knows nothing of what clients do.
 
 It sees what each node applies (by standing between the group and the range), what leaves each
-node, and what is on every disk; :mod:`.raft_rules`, :mod:`.lease_rules` and :mod:`.replica_rules`
+node, and what is on every disk. :mod:`.raft_rules`, :mod:`.lease_rules` and :mod:`.replica_rules`
 say what must hold of that.
 """
 
@@ -21,7 +21,7 @@ from tests.sim.grants import Grants
 
 
 class Overseer:
-    """See the module.
+    """An overseer of all machines, at every step.
 
     Attributes:
         machines: all that there are, whether they are up or not.
@@ -70,7 +70,7 @@ class Overseer:
         transfers.watch(machine, self.seen)
 
     def acted(self, machine: Machine) -> None:
-        """Its node has done something."""
+        """Check what the node of a machine has done."""
         if machine.node is not None:
             stopped = machine.node.replica.group.stopped
             if stopped is not None and machine.node.failed is None:
@@ -89,19 +89,19 @@ class Overseer:
             self.leases.written(machine)
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
-        """Its node sends a frame to another one."""
+        """Check a frame that a node sends to another one."""
         self._note("frame", machine.name, to, len(frame))
         self.raft.sends(machine, to, frame)
 
     def crashed(self, machine: Machine) -> None:
-        """Its node has ended."""
+        """Look at a machine whose node has ended."""
         self.raft.crashed(machine)
         self.leases.crashed(machine)
         if not self.is_synced:  # other entries may follow
             self.raft, self.leases = RaftRules(), LeaseRules()
 
     def look(self) -> Content | None:
-        """At everything at once; answers what the replica holds that has come farthest."""
+        """Look at everything at once; return what the replica holds that has come farthest."""
         self._note("look", self.raft.newest)
         self.seen["looks"] += 1
         if self.is_synced:

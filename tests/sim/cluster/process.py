@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster.cluster import Cluster
 
 SHELL_SECONDS: Final = 0.00002
-"""Between the first frame that there is to write and writing all that there are."""
+"""The time between the first frame that there is to write and writing all that there are."""
 
 
 class RemoteAnswer(AwaitedAnswer, RemoteCall):
@@ -81,10 +81,10 @@ class Process(ClientSender):
         self.next_id = TransactionIds(self.router.client)
         self.router.start()
 
-    # --- what clients call
+    # --- calls of clients
 
     async def connect(self) -> None:
-        """Until a leader answers, as ``postroom.connect`` does, however often that takes."""
+        """Ask until a leader answers, as ``postroom.connect`` does, however often that takes."""
         while not self.router.reading():
             with contextlib.suppress(Unavailable):
                 await self.send(Now())
@@ -98,7 +98,7 @@ class Process(ClientSender):
         return answer
 
     def answered(self, answer: RemoteAnswer) -> None:
-        """Only for :class:`RemoteAnswer`."""
+        """Hand on an answer that has come; only :class:`RemoteAnswer` calls it."""
         result, error = answer.result, answer.error
         self._cluster.note("answer", self.name, result if error is None else type(error).__name__)
         if not self.is_dead and not isinstance(error, DeadlineExceeded):
@@ -106,7 +106,7 @@ class Process(ClientSender):
         self._cluster.resume(answer)
 
     def give_up(self, answer: RemoteAnswer) -> None:
-        """Nobody waits for ``answer``, as the asyncio form does it."""
+        """Give up a wait for ``answer``, as the asyncio form does it."""
         self.router.cancel(answer)
         request = taken_back_by(self, answer.request, answer.result)
         if request is not None:
@@ -117,11 +117,11 @@ class Process(ClientSender):
         return self.send(Now())
 
     def reading(self) -> int:
-        """About now."""
+        """Return about now."""
         return self.router.reading()
 
     def monotonic(self) -> float:
-        """Seconds by this process's clock."""
+        """Return the seconds by this process's clock."""
         return self._agenda.now * self._rate
 
     def die(self) -> None:
@@ -156,7 +156,7 @@ class Process(ClientSender):
         self._soon(lambda: self.router.disconnected(link, error), seconds)
 
     def output(self, link: int) -> None:
-        """There is something to write."""
+        """Write soon, since there is something to write."""
         self._soon(lambda: self._write(link))
 
     def _write(self, link: int) -> None:
@@ -171,7 +171,7 @@ class Process(ClientSender):
             self._soon(end.close)
 
     def alarm(self, when: float) -> None:
-        """``tick`` at ``when``, on this process's clock."""
+        """Call ``tick`` at ``when``, on this process's clock."""
         if when < self._alarm_at:
             self._alarm_at = when
             self._agenda.at(when / self._rate + 1e-6, lambda: self._ring(when))
@@ -220,7 +220,7 @@ class SessionShell:
             self._machine.held_up.pop(self, None)
 
     def check(self) -> None:
-        """Whether somebody will read on; asked while something is unread."""
+        """Check that somebody will read on; it is asked while something is unread."""
         if self._session.reading and not self._is_told:
             raise Broken(f"nobody reads on from {self._end.peer}, and nobody was told to")
 

@@ -5,8 +5,8 @@
 * **Leader completeness**: what was applied anywhere is in the log of every leader of a later term.
   (One of an earlier term may be elected after that, by votes that were long on their way.)
 * **State machine safety**: no two members apply different entries at one index.
-* **Persistence**: nobody says what it could forget: at the moment at which a vote, an answer to an
-  append, or anything of a term is sent, the disk holds it in its synced part.
+* **Persistence**: no member says what it could forget. When a vote, an answer to an append, or
+  anything of a term is sent, the disk holds it in its synced part.
 * **Durability**: what was applied anywhere is in the synced part of a majority's disks.
 
 An applied entry is told by its index, its term, and a digest of what it changed.
@@ -51,7 +51,7 @@ _HARD_STATE: Final = _LOG + b"h"
 _APPLIED: Final = keys.record_key(RANGE_ID, APPLIED_RECORD)
 
 Entry = tuple[int, bytes]
-"""Term and digest of an applied entry."""
+"""An applied entry: its term and digest."""
 
 
 class Log:
@@ -93,7 +93,7 @@ def durable_log(disk: MemoryDisk) -> Log:
 
 
 class RaftRules:
-    """See the module.
+    """The rules of the Raft paper, checked over all machines.
 
     Attributes:
         leaders: of each term.
@@ -144,7 +144,7 @@ class RaftRules:
                 f"{who} has an entry of term {mine} at {index}; applied was one of {known}",
             )
 
-    # --- what is applied
+    # --- applied entries
 
     def applies(self, machine: Machine, index: int, term: int, effects: WriteSet) -> None:
         """Note an applied entry; it counts when it is written."""
@@ -175,7 +175,7 @@ class RaftRules:
         self._applying.pop(machine.name, None)
         self._leads.pop(machine.name, None)
 
-    # --- what is said
+    # --- frames
 
     def sends(self, machine: Machine, to: int, frame: bytes) -> None:
         """Check that a member does not forget what it has said."""
@@ -209,7 +209,7 @@ class RaftRules:
     # --- now and then
 
     def look(self, machines: Iterable[Machine]) -> None:
-        """At all logs at once."""
+        """Look at all logs at once."""
         nodes = [machine.node for machine in machines if machine.node is not None]
         logs = [node.replica.group.core.journal for node in nodes]
         for position, one in enumerate(logs):
@@ -226,7 +226,7 @@ class RaftRules:
             for machine in machines
             if durable_log(machine.disk).covers(self.newest, term)
         } | self.wiped
-        # It may have been committed by the members before a change that is under way, and a member
+        # It may have been committed by the members before a change that is under way. A member
         # that is cut off may have a change in its log that will never be committed.
         recent = [who for index in sorted(self.voters)[-4:] for who in self.voters[index]]
         # While members are joint, a majority of each of the two sets of voters must hold it.

@@ -2,7 +2,7 @@
 
 Each needs several rare things one after the other. A sound store comes through each of them.
 
-Who looks at the cluster from outside (:mod:`.overseer`) does so here too, and says what is wrong.
+The overseer of the cluster (:mod:`.overseer`) looks at it here too, and says what is wrong.
 The seed is that of delays, time-outs and what a loss of power leaves.
 """
 
@@ -34,7 +34,7 @@ _KEYS: Final = 5
 
 
 def entry_of_an_earlier_term(seed: int) -> None:
-    """Figure 8 of the Raft paper, of three: an entry that a majority has is overwritten.
+    """Overwrite an entry that a majority has (figure 8 of the Raft paper, of three).
 
     ::
 
@@ -176,7 +176,7 @@ def attempt_that_was_overtaken(seed: int) -> None:
 
 
 def leader_that_hears_nobody(seed: int) -> None:
-    """Everybody hears the leader, so nobody else campaigns; it hears of no other node."""
+    """Let a leader, which all others hear, hear of no other node: no other one campaigns."""
     _write_while_leader_is(seed, "deaf")
 
 
@@ -198,7 +198,7 @@ def _write_while_leader_is(seed: int, missing: str) -> None:
 
 
 def disks_that_fill_at_the_same_time(seed: int) -> None:
-    """All three disks fill to the reserve, then to the brim; then there is room again."""
+    """Fill all three disks to the reserve, then to the brim; then give them room again."""
     with _cluster(seed, segment_bytes=4 * MIB, disk_reserve_bytes=2000) as cluster:
         db = _client(cluster, "client")
         for number in range(10):
@@ -225,7 +225,7 @@ def disks_that_fill_at_the_same_time(seed: int) -> None:
 
 
 def program_with_many_sessions(seed: int) -> None:
-    """One program wants, in many sessions, all that it can; a polite client goes on."""
+    """Let one program want, in many sessions, all that it can; a polite client goes on."""
     with _cluster(seed) as cluster:
         db = _client(cluster, "polite")
         for name in floods.FLOODS:
@@ -258,12 +258,12 @@ async def _count_up(tx: Any) -> None:
     tx.put(b"count", b"%d" % (int(await tx.get(b"count")) + 1))
 
 
-# --- what schedules have in common
+# --- steps of all schedules
 
 
 @contextmanager
 def _cluster(seed: int, *, segment_bytes: int = SEGMENT_BYTES, **more: Any) -> Iterator[Cluster]:
-    """Three nodes; the first one leads."""
+    """Run three nodes; the first one leads."""
     settings = {"disk_reserve_bytes": 0, "lease_seconds": _LEASE_SECONDS, **more}
     options = NodeOptions(**settings)
     cluster = Cluster(seed, [options] * 3, [(1.0, 0.0, 0.0)] * 3)
@@ -307,7 +307,7 @@ def _until(cluster: Cluster, condition: Callable[[], object]) -> None:
 
 
 def _cut_off(cluster: Cluster, machine: Machine) -> None:
-    """From the other nodes; clients still reach it."""
+    """Cut a machine off from the other nodes; clients still reach it."""
     for other in cluster.machines:
         if other is not machine:
             cluster.network.cut(machine.name, other.name)
@@ -315,7 +315,7 @@ def _cut_off(cluster: Cluster, machine: Machine) -> None:
 
 
 def _held_packets(cluster: Cluster, source: Machine, target: Machine) -> Callable[[], None]:
-    """From now on packets between two are slow; answers what lets them arrive."""
+    """Hold packets between two machines from now on; return what lets them arrive."""
     carry = cluster.network.carry
     held: list[Callable[[], object]] = []
 
@@ -335,7 +335,7 @@ def _held_packets(cluster: Cluster, source: Machine, target: Machine) -> Callabl
 
 
 def _come_to_rest(cluster: Cluster) -> None:
-    """Everything is mended, and all hold the same."""
+    """Mend everything, and check that all machines hold the same."""
     cluster.network.mend_all()
     for machine in cluster.machines:
         if machine.node is None:

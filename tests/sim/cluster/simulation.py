@@ -1,12 +1,12 @@
 """One run: a cluster, some workloads, and things that break; then calm, and the reckoning.
 
 In the phase of faults nothing wrong may ever be seen. Now and then there is a *truce*: what is
-broken is mended, and every client must get something done, in the middle of it all; and then once
-more while a single machine is missing (:mod:`.absence`), or when there was a flood (:mod:`.floods`)
-or no room on any disk (:mod:`.full_disks`). At the end
-everything is mended for good, and everything must finish: every client ends, the outboxes drain,
-all replicas come to hold the same. At last the workloads look at what is left, and the history of
-all that clients were told is compared with what is stored.
+broken is mended, and every client must get something done, in the middle of it all. It must do so
+once more while a single machine is missing (:mod:`.absence`), or after a flood (:mod:`.floods`) or
+full disks (:mod:`.full_disks`). At the end everything is mended for good, and everything must
+finish: every client ends, the outboxes drain, all replicas come to hold the same. At last the
+workloads look at what is left, and the history of all that clients were told is compared with what
+is stored.
 """
 
 from __future__ import annotations
@@ -41,17 +41,19 @@ from tests.sim.workloads.registers import Registers
 from tests.sim.workloads.workload import Workload
 
 EVENTS: Final = 14_000
-"""How many things happen while things break."""
+"""The number of events while things break."""
 
 ELECTION_SECONDS: Final = 1.0
 """The seconds in which a run of pace 1 elects a leader."""
 
 CALM_SECONDS: Final = 12.0
-"""How long the last client may take when nothing breaks any more: the longest back-offs."""
+"""The most that the last client may take when nothing breaks any more: the longest back-offs."""
 
 JOIN_SECONDS: Final = 60.0
-"""How long nodes may take until all are fed and counted: large values travel in tiny chunks to slow
-nodes, and whoever lags is fed anew while clients go on.
+"""The most that nodes may take until all are fed and counted.
+
+Large values travel in tiny chunks to slow nodes, and a node that lags is fed anew while clients go
+on.
 """
 
 BEHIND_SECONDS: Final = REQUEST_SECONDS
@@ -65,19 +67,21 @@ ABSENCES_SHARE: Final = 0.4
 """The share of truces in which one machine is missing."""
 
 FLOODS_SHARE: Final = 0.15
-"""In so many truces a client is polite beside a flood."""
+"""The share of truces in which a client is polite beside a flood."""
 
 FULL_SHARE: Final = 0.06
-"""In so many runs all disks are full for a while, in a truce. The log has more room in these: else
-what clients go on deleting would use up, before that is looked at, what there was made beforehand.
+"""The share of runs in which all disks are full for a while, in a truce.
+
+The log has more room in these. Otherwise the clients' deletions would use up, before that is looked
+at, what there was made beforehand.
 """
 FULL_SEGMENT_BYTES: Final = 1024 * 1024
 
 GONE_SECONDS: Final = 7.0
-"""After so long nothing is held for clients any more that have died."""
+"""The time after which nothing is held for clients any more that have died."""
 
 DUE_SECONDS: Final = 1.0
-"""By then everything is due that workloads have scheduled for later."""
+"""The time by which all is due that workloads have scheduled for later."""
 
 
 @dataclass
@@ -100,12 +104,12 @@ class Report:
 
 
 def told(counted: Counter[str]) -> str:
-    """For people."""
+    """Return counts as text for people."""
     return ", ".join(f"{number} {name}" for name, number in sorted(counted.items())) or "none"
 
 
 class ClusterSimulation:
-    """See the module.
+    """One run of a simulated cluster.
 
     Attributes:
         kind: of the simulation.
@@ -187,7 +191,7 @@ class ClusterSimulation:
         return drawn + besides(self.seed)
 
     def run(self) -> Report:
-        """All of it.
+        """Carry out the whole run.
 
         Raises:
             AssertionError: something is not as it must be.
@@ -262,7 +266,7 @@ class ClusterSimulation:
             self._begin_client(place)
             self.faults.seen["dead clients"] += 1
 
-    # --- what is checked
+    # --- checks
 
     def _look_again(self) -> None:
         if not self.crowd.is_over:
@@ -295,7 +299,7 @@ class ClusterSimulation:
         return self.cluster.agenda.events - began
 
     def _crowd(self) -> None:
-        """In some truces there is a flood, or no room on any disk; then everybody gets on."""
+        """Begin a flood in some truces, or leave no room on any disk; then every client gets on."""
         chance, cluster = self._crowds, self.cluster
         is_flooded = chance.random() < FLOODS_SHARE
         if self.faults.clocks_jump_far or not (is_flooded or self._fills_disks):
@@ -308,7 +312,7 @@ class ClusterSimulation:
             cluster.overseer.seen[f"flood of {name}"] += 1
         logs = {
             machine.segment_bytes for machine in cluster.machines
-        }  # of new machines: short ones
+        }  # new machines have short ones
         if logs == {FULL_SEGMENT_BYTES} and self.faults.joining.is_settled():
             full_disks.check(cluster, polite, chance)
             cluster.overseer.seen["truce with full disks"] += 1
@@ -326,7 +330,7 @@ class ClusterSimulation:
 
         def everybody_gets_on() -> bool:
             nonlocal late
-            if not gets_on(late):  # as at the last event, mostly
+            if not gets_on(late):  # mostly the one of the last event
                 return False
             late = next((place for place in self.crowd.members if not gets_on(place)), late)
             return gets_on(late)
@@ -342,7 +346,7 @@ class ClusterSimulation:
         return isinstance(getattr(task.waits_for, "request", None), ScanChanges)
 
     def _calm(self) -> None:
-        """Nothing breaks any more; everybody comes to an end."""
+        """Break nothing any more, and let all clients come to an end."""
         cluster = self.cluster
         self.crowd.is_over = True
         self.faults.mend()
@@ -366,12 +370,12 @@ class ClusterSimulation:
         self._change_leader()
 
     def _correct_clocks(self) -> None:
-        """All wall clocks are right again, however far ahead they were: and yet nothing is late."""
+        """Set all wall clocks right, however far ahead they were; even then nothing is late."""
         for machine in self.cluster.machines:
             machine.clock.set_right()
 
     def _clients_have_ended(self) -> bool:
-        """All but those that wait for changes, which nobody makes any more."""
+        """Return whether all clients have ended, but for those that wait for changes."""
         return all(
             task.done or self._waits_for_changes(place)
             for place, (task, _, _) in self.crowd.members.items()

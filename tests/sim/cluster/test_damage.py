@@ -37,7 +37,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def damage(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
-    """Has a machine's disk have a block, that of the key ``bad``, which cannot be read."""
+    """Return a function that damages the block of the key ``bad`` on a machine's disk."""
     damaged: list[Any] = []
     get = MemoryEngine.get
 

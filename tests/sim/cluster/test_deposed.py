@@ -1,7 +1,7 @@
 """Two nodes that both believe that they hold the lease: the deposed one delivers nothing.
 
-Its belief is made up: it neither looks at the time, nor notices that nobody answers it. What keeps
-the promise then is that its proposals are entries of a term that is over.
+Its belief is made up: it neither looks at the time, nor notices that nobody answers it. The
+promise is kept since its proposals are entries of a term that is over.
 """
 
 from __future__ import annotations

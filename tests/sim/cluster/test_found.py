@@ -73,7 +73,7 @@ def test_a_watch_during_a_commit_does_not_pass_it_over() -> None:
 
 
 class _Port:
-    """Remembers which links the router has asked to be written."""
+    """A port that remembers which links the router has asked to be written."""
 
     def __init__(self) -> None:
         self.links: list[int] = []

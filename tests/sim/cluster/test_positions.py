@@ -67,7 +67,7 @@ def read_after(cluster: Cluster, db: Any, at: int) -> list[bytes]:
 
 
 def test_without_a_position_what_was_overwritten_is_collected(cluster: Cluster, db: Any) -> None:
-    """Else the test below could not fail."""
+    """If it were not, the test below could not fail."""
     write(cluster, db, b"0")
     at = cluster.run(db.now(), "the time")
     write(cluster, db, b"1", b"2")

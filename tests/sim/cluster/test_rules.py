@@ -1,4 +1,4 @@
-"""What looks at the cluster from outside sees each violation that is planted."""
+"""Checks from outside, which see each violation that is planted in the cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.sim.disks import write_gathered
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    """Three nodes that have applied a few entries, and nothing is wrong."""
+    """Run three nodes that have applied a few entries; nothing is wrong with them."""
     made = Cluster(1, [NodeOptions(disk_reserve_bytes=0)] * 3, [(1.0, 0.0, 0.0)] * 3)
     for machine in made.machines:
         assert machine.open()

@@ -1,8 +1,8 @@
 """Snapshots in many chunks that are put in place in many pieces, and what becomes of them.
 
 A simulated range is small: with the sizes of the product its snapshot is one chunk and one piece.
-So sizes are drawn for each run, often so small that a chunk holds a pair or two: then transfers
-break off in the middle, go on or begin again, and nodes crash with half a state in place.
+Sizes are drawn for each run therefore, often so small that a chunk holds a pair or two. Transfers
+break off in the middle then, go on or begin again, and nodes crash with half a state in place.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def drawn_sizes(randomness: Random) -> Iterator[None]:
-    """Chunks and pieces have other sizes meanwhile, or those of the product."""
+    """Let chunks and pieces have other sizes meanwhile, or those of the product."""
     chunk_bytes = randomness.choice([200, 600, 2000, range_state.CHUNK_BYTES])
     piece_bytes = randomness.choice([400, 1500, 6000, range_state.PIECE_BYTES])
     with (
@@ -56,7 +56,7 @@ def _watch_spool(machine: Machine, seen: Counter[str]) -> None:
     begin, add = spool.begin, spool.add
     if spool.complete is not None:
         seen["installations begun again"] += 1
-    taken_at = float("-inf")  # what is there at the beginning is from an earlier life
+    taken_at = float("-inf")  # the first records are from an earlier life
 
     def counted_begin(arriving: ArrivingSnapshot, staged: WriteSet) -> None:
         nonlocal taken_at

@@ -1,8 +1,8 @@
-"""Whether what transactions saw of lists is serializable, and in the order of real time.
+"""A judge of whether transactions saw lists in a serializable order that keeps real time.
 
-Elle's method (Kingsbury and Alvaro, *Elle: Inferring Isolation Anomalies from Experimental
-Observations*, VLDB 2020). Every element is appended once, by a known transaction, so the longest
-read of a list tells in which order it was written, and every other read shows after which of its
+It has Elle's method (Kingsbury and Alvaro, *Elle: Inferring Isolation Anomalies from Experimental
+Observations*, VLDB 2020). Every element is appended once, by a known transaction. The longest read
+of a list tells in which order it was written therefore. Every other read shows after which of its
 writers it came, and before which::
 
     ww   T1 appended the element before the one that T2 appended       T1 ──▶ T2
@@ -11,21 +11,25 @@ writers it came, and before which::
     rt   T1 had returned before T2 was invoked                         T1 ──▶ T2
 
 A cycle is an anomaly, named as in Adya's thesis by the edges it needs: G0 (ww), G1c (ww, wr),
-G-single (and one rw), G2 (and more), each with *-realtime* if it needs an rt edge. Before that come
-the anomalies that need no cycle: reads of what was never committed (G1a), of half a transaction
-(G1b), of what the reader appends only later, lists that were read in orders that contradict each
-other or their writer's own, elements there twice, reads that do not show the transaction's own
-appends, and appends that were acknowledged and are lost.
+G-single (and one rw), G2 (and more). Its name ends with *-realtime* if it needs an rt edge. Before
+that come the anomalies that need no cycle:
+
+* reads of what was never committed (G1a), of half a transaction (G1b), or of what the reader
+  appends only later;
+* lists that were read in orders that contradict each other or their writer's own;
+* elements that are there twice;
+* reads that do not show the transaction's own appends;
+* appends that were acknowledged and are lost.
 
 Two things make the judgement exact, so that it agrees with a search through all orders (see
 ``test_appends_oracle.py``):
 
 * A transaction of unknown outcome of which one element was seen *has happened*: all of its other
-  appends count as if they had been acknowledged, and so does what it read. It comes after what
-  had returned when it was invoked, and nothing is known of its end. One that nobody has seen is
-  left out: if there is an order with it, there is one without it.
-* What a transaction reads of a list after its own appends is those appends, at the end, behind
-  what was there before; so it is also a read of what was there before.
+  appends and its reads count as if they had been acknowledged. It comes after what had returned
+  when it was invoked, and nothing is known of its end. One that nobody has seen is left out: if
+  there is an order with it, there is one without it.
+* A transaction that reads a list after its own appends reads those appends, at the end, behind the
+  elements from before. Therefore it is also a read of the elements from before.
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ from tests.sim.recorded.operations import Anomaly, Outcome, Transaction
 
 Elements = tuple[bytes, ...]
 Graph = dict[int, dict[int, str]]
-"""From transaction to transaction, and why."""
+"""A graph: from transaction to transaction, and why."""
 
 
 class NotSerializable(Anomaly):
@@ -64,13 +68,13 @@ class _Appends:
                     self.writers[key, element] = number
                     self.last_of[key, number] = element
         self.happened = self._happened()
-        """Those that took place, whatever their clients know of it."""
+        """The transactions that took place, whatever their clients know of it."""
         self.reads: list[tuple[int, bytes, Elements]] = []
-        """By whom, of what, and what was there before the reader's own appends."""
+        """The reads: the reader, the list, and what was there before the reader's own appends."""
         self.longest: dict[bytes, Elements] = {}
 
     def _happened(self) -> set[int]:
-        """Those acknowledged, and those of unknown outcome of which one of these has read."""
+        """Return acknowledged transactions, and those of unknown outcome that one of them read."""
         happened: set[int] = set()
         found = {number for number, each in enumerate(self.all) if each.outcome is Outcome.OK}
         while found:
@@ -98,7 +102,7 @@ class _Appends:
         self._find_cycles()
         return len(self.all)
 
-    # --- what needs no cycle
+    # --- anomalies without a cycle
 
     def _check_each(self) -> None:
         for number in sorted(self.happened):
@@ -209,7 +213,7 @@ class _Appends:
         return edges
 
     def _edges_rt(self) -> Graph:
-        """From each transaction to those that began after it had returned, as few as suffice."""
+        """Return edges from each transaction to those that began after its return: just enough."""
         edges: Graph = defaultdict(dict)
         events = sorted(
             (moment, is_return, number)
@@ -287,7 +291,7 @@ def _union(graphs: Iterable[Graph]) -> Graph:
 
 
 _SHORTEST_OF: Final = 50
-"""From so many transactions of a knot, or more until there is one, a short cycle is looked for."""
+"""The size of a knot of transactions from which on a short cycle is looked for."""
 
 
 def _cycle(graph: Mapping[int, Mapping[int, str]]) -> list[tuple[int, str]] | None:

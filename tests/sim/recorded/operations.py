@@ -1,4 +1,4 @@
-"""What clients did and heard, as plain data: the same whether simulated or of real processes.
+"""The acts and answers of clients as plain data, simulated ones or those of real processes.
 
 An operation is *invoked* at one moment and *returns* at a later one, or never. How it ended::
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Outcome(enum.Enum):
-    """See the module."""
+    """The outcome of an operation: see the module."""
 
     UNKNOWN = "unknown"
     OK = "ok"
@@ -35,7 +35,7 @@ class Outcome(enum.Enum):
 
 @dataclass
 class Operation:
-    """Something done to one key.
+    """An operation on one key.
 
     Attributes:
         action: ``get``, ``put``, ``delete`` or ``conditional_put``.
@@ -73,7 +73,7 @@ Append = tuple[str, bytes, bytes]
 
 @dataclass
 class Transaction:
-    """Something done to several lists at once.
+    """A transaction on several lists.
 
     Attributes:
         actions: in order, ``("read", key, elements)`` or ``("append", key, element)``. Of one whose
@@ -130,4 +130,4 @@ class Record:
 
 
 class Anomaly(AssertionError):
-    """What clients saw has no explanation that the promises allow."""
+    """An observation of clients that the promises do not allow."""

@@ -1,4 +1,4 @@
-"""Judges small histories by trying everything: slow, and too simple to be wrong.
+"""A judge of small histories that tries everything: slow, and too simple to be wrong.
 
 Any order in which each operation comes after those that had returned before it was invoked is
 carried out on plain variables, with and without each operation of unknown outcome. If one of them

@@ -1,27 +1,27 @@
-"""Whether what clients saw of single keys is linearizable.
+"""A judge of whether clients saw single keys in a linearizable order.
 
-The method is Wing and Gong's, with Lowe's memory of what was tried, as in Porcupine: look for an
-order of the operations that keeps real time and that a plain variable could have carried out. ::
+The method is Wing and Gong's, with Lowe's memory of what was tried, as in Porcupine. It looks for
+an order of the operations that keeps real time and that a plain variable could have carried out. ::
 
     put 1  ├───────┤                       a get that returns 1 may come before the put has
     get      ├──────────┤ 1                returned; after that, no get may find nothing
     get                     ├────┤ None    <- not linearizable
 
 At each step one of the operations is taken that began before any other one, not yet taken, has
-returned; if none of them fits, the last one taken is put back. Operations of unknown outcome may
-be taken or left. Those that nobody has seen anything of are left out from the beginning: it makes
-no difference, and they are what makes the search long.
+returned. If none of them fits, the last one taken is put back. Operations of unknown outcome may be
+taken or left. Those that nobody has seen anything of are left out from the beginning: it makes no
+difference, and they are what makes the search long.
 
 With many clients nearly every operation may come next, so three rules keep the search short. None
 of them loses an order, if there is one:
 
 * A read of what is there now is taken at once: it changes nothing, and only makes room for others.
-* What is there now is not overwritten while somebody has yet to see it and nobody writes it again.
-* When nobody needs any more what is there now, a write is taken at once together with all that see
+* The present value is not overwritten while somebody has yet to see it and nobody writes it again.
+* When nobody needs the present value any more, a write is taken at once together with all that see
   it, if all of these may come next. (In any order they can be moved to the front as one block: a
   write comes after them there, which does not look at what was before it.)
 
-What is left is a search, and it has a budget: when that is spent ``Undecided`` says so.
+The rest is a search, and it has a budget: when that is spent ``Undecided`` says so.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Undecided(AssertionError):
 
 
 STEPS_MAX: Final = 300_000
-"""So many operations are tried for a key."""
+"""The number of operations that are tried for a key."""
 
 
 def check_registers(operations: Iterable[Operation], steps_max: int = STEPS_MAX) -> int:
-    """Every key by itself: keys are independent (Herlihy and Wing, theorem 1).
+    """Check every key by itself: keys are independent (Herlihy and Wing, theorem 1).
 
     Args:
         operations: of any number of keys.
@@ -80,7 +80,7 @@ def check_registers(operations: Iterable[Operation], steps_max: int = STEPS_MAX)
 
 
 def _relevant(operations: list[Operation]) -> list[Operation]:
-    """Without what has no outcome and left no trace."""
+    """Leave out the operations that have no outcome and left no trace."""
     known = [each for each in operations if each.outcome is Outcome.OK]
     seen = {each.result for each in known if each.action == "get"}
     seen |= {each.expected for each in operations if each.action == "conditional_put"}
@@ -102,7 +102,7 @@ class _Event:
     after: _Event | None = None
 
     def lift(self) -> None:
-        """Out of the list, with the return that belongs to it."""
+        """Take the event out of the list, with the return that belongs to it."""
         for event in (self, self.returns):
             if event is not None:
                 assert event.before is not None
@@ -121,7 +121,7 @@ class _Event:
 
 
 class _Search:
-    """For an order of the operations on one key.
+    """A search for an order of the operations on one key.
 
     Attributes:
         operations: all of them.
@@ -298,7 +298,7 @@ def _events(operations: list[Operation]) -> _Event:
 
 
 def _report(operations: list[Operation], stuck: _Event, taken: int, state: State) -> str:
-    """Where the search came farthest: who had to come next, and who had to come before that."""
+    """Return where the search came farthest: the operation to come next, and those before it."""
     victim = operations[stuck.bit.bit_length() - 1]
     others = [each for each in operations if each is not victim]
     near = [

@@ -11,7 +11,7 @@ from tests.sim.recorded.operations import Outcome, Transaction
 
 
 def txn(begin: float, end: float, *actions: str, outcome: Outcome = Outcome.OK) -> Transaction:
-    """``x+1`` appends 1 to x, ``x=1,2`` reads 1 and 2 from it."""
+    """Parse a transaction: ``x+1`` appends 1 to x, ``x=1,2`` reads 1 and 2 from it."""
     parsed: list[Any] = []
     for action in actions:
         key, about = action[:1].encode(), action[2:].encode()

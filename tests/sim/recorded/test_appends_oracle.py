@@ -27,7 +27,7 @@ def accepts(history: list[Transaction]) -> bool:
 
 
 def drawn_history(chance: Random) -> list[Transaction]:
-    """Transactions that were carried out in an order, and then, perhaps, told about wrongly."""
+    """Draw transactions that were carried out in an order; then, perhaps, tell them wrongly."""
     keys = [b"x", b"y"][: chance.randint(1, 2)]
     state: dict[bytes, tuple[bytes, ...]] = {}
     history = []
@@ -66,7 +66,7 @@ def _drawn(chance: Random, keys: list[bytes], state: Any, elements: Any) -> Any:
 
 
 def _tell_wrongly(chance: Random, history: list[Transaction]) -> None:
-    """One read is another one, or one moment is."""
+    """Change one read, or one moment."""
     transaction = chance.choice(history)
     if chance.random() < 0.2 and transaction.outcome is Outcome.OK:
         transaction.invoked_at = chance.random() * 5
@@ -117,7 +117,7 @@ def test_the_checker_of_appends_agrees_with_the_oracle_on_many(seed: int) -> Non
     assert 300 < wrong < 1200
 
 
-# --- what it missed ---------------------------------------------------------------------------
+# --- missed anomalies -------------------------------------------------------------------------
 
 
 def test_half_of_a_transaction_of_unknown_outcome() -> None:
@@ -159,7 +159,7 @@ def test_one_of_unknown_outcome_is_known_by_another_one() -> None:
 
 
 def test_a_cycle_that_much_comes_after() -> None:
-    """Of what comes after a cycle only the first fifty were looked at, and it was not seen."""
+    """It is seen though more than fifty transactions come after it."""
     after = [txn(10 + each, 10.5 + each, f"z+{each}") for each in range(100)]
     one, other = txn(1, 9, "x+1", "y=1"), txn(1, 9, "y+1", "x=1")
     fails("^G1c", *after, one, other)

@@ -73,7 +73,7 @@ def test_one_of_two_conditional_puts_wins() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_random_histories(seed: int) -> None:
-    """What a variable really did is linearizable; with one result changed, mostly not."""
+    """The acts of a variable are linearizable; with one result changed, mostly not."""
     chance = random.Random(seed)
     state: bytes | None = None
     history = []

@@ -27,7 +27,7 @@ def accepts(history: list[Operation]) -> bool:
 
 
 def drawn_history(chance: Random) -> list[Operation]:
-    """Of few values, so that one value is often written twice; then, perhaps, told wrongly."""
+    """Draw operations with few values, so that one is often written twice; then, perhaps, lie."""
     values = [b"a", b"b", b"c", b"d"][: chance.randint(1, 4)]
     history: list[Operation] = []
     state: bytes | None = None
@@ -89,7 +89,7 @@ def test_the_checker_of_registers_agrees_with_the_oracle_on_many(seed: int) -> N
 
 
 def of_many_clients(chance: Random, clients: int, rounds: int) -> list[Operation]:
-    """Each client does one thing after the other, and each of them takes long."""
+    """Draw operations of clients that do one thing after the other, each of which takes long."""
     moments = sorted(
         (chance.random() * rounds, client) for client in range(clients) for _ in range(rounds)
     )

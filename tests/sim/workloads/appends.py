@@ -1,10 +1,8 @@
 """Appends: transactions that read lists and append to them, all of it written down.
 
-As :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
-before it was begun (:mod:`tests.sim.recorded.appends`). Some read a list again that they have
-appended to, and append to it once more.
-
-Some transactions read several lists at the same time.
+It is :mod:`.lists`, but judged with moments: a transaction also comes after all that had returned
+before it was begun (:mod:`tests.sim.recorded.appends`). A few read a list again that they have
+appended to, and append to it once more. A few read several lists at the same time.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ def _list(number: int) -> bytes:
 
 
 class Appends:
-    """See the module. ``record`` has the clock of the world that this happens in."""
+    """A workload of appends. ``record`` has the clock of the world that this happens in."""
 
     clients = 4
 
@@ -33,10 +31,10 @@ class Appends:
         self.record = record
 
     async def setup(self, db: CoreDatabase) -> None:
-        """All are empty."""
+        """Set up nothing: all lists are empty."""
 
     async def start(self, client: Client) -> None:
-        """One transaction after the other."""
+        """Carry out one transaction after the other."""
         while client.goes_on():
             transaction = Transaction(f"client {client.number}-{client.life}")
             call = client.db.run(self._read_and_append, client, transaction, client.token())
@@ -71,7 +69,7 @@ class Appends:
         return tuple((await read(key) or b"").split())
 
     async def check(self, db: CoreDatabase) -> None:
-        """There is an order of the transactions that explains everything."""
+        """Check that an order of the transactions explains everything."""
         last = Transaction("check")
 
         async def read_all(tx: Any) -> None:

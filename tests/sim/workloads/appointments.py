@@ -1,9 +1,9 @@
 """Appointments: messages and updates for later, some of which are cancelled in time, or just not.
 
-Each appointment is made twice, as a message and as an update, in one transaction that notes it. Who
-cancels one remembers how that ended. When everything has come to rest each of them has either taken
-place, once, or was cancelled, and whoever was told which was told the truth. What nobody tried to
-cancel has taken place. None of them is late, whatever the wall clocks have been set to.
+Each appointment is made twice, as a message and as an update, in one transaction that notes it. A
+client that cancels one remembers how that ended. When everything has come to rest each of them has
+either taken place, once, or was cancelled, and clients were told the truth about that. The others
+have taken place. None of them is late, whatever the wall clocks have been set to.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ DIARY = b"appointments/diary"
 EPOCH_SECONDS = 1_700_000_000
 DELAY_SECONDS_MAX = 3.0
 LATE_SECONDS = 1.5
-"""What is not done by then is late: a service that was woken too early looks again."""
+"""The time after which an appointment is late: a service that was woken too early looks again."""
 LOOKS = 50
 
 
 class Appointments:
-    """See the module.
+    """A workload of messages and updates for later.
 
     Attributes:
         cancelled: what somebody was told to have cancelled, by kind and name.
@@ -40,7 +40,7 @@ class Appointments:
         self.unanswered: Counter[bytes] = Counter()
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing is planned."""
+        """Set up nothing: nothing is planned."""
 
     async def start(self, client: Client) -> None:
         """Make appointments, and cancel some."""
@@ -62,7 +62,7 @@ class Appointments:
         limit = client.random.choice([1, 5, 100])
         found = await client.db.scheduled(b"appointments/", b"appointments0", limit=limit)
         assert [each.due for each in found] == sorted(each.due for each in found)
-        await client.pause()  # some of it takes place meanwhile
+        await client.pause()  # a part takes place meanwhile
         for each in client.random.sample(found, min(len(found), 2)):
             name = _name(each)
             self.unanswered[name] += 1
@@ -71,7 +71,7 @@ class Appointments:
             self.unanswered[name] -= 1
 
     async def check(self, db: CoreDatabase) -> None:
-        """Everything took place, or was cancelled."""
+        """Check that everything took place, or was cancelled."""
         for _ in range(LOOKS):
             planned = await db.scheduled(b"appointments/", b"appointments0", limit=1000)
             if not planned:

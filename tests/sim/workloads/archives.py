@@ -1,10 +1,10 @@
 """Archives: snapshots over many keys, held while all of the keys are deleted and written anew.
 
 Each writer deletes everything and writes another *generation*: some of the keys, each with the name
-of the generation and the number of its keys. So whoever reads at one moment, however slowly and in
-whatever way, finds exactly one generation, whole. What a snapshot protects stays readable until it
-is let go, or the leaseholder is another one. Besides, ranges are deleted as deferred updates, and
-in a transaction of their own.
+of the generation and the number of its keys. A reader at one moment, however slow and in whatever
+way, finds exactly one generation, whole. The protected versions of a snapshot stay readable until
+it is let go, or the leaseholder is another one. Besides, ranges are deleted as deferred updates,
+and in a transaction of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _key(number: int) -> bytes:
 
 
 class Archives:
-    """See the module."""
+    """A workload of snapshots while all keys are deleted and written anew."""
 
     clients = 4
 
@@ -83,7 +83,7 @@ class Archives:
         return True
 
     async def check(self, db: CoreDatabase) -> None:
-        """One generation is there, and nothing of what was to be deleted."""
+        """Check that one generation is there, and nothing of what was to be deleted."""
         await db._sender.sleep(1.0)
         await db.drain()
         _require_whole(dict(await pairs(db, START)))

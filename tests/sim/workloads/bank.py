@@ -21,7 +21,7 @@ def _account(number: int) -> bytes:
 
 
 class Bank:
-    """See the module."""
+    """A workload of transfers between accounts."""
 
     clients = 4
 
@@ -38,7 +38,7 @@ class Bank:
         await db.run(open_accounts)
 
     async def start(self, client: Client) -> None:
-        """Transfers, and now and then an audit."""
+        """Make transfers, and now and then an audit."""
         while client.goes_on():
             if client.random.random() < 0.2:
                 await client.attempt(self._audit(client))

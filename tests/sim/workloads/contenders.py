@@ -28,7 +28,7 @@ def _noise(number: int) -> bytes:
 
 
 class Contenders:
-    """See the module.
+    """A workload of writers and of those who contend for keys.
 
     Attributes:
         conflicts: the most that one call of ``run`` has met.
@@ -40,7 +40,7 @@ class Contenders:
         self.conflicts = 0
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Each place has ten tokens."""
+        """Put ten tokens in each place."""
 
         def fill(tx: Any) -> None:
             for number in range(KEYS):
@@ -49,7 +49,7 @@ class Contenders:
         await db.run(fill)
 
     async def start(self, client: Client) -> None:
-        """Half of the clients write, the others contend."""
+        """Write with half of the clients, contend with the others."""
         while client.goes_on():
             if client.number < WRITERS:
                 await client.attempt(self._write(client))

@@ -22,16 +22,16 @@ HUGE = Accounting(b"huge/metric", {"sum": 2**62})
 
 
 class Counters:
-    """See the module."""
+    """A workload of deferred increments."""
 
     clients = 3
 
     async def setup(self, db: CoreDatabase) -> None:
-        """One of the counters is none."""
+        """Make one of the counters none."""
         await db.put(POISONED, b"text")
 
     async def start(self, client: Client) -> None:
-        """Defers, and now and then repairs, poisons, or looks after the dead."""
+        """Defer, and now and then repair, poison, or look after the dead."""
         while client.goes_on():
             chance = client.random.random()
             if chance < 0.8:
@@ -73,7 +73,7 @@ class Counters:
         tx.put(b"note/" + token, b" ".join(note))
 
     async def _switch(self, tx: Any) -> None:
-        """Text becomes a number, or a number becomes text that remembers it."""
+        """Turn a text into a number, or a number into a text that remembers it."""
         value = await tx.get(POISONED)
         if value.startswith(b"text"):
             tx.put(POISONED, _packed(int(value[4:] or b"0")))
@@ -87,7 +87,7 @@ class Counters:
             await client.db.replay(ids)
 
     async def check(self, db: CoreDatabase) -> None:
-        """Repairs what is poisoned, replays all the dead, and counts."""
+        """Repair what is poisoned, replay all the dead, and count."""
         await db.drain()
         value = await db.get(POISONED)
         if value.startswith(b"text"):

@@ -2,16 +2,16 @@
 
 Producers note what they enqueue, in the same transaction; a consumer notes what it has done in the
 transaction that acknowledges it, under a name of its own. At the end each job that was sent is done
-once, or is still in its queue. (Jepsen's ``tests/kafka.clj`` is the model: what may be seen of a
-queue is told there, case by case.)
+once, or is still in its queue. (Jepsen's ``tests/kafka.clj`` is the model: it tells, case by case,
+what may be seen of a queue.)
 
 While it runs:
 
 * No attempt (message and epoch) is handed out twice, but for what was given back uncounted.
 * Nothing is fired before its time, whatever the clocks do.
-* What ran out of time had that time, as the monotonic clock tells (of a store that was not opened
+* A lease that ran out had its time, as the monotonic clock tells (of a store that was not opened
   anew meanwhile: then its consumers have gone).
-* Who lost a lease is told so, and has changed nothing.
+* A consumer that lost a lease is told so, and has changed nothing.
 * In an ordered queue all that were sent before, to the same group, are done when one is fired.
 
 The content of the disk is checked besides (``checkers.check_queues``): counters, limits, places.
@@ -58,7 +58,7 @@ LATE_SECONDS: Final = 5 * ACK_WAIT
 
 
 class Jobs:
-    """See the module."""
+    """A workload of queues."""
 
     clients = 6
     queues: Sequence[str] = (PLAIN, PLAIN, LANES)
@@ -69,11 +69,11 @@ class Jobs:
         self._given_back: set[tuple[str, bytes, int]] = set()
         self._asked_at: dict[tuple[str, bytes, int], float] = {}
         self._sent: dict[str, dict[bytes, int]] = defaultdict(dict)
-        """By group of the ordered queue: job to first schedule, of commits that were answered."""
+        """The jobs of answered commits by group of the ordered queue, with first schedules."""
         self._ended: set[bytes] = set()
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Two queues."""
+        """Create two queues."""
         plain = QueueSettings(
             ack_wait=ACK_WAIT, max_backoff=1.0, max_attempts=None, max_concurrency=5,
             purge_after=0.5, cache_size=8,

@@ -17,7 +17,7 @@ NAME = "keeper %d"
 
 
 class Keepers(Watchers):
-    """See the module."""
+    """A workload of watchers that keep their positions."""
 
     start_key, end_key, last_key = b"kept/", b"kept0", b"kept/last"
 
@@ -41,7 +41,7 @@ class Keepers(Watchers):
         self.kept[number] = position
 
     async def _lost(self, db: CoreDatabase, number: int, error: SnapshotTooOld) -> None:
-        """Its changes are gone: that must not be, if its position was kept and not long ago."""
+        """Check that changes are gone only if the position was not kept, or kept long ago."""
         self.mirrors.pop(number, None)
         position = self.kept.pop(number, None)
         if position is not None:

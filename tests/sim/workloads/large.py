@@ -1,7 +1,7 @@
 """Large: keys of up to 8 KiB, values and messages of up to 1 MiB, now and then; most are small.
 
-Whatever its size, a value is the name of who wrote it, again and again. So a value that is cut,
-mixed up, or of another key shows by itself.
+Whatever its size, a value is the name of its writer, again and again. A value that is cut, mixed
+up, or of another key shows by itself therefore.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def _require_sound(value: bytes | None) -> None:
 
 
 class Large:
-    """See the module."""
+    """A workload of large keys, values and messages."""
 
     clients = 3
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing is there."""
+        """Set up nothing: nothing is there."""
 
     async def start(self, client: Client) -> None:
         """Write, read and send."""
@@ -75,7 +75,7 @@ class Large:
             _require_sound(message.value)
 
     async def check(self, db: CoreDatabase) -> None:
-        """All of it is sound."""
+        """Check that all of it is sound."""
         for number in range(KEYS):
             _require_sound(await db.get(_key(number)))
         for message in await db.peek(INBOX, 1000):

@@ -25,7 +25,7 @@ def _count(source: int, target: int) -> bytes:
 
 
 class Ledger:
-    """See the module."""
+    """A workload of transfers by messages."""
 
     clients = 2 * ACCOUNTS
 
@@ -72,7 +72,7 @@ class Ledger:
             tx.put(_account(number), b"%d" % balance)
 
     async def check(self, db: CoreDatabase) -> None:
-        """Nothing is under way any more, and nothing is missing."""
+        """Check that nothing is under way any more, and that nothing is missing."""
         await db.drain()
         under_way = 0
         for number in range(ACCOUNTS):

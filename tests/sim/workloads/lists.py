@@ -1,10 +1,10 @@
 """Lists: transactions read lists and append to them; the lists then tell what order there was.
 
 Judged by :mod:`tests.sim.recorded.appends`, as :mod:`.appends` is, but without moments: all of it
-counts as if it had been done at the same time, and before the check. So this workload needs no
-clock that clients share.
+counts as if it had been done at the same time, and before the check. This workload needs no clock
+that clients share therefore.
 
-Some transactions read all their lists at the same time before they begin.
+A few transactions read all their lists at the same time before they begin.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _list(number: int) -> bytes:
 
 
 class Lists:
-    """See the module."""
+    """A workload of lists that transactions read and append to."""
 
     clients = 4
 
@@ -34,7 +34,7 @@ class Lists:
         self.record = Record(lambda: self._moment)
 
     async def setup(self, db: CoreDatabase) -> None:
-        """All are empty."""
+        """Set up nothing: all lists are empty."""
 
     async def start(self, client: Client) -> None:
         """Read some lists, append to others."""
@@ -64,7 +64,7 @@ class Lists:
                 transaction.actions.append(("append", key, token))
 
     async def check(self, db: CoreDatabase) -> None:
-        """There is an order of the transactions that explains everything."""
+        """Check that an order of the transactions explains everything."""
         self._moment = 1.0
         last = Transaction("check")
 

@@ -1,9 +1,9 @@
 """Mailboxes: looked into in every way while messages come and go.
 
-Some send, at once and for later; some reap, wait in vain, give up half-way. Others look: now, at
-moments of the past, at one moment several times while messages are reaped, at the list of all
-inboxes. In a snapshot the inboxes and the notes of what was sent and taken fit together, and what
-is seen of a moment stays as it is.
+A few clients send, at once and for later; others reap, wait in vain, give up half-way. Others look:
+now, at moments of the past, at one moment several times while messages are reaped, at the list of
+all inboxes. In a snapshot the inboxes and the notes of what was sent and taken fit together, and
+what is seen of a moment stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INBOXES = 3
 SENDERS = 2
 REAPERS = 2
 NOBODY = b"mailbox/nobody"
-"""Nobody sends there."""
+"""The key of an inbox to which nobody sends."""
 
 
 def _inbox(number: int) -> bytes:
@@ -25,12 +25,12 @@ def _inbox(number: int) -> bytes:
 
 
 class Mailboxes:
-    """See the module."""
+    """A workload of inboxes that are looked into."""
 
     clients = SENDERS + REAPERS + 2
 
     async def setup(self, db: CoreDatabase) -> None:
-        """All are empty."""
+        """Set up nothing: all inboxes are empty."""
 
     async def start(self, client: Client) -> None:
         """Send with the first clients, reap with the next, look with the others."""
@@ -98,7 +98,7 @@ class Mailboxes:
         return True
 
     async def _look_back(self, client: Client) -> None:
-        """At one moment, again and again."""
+        """Look at one moment, again and again."""
         first: list[list[bytes]] | None = None
         async with client.db.snapshot() as snapshot:
             for _ in range(client.random.randint(1, 3)):

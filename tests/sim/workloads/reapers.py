@@ -2,8 +2,8 @@
 
 A sender notes, in the transaction that sends it, the name of each message. A reaper notes the names
 of what it took, under a name of its own: a message taken twice is noted twice. At the end the notes
-are the same, but for what still lies in the inboxes. Some reapers take messages and do not commit;
-their messages are free again. Some messages are scheduled for later: none arrives before its time.
+are the same, but for what still lies in the inboxes. A few reapers take messages and do not commit;
+their messages are free again. A few messages are scheduled for later: none arrives before its time.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _inbox(number: int) -> bytes:
 
 
 class Reapers:
-    """See the module."""
+    """A workload of reapers that compete."""
 
     clients = 6
 
     async def setup(self, db: CoreDatabase) -> None:
-        """All inboxes are empty."""
+        """Set up nothing: all inboxes are empty."""
 
     async def start(self, client: Client) -> None:
         """Send with the first clients, reap with the others."""

@@ -17,7 +17,7 @@ KEYS = 2
 
 
 class Registers:
-    """See the module. ``record`` has the clock of the world that this happens in."""
+    """A workload of registers. ``record`` has the clock of the world that this happens in."""
 
     clients = 4
 
@@ -25,10 +25,10 @@ class Registers:
         self.record = record
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing is there."""
+        """Set up nothing: nothing is there."""
 
     async def start(self, client: Client) -> None:
-        """One operation after the other; what each client saw last it may expect."""
+        """Carry out one operation after the other; a client may expect what it saw last."""
         seen: dict[bytes, bytes | None] = {}
         while client.goes_on():
             key = b"register/%d" % client.random.randrange(KEYS)
@@ -56,14 +56,14 @@ class Registers:
             call = client.db.conditional_put(key, value, expected)
             await self.record.operate(operation, call)
         except ConditionFailed as failed:
-            # What it was told is as good as a read.
+            # The answer is as good as a read.
             operation.action, operation.outcome = "get", Outcome.OK
             actual: Any = failed.actual
             operation.result = actual
             assert actual != expected, f"{operation} failed without a reason"
 
     async def check(self, db: CoreDatabase) -> None:
-        """There is an order of the operations of each key."""
+        """Check that there is an order of the operations of each key."""
         for number in range(KEYS):
             key = b"register/%d" % number
             await self.record.operate(Operation("check", "get", key), db.get(key))

@@ -19,7 +19,7 @@ def _node(number: bytes) -> bytes:
 
 
 class Ring:
-    """See the module."""
+    """A workload of a ring whose nodes are reordered."""
 
     clients = 4
 
@@ -33,7 +33,7 @@ class Ring:
         await db.run(close)
 
     async def start(self, client: Client) -> None:
-        """Reorders, and now and then walks."""
+        """Reorder, and now and then walk."""
         while client.goes_on():
             if client.random.random() < 0.2:
                 await client.attempt(self._walk(client))

@@ -1,8 +1,8 @@
 """Seats: only so many may sit at once, each taken after counting those that are taken by a scan.
 
 Two who count at the same time see the same number and write different keys: a phantom, that only
-the check of scanned spans notices. Some count from the end, some only as far as they need, some
-clear the room by deleting a whole span.
+the check of scanned spans notices. They count from the beginning or the end, or only as far as they
+need, and clear the room by deleting a whole span.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ START, END = b"seat/", b"seat0"
 
 
 class Seats:
-    """See the module."""
+    """A workload of seats that are counted by scans."""
 
     clients = 4
 
     async def setup(self, db: CoreDatabase) -> None:
-        """All are free."""
+        """Set up nothing: all seats are free."""
 
     async def start(self, client: Client) -> None:
-        """Sits down, gets up, looks around."""
+        """Sit down, get up, look around."""
         while client.goes_on():
             chance = client.random.random()
             if chance < 0.6:
@@ -52,5 +52,5 @@ class Seats:
         assert len(await pairs(db, START)) <= SEATS
 
     async def check(self, db: CoreDatabase) -> None:
-        """Nobody sits on somebody else."""
+        """Check that nobody sits on somebody else."""
         await self._look_around(db)

@@ -1,9 +1,10 @@
 """Spans: many keys written and deleted at a time, large values and headers, wide sums.
 
-Each client has a span of its own. A transaction puts some keys into it, and now and then defers a
-``DeleteRange`` of all of it, followed by a ``Put`` into it: when everything is carried out, what
-was there before is gone, and the ``Put``, which comes after, is there. What was written after the
-deletion was committed may be there or not: it may have begun late. A mark tells which is which.
+Each client has a span of its own. A transaction puts a few keys into it, and now and then defers a
+``DeleteRange`` of all of it, followed by a ``Put`` into it. When everything is carried out, the
+keys from before are gone, and the ``Put``, which comes after, is there. Keys that were written
+after the deletion was committed may be there or not: it may have begun late. A note tells which is
+which.
 
 Now and then a client deletes another span at once, and counts.
 """
@@ -23,12 +24,12 @@ DEEP = b"/".join([b"deep"] * PREFIXES_MAX)
 
 
 class Spans:
-    """See the module."""
+    """A workload of spans that are written and deleted as a whole."""
 
     clients = 2
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing."""
+        """Set up nothing."""
 
     async def start(self, client: Client) -> None:
         """Put and delete."""
@@ -67,7 +68,7 @@ class Spans:
         return b"v"
 
     async def _delete_at_once(self, client: Client) -> None:
-        """Nobody else writes there, so it is known how many there are."""
+        """Delete keys that nobody else writes, so that it is known how many there are."""
         start = b"once/%d/%d/" % (client.number, client.life)
         end = start + b"\xff"
 
@@ -81,7 +82,7 @@ class Spans:
         assert deleted == before, f"{deleted} of {before} were deleted"
 
     async def check(self, db: CoreDatabase) -> None:
-        """Whatever was there before the last deletion is gone, and what came after it is there."""
+        """Check that keys from before the last deletion are gone, and that later ones are there."""
         await db.drain()
         for number in range(self.clients):
             kept, _, since = ((await db.get(b"mark/%d" % number)) or b"|").partition(b"|")

@@ -1,4 +1,4 @@
-"""What somebody writes to a store, or to a client's memory, that no client did: by workload.
+"""Writes to a store, or to a client's memory, that no client made: by workload.
 
 Each is what a fault of the store would have left. The workload's check must find it.
 """
@@ -81,7 +81,7 @@ async def money_moves_without_a_receipt(db: CoreDatabase, _: Bank) -> None:
 
 @tampering("bank")
 async def a_receipt_is_lost(db: CoreDatabase, workload: Bank) -> None:
-    """One of a transfer that came to nothing: no balance tells of it."""
+    """Lose a receipt of a transfer that came to nothing: no balance tells of it."""
     receipts = await pairs(db, b"bank/receipt/")
     void = [key for key, receipt in receipts if receipt.endswith(b" 0")]
     if not void:
@@ -207,7 +207,7 @@ def _prefix(workload: Any) -> bytes:
 async def half_of_a_transaction_of_unknown_outcome_is_there(
     db: CoreDatabase, workload: Any
 ) -> None:
-    """Its client does not know; the lists tell that it has happened, and that half is missing."""
+    """Leave half of a transaction of unknown outcome; lists tell that it has happened."""
     record: Record = workload.record
     for transaction in reversed(record.transactions):
         appended = {key: about for what, key, about in transaction.actions if what == "append"}
@@ -334,7 +334,7 @@ async def a_read_was_stale(_: CoreDatabase, workload: Registers) -> None:
 
 @tampering("ring")
 async def two_rings(db: CoreDatabase, _: Ring) -> None:
-    """Two who reorder at once: one's write to a key is lost."""
+    """Lose one of two writes to a key, by two who reorder at once."""
     first, second = b"ring/0", b"ring/" + await db.get(b"ring/0")
     third = b"ring/" + await db.get(second)
     await db.put(first, await db.get(third))

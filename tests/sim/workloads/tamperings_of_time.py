@@ -15,7 +15,7 @@ from tests.sim.workloads.workload import pairs, reap_all
 
 
 async def _take_one(db: CoreDatabase, key: bytes) -> Any:
-    """Out of an inbox that is not empty when everything is due."""
+    """Take one message out of an inbox that is not empty when everything is due."""
     await db.drain()
 
     async def take(tx: Any) -> Any:
@@ -26,7 +26,7 @@ async def _take_one(db: CoreDatabase, key: bytes) -> Any:
 
 
 async def _settled(db: CoreDatabase) -> None:
-    """Everything that was planned is over."""
+    """Wait until all that was planned is over."""
     await db._sender.sleep(4.0)
     await db.drain()
 

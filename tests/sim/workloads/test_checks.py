@@ -96,14 +96,14 @@ class Played:
         for task, database in tasks:
             if not task.done:  # a watcher
                 self.store.kill(task, database)
-        self.store.agenda.stand_still(TRANSACTION_SECONDS_MAX)  # what was given up is free again
+        self.store.agenda.stand_still(TRANSACTION_SECONDS_MAX)  # given-up messages are free again
         self.store.let_pass(1.0)
 
     def check(self) -> None:
         self.store.run(self.workload.check(self.db))
 
 
-# --- what is judged while it happens --------------------------------------------------------------
+# --- judgements while it happens ------------------------------------------------------------------
 
 
 def _change(timestamp: int, key: bytes) -> postroom.Change:
@@ -163,7 +163,7 @@ def test_a_ledger_whose_messages_overtake_each_other() -> None:
             tx.enqueue_message(b"ledger/account/0", b"1", headers=headers)
 
     async def credit() -> None:
-        for _ in range(20):  # some take only one
+        for _ in range(20):  # a few take only one
             await played.db.run(send)
             await played.db.run(Ledger()._credit, client, 0)
 

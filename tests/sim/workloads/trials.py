@@ -1,15 +1,15 @@
 """Trials: messages that their consumers cannot digest. They postpone, bury, give back, vanish.
 
-Senders note what they send. Whoever reaps says how many attempts there are, and does with each
-message one of these things: it is done, which is noted; it is postponed, which is noted too, in the
-same transaction, so that the number of notes is the number of attempts that were told; it is
+Senders note what they send. A reaper says how many attempts there are, and does with each message
+one of these things. It is done, which is noted. It is postponed, which is noted too, in the
+transaction that does it: the number of notes is the number of attempts that were told. It is
 buried; it is given back; or nothing is heard of it any more.
 
 While it runs:
 
 * A message shows as many attempts as are noted, at least; more only if somebody may have vanished.
 * None comes back before its time, and none has had all its attempts.
-* In one of the inboxes who postpones holds up what is behind: that is given to nobody meanwhile.
+* In one of the inboxes a postponed message holds up later ones: nobody is given these meanwhile.
 
 At the end each message that was sent is in one place. The dead ones have had all their attempts, or
 were buried by somebody.
@@ -32,22 +32,22 @@ ATTEMPTS_MAX: Final = 3
 
 
 class Trials:
-    """See the module."""
+    """A workload of messages that cannot be digested."""
 
     clients = 4
 
     def __init__(self) -> None:
         self._not_before: dict[str, int] = {}
-        """By the reason that was given: when the message may come again."""
+        """The times when messages may come again, by the reason that was given."""
         self._holds: dict[str, int] = {}
-        """When a postponed message of the inbox that is held up may come again."""
+        """The times when a postponed message of the inbox that is held up may come again."""
         self._handed_out: Counter[str] = Counter()
-        """How often a message was handed to somebody who has not said what became of it."""
+        """The hand-outs of a message to those who have not said what became of it."""
         self._unanswered: Counter[bytes] = Counter()
-        """How many reaps of an inbox may have taken messages that nobody has seen."""
+        """The number of reaps of an inbox that may have taken messages that nobody has seen."""
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing was sent."""
+        """Set up nothing: nothing was sent."""
 
     async def start(self, client: Client) -> None:
         """Send with the first client, try with the others."""
@@ -107,7 +107,7 @@ class Trials:
                 ends = [("back", 0)] * len(found)
         for message, (end, noted) in zip(found, ends, strict=True):
             if end != "back":
-                # Who had lost it may have put it back after it was handed out again (cluster seed
+                # A client that lost it may have put it back after its next hand-out (cluster seed
                 # 82). Then this has not committed, whatever it has done with the message.
                 assert noted <= message.attempts, f"{message} was postponed {noted} times"
                 self._handed_out[message.id] -= 1
@@ -147,7 +147,7 @@ class Trials:
     # --- at the end
 
     async def check(self, db: CoreDatabase) -> None:
-        """Each message is in one place, and those that are dead had to die."""
+        """Check that each message is in one place, and that those that are dead had to die."""
         left: list[Message] = []
         while True:
             left += [message for key in (HELD, PASSED) for message in await reap_all(db, key)]
@@ -157,7 +157,7 @@ class Trials:
             wait = max(each.due for each in waiting) - await db.now()
             await db._sender.sleep(max(wait, 0) / 2**16 / 1000 + 0.05)
             await db.drain()
-        # Who reaps here does not say how many attempts there are: the last one may have been lost.
+        # This reap does not say how many attempts there are: the last one may have been lost.
         assert all(message.attempts <= ATTEMPTS_MAX for message in left), left
         buried = {key.split(b"/")[1] for key, _ in await pairs(db, b"trial buried/")}
         dead = [

@@ -1,9 +1,9 @@
 """Waiters: they wait for messages, locks, changes and quiet, and most of them give up.
 
 Each wait may end by its answer, by its time, by being cancelled wherever it stands, or with its
-client. Some transactions are left lying, some take messages and do not commit. At the end each
-message was taken once or is still there, and nothing is held by those who gave up: that is checked
-at every step, for every workload, by :mod:`tests.sim.waiting_rules`.
+client. A few transactions are left lying, others take messages and do not commit. At the end each
+message was taken once or is still there, and nothing is held by those who gave up. The latter is
+checked at every step, for every workload, by :mod:`tests.sim.waiting_rules`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def _inbox(number: int) -> bytes:
 
 
 class Waiters:
-    """See the module."""
+    """A workload of waits, most of which are given up."""
 
     clients = 7
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing is there."""
+        """Set up nothing: nothing is there."""
 
     async def start(self, client: Client) -> None:
         """Send with the first client, wait with the others."""

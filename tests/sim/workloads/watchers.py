@@ -39,7 +39,7 @@ class Mirror:
         self._coming.append(change)
 
     def finish(self) -> None:
-        """No more changes of the timestamp come."""
+        """End the changes of the timestamp: no more of them come."""
         for change in self._coming:
             self.timestamp = change.timestamp
             if change.value is None:
@@ -54,7 +54,7 @@ class Mirror:
 
 
 class Watchers:
-    """See the module."""
+    """A workload of clients that watch changes."""
 
     clients = 4
     start_key, end_key, last_key = START, END, LAST
@@ -63,7 +63,7 @@ class Watchers:
         self.mirrors: dict[int, Mirror] = {}
 
     async def setup(self, db: CoreDatabase) -> None:
-        """Nothing is there."""
+        """Set up nothing: nothing is there."""
 
     async def start(self, client: Client) -> None:
         """Write with the first clients, watch with the others."""
@@ -96,7 +96,7 @@ class Watchers:
             await client.pause(0.2)
 
     async def _lost(self, db: CoreDatabase, number: int, error: SnapshotTooOld) -> None:
-        """Its changes are gone: it begins anew."""
+        """Begin anew, since the changes are gone."""
         self.mirrors.pop(number, None)
 
     async def _read_anew(self, db: CoreDatabase) -> Mirror:
@@ -116,7 +116,7 @@ class Watchers:
                 return
 
     async def check(self, db: CoreDatabase) -> None:
-        """From where each mirror stands, the rest of the stream makes it complete."""
+        """Check that the rest of the stream completes each mirror from where it stands."""
         await db.put(self.last_key, b"nothing comes after this")
         now = dict(await pairs(db, self.start_key))
         for number, mirror in list(self.mirrors.items()):

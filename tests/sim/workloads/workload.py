@@ -1,9 +1,10 @@
-"""What a workload is: ``setup``, ``start``, ``check``, as FoundationDB's are.
+"""The form of a workload: ``setup``, ``start``, ``check``, as FoundationDB's have.
 
 ``setup`` runs first, alone. ``start`` is then run by several clients at once, each until it is told
 to stop; a client may be killed at any moment, and another one takes its place. When everything has
 come to rest ``check`` looks at what is left. A workload keeps in its own memory only what a client
-was told; whatever must match is written into the store, by the very transactions in question.
+was told; the facts that must match are written into the store, by the very transactions in
+question.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from postroom.errors import CommitUnknown, Retryable, SnapshotTooOld, Transactio
 T = TypeVar("T")
 
 EXPECTED = (Retryable, CommitUnknown, SnapshotTooOld, TransactionExpired)
-"""What may happen to anybody while machines die and clocks are set."""
+"""The errors that may come while machines die and clocks are set."""
 
 
 class Client:
-    """Somebody who runs a workload.
+    """A client that runs a workload.
 
     Attributes:
         number: which of the workload's clients; another one who takes its place has the same.
@@ -71,7 +72,7 @@ class Client:
 
 
 class Workload(Protocol):
-    """See the module."""
+    """A workload: see the module."""
 
     clients: int
 
@@ -86,7 +87,7 @@ class Workload(Protocol):
 
 
 async def pairs(db: CoreDatabase, prefix: bytes) -> list[tuple[bytes, Any]]:
-    """Everything that the store holds under ``prefix``."""
+    """Return all that the store holds under ``prefix``."""
     return [pair async for pair in db.scan(prefix, prefix + b"\xff")]
 
 

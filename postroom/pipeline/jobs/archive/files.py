@@ -29,7 +29,7 @@ from postroom.pipeline.tables import schema_of
 QUEUES: Final = "queues"
 INBOXES: Final = "inboxes"
 ENDED: Final = {QUEUES: "done_at", INBOXES: "reaped_at"}
-"""By table, the column that says when a message ended."""
+"""The column of each table that says when a message ended."""
 QUEUES_AT_ONCE: Final = 200
 """The number of queues that one query of Spark's writes."""
 _DAY: Final = 86_400_000 << LOGICAL_BITS

@@ -29,6 +29,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from postroom.errors import Invalid
+from postroom.kv.folder import sync_path
 from postroom.pipeline.jobs.job import JobFailed
 
 _LOCAL: Final = {"", "file"}
@@ -126,7 +127,7 @@ class LocalArchiveFolder:
         folders = set()
         for path in paths:
             target = self._root / path
-            _sync(target)
+            sync_path(target)
             folders.add(target.parent)
         self._sync_folders(folders)
 
@@ -135,7 +136,7 @@ class LocalArchiveFolder:
         for folder in folders:
             every |= {each for each in folder.parents if each.is_relative_to(self._root.parent)}
         for folder in sorted(every, reverse=True):
-            _sync(folder)
+            sync_path(folder)
 
     def delete(self, path: str) -> None:
         """Delete a file, and the folders that are empty then."""
@@ -154,14 +155,6 @@ def _raise_if_there(error: OSError) -> None:
     """Raise an error unless it says that the folder is missing, and has no files."""
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _sync(path: Path) -> None:
-    number = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class HadoopFolder:

@@ -185,10 +185,11 @@ class Plan:
     inboxes_after: int
 
 
+@dataclass(eq=False)
 class ArchiveRun:
     """A run of the job, and its steps. It knows nothing of Spark.
 
-    Args:
+    Attributes:
         db: the store.
         folder: of the archive.
         settings: how much stays, and for how long.
@@ -196,19 +197,11 @@ class ArchiveRun:
         failpoint: is called before each step that changes something.
     """
 
-    def __init__(
-        self,
-        db: CoreDatabase,
-        folder: ArchiveFolder,
-        settings: ArchiveSettings,
-        progress: JobProgress = SILENT,
-        failpoint: Failpoint = _nothing,
-    ) -> None:
-        self._db = db
-        self._folder = folder
-        self._settings = settings
-        self._progress = progress
-        self._failpoint = failpoint
+    db: CoreDatabase
+    folder: ArchiveFolder
+    settings: ArchiveSettings
+    progress: JobProgress = SILENT
+    failpoint: Failpoint = _nothing
 
     def whole(self, writer_of: Callable[[str], HistoryWriter]) -> ArchiveResult:
         """Do all steps.
@@ -219,7 +212,7 @@ class ArchiveRun:
         before = self.begin()
         name = f"{before.number + 1}-{secrets.token_hex(4)}"
         writer = writer_of(name)
-        counted = all_gaps.acknowledged_counts(self._db)  # counted before messages are read
+        counted = all_gaps.acknowledged_counts(self.db)  # counted before messages are read
         with self._alone(before):
             with self.hold(before) as (since, at):
                 plan = self.plan(before, since, at, counted)
@@ -228,11 +221,11 @@ class ArchiveRun:
             after = msgspec.structs.replace(
                 before, number=before.number + 1, at=at, queues=plan.queues, inboxes_until=at,
                 gaps=all_gaps.merged([*before.gaps, *gaps]), files=[*before.files, *new],
-                dropped=manifests.still_dropped(before, at - from_seconds(self._settings.grace)),
+                dropped=manifests.still_dropped(before, at - from_seconds(self.settings.grace)),
             )  # fmt: skip
             after, compacted = self.compact(writer, after)
         after = self.commit(after, name)
-        trimmed = self.trim(after, at - from_seconds(self._settings.keep))
+        trimmed = self.trim(after, at - from_seconds(self.settings.keep))
         return ArchiveResult(
             after.number, at,
             sum(each.rows for each in new if each.table == QUEUES),
@@ -243,11 +236,11 @@ class ArchiveRun:
 
     def begin(self) -> ArchiveManifest:
         """Return the newest manifest of this store, and note the new run in the store."""
-        before = newest.latest_of_store(self._db, self._folder)
+        before = newest.latest_of_store(self.db, self.folder)
         if not before.number:
             before = msgspec.structs.replace(before, archive=secrets.token_hex(16))
-        self._failpoint("identity")
-        newest.note_begun(self._db, before)
+        self.failpoint("identity")
+        newest.note_begun(self.db, before)
         return before
 
     @contextmanager
@@ -256,13 +249,13 @@ class ArchiveRun:
 
         The first one is that of the run before, or the first that can be read.
         """
-        with self._db.hold() as at, ExitStack() as stack:
+        with self.db.hold() as at, ExitStack() as stack:
             after = before.inboxes_until
             for left in reversed(range(_TRIES)):
-                parts = self._db.partitions(part_bytes=_PART_BYTES)
+                parts = self.db.partitions(part_bytes=_PART_BYTES)
                 after = max(before.inboxes_until, *(each.readable_from for each in parts))
                 try:
-                    stack.enter_context(self._db.hold(max(after, 1)))
+                    stack.enter_context(self.db.hold(max(after, 1)))
                     break
                 except SnapshotTooOld:  # history was collected just now
                     if not left:
@@ -273,7 +266,7 @@ class ArchiveRun:
         self, before: ArchiveManifest, after_inboxes: int, at: int, counted: Mapping[str, int]
     ) -> Plan:
         """Return the part of the store that is new."""
-        every = self._db.queues()
+        every = self.db.queues()
         infos = [each for each in every if not each.damaged]
         damaged = {each.name: each.damaged for each in every if each.damaged}
         queues = {name: before.queues[name] for name in damaged if name in before.queues}
@@ -295,23 +288,23 @@ class ArchiveRun:
 
         Call it when all is read, since done messages are purged meanwhile, too.
         """
-        gaps = [*all_gaps.queue_gaps(self._db, before, plan.infos, plan.damaged, at)]
+        gaps = [*all_gaps.queue_gaps(self.db, before, plan.infos, plan.damaged, at)]
         if before.number and plan.inboxes_after > before.inboxes_until:
             gaps.append(Gap(INBOXES, before.inboxes_until, plan.inboxes_after))
         return sorted(gaps, key=lambda each: each.until)
 
     def write(self, writer: HistoryWriter, plan: Plan, at: int) -> list[Kept]:
         """Write the new history into files, and return these."""
-        self._failpoint("files of queues")
+        self.failpoint("files of queues")
         new: list[Kept] = []
         stages = len(plan.spans) + 1
         for number, span in enumerate(plan.spans):
-            self._progress("history into files", number, stages)
+            self.progress("history into files", number, stages)
             new += writer.write_queues(span)
-        self._failpoint("files of inboxes")
-        self._progress("history into files", stages - 1, stages)
+        self.failpoint("files of inboxes")
+        self.progress("history into files", stages - 1, stages)
         new += writer.write_inboxes(plan.inboxes_after, at)
-        self._progress("history into files", stages, stages)
+        self.progress("history into files", stages, stages)
         return new
 
     def compact(
@@ -323,19 +316,19 @@ class ArchiveRun:
             closed[each.part] = _day_in(each.part) < today - 1
         small = manifests.files_to_compact(
             manifest.files,
-            files_max=self._settings.files_max,
+            files_max=self.settings.files_max,
             size_small=SMALL_BYTES,
             closed=closed,
         )
         if not small:
             return manifest, 0
-        self._failpoint("fewer files")
+        self.failpoint("fewer files")
         new: list[Kept] = []
         for number, table in enumerate((QUEUES, INBOXES)):
-            self._progress("fewer files", number, 2)
+            self.progress("fewer files", number, 2)
             some = [each for each in small if each.table == table]
             new += writer.compact(table, some) if some else []
-        self._progress("fewer files", 2, 2)
+        self.progress("fewer files", 2, 2)
         files, dropped = manifests.replaced(manifest, small, new, manifest.at)
         return msgspec.structs.replace(manifest, files=files, dropped=dropped), len(small)
 
@@ -343,18 +336,18 @@ class ArchiveRun:
         """Make this manifest the archive from here on; return it with its lists."""
         today = day_of(manifest.at)
         try:
-            listed = manifests.read_lists(self._folder, manifest)
+            listed = manifests.read_lists(self.folder, manifest)
         except FileNotFoundError as error:  # given up by others, and deleted after the grace time
             raise self._overtaken() from error
         manifest, stored, new = manifests.divided(
             manifest, listed, lambda each: _day_in(each.part) < today - 1, run
         )
         for path, few in new.items():
-            self._failpoint("list")
-            self._folder.put_new(path, manifests.encode(few))
-        self._failpoint("manifest")
+            self.failpoint("list")
+            self.folder.put_new(path, manifests.encode(few))
+        self.failpoint("manifest")
         manifest_file = manifests.manifest_path(manifest.number)
-        if not self._folder.put_new(manifest_file, manifests.encode(stored)):
+        if not self.folder.put_new(manifest_file, manifests.encode(stored)):
             raise self._overtaken()
         return manifest
 
@@ -368,19 +361,19 @@ class ArchiveRun:
         try:
             yield
         except Exception as error:
-            if newest.newest_number(self._folder) > before.number:
+            if newest.newest_number(self.folder) > before.number:
                 raise self._overtaken() from error
             raise
 
     def _overtaken(self) -> JobFailed:
         return JobFailed(
-            f"another run has archived into {self._folder.uri()} meanwhile; this one has changed "
+            f"another run has archived into {self.folder.uri()} meanwhile; this one has changed "
             "nothing, and nothing is missing: run one at a time"
         )
 
     def trim(self, manifest: ArchiveManifest, until: int) -> int:
         """Delete from the store what is safe in the files."""
-        there = {each.path for each in self._folder.files(manifests.FILES)}
+        there = {each.path for each in self.folder.files(manifests.FILES)}
         missing = [each.path for each in manifest.files if each.path not in there]
         if missing:
             raise JobFailed(
@@ -388,27 +381,27 @@ class ArchiveRun:
                 f"{missing[0]}; nothing was "
                 "deleted from the store: bring the folder back as it was"
             )
-        self._failpoint("number")
-        newest.note_trimmed(self._db, manifest)
-        trimmed, infos = 0, [each for each in self._db.queues() if not each.damaged]
+        self.failpoint("number")
+        newest.note_trimmed(self.db, manifest)
+        trimmed, infos = 0, [each for each in self.db.queues() if not each.damaged]
         for number, info in enumerate(infos):
-            self._failpoint("trimming")
-            self._progress("out of the store", number, len(infos))
+            self.failpoint("trimming")
+            self.progress("out of the store", number, len(infos))
             last = min(manifest.until(info.name, int(info.created_at)), until)
             if last > 0:
                 trimmed += self._trim_queue(info, last)
-        self._progress("out of the store", len(infos), len(infos))
+        self.progress("out of the store", len(infos), len(infos))
         return trimmed
 
     def _trim_queue(self, info: QueueInfo, last: int) -> int:
         trimmed, gone = 0, TRIMMED_AT_ONCE
         while gone >= TRIMMED_AT_ONCE:
             try:
-                gone = self._db.queue(info.name).trim_archive(
+                gone = self.db.queue(info.name).trim_archive(
                     last, created_at=int(info.created_at), limit=TRIMMED_AT_ONCE
                 )
             except Invalid:
-                there = {(each.name, each.created_at) for each in self._db.queues()}
+                there = {(each.name, each.created_at) for each in self.db.queues()}
                 if (info.name, info.created_at) in there:
                     raise
                 break  # the queue was dropped meanwhile, with all that it had
@@ -418,11 +411,11 @@ class ArchiveRun:
     def tidy(self, manifest: ArchiveManifest) -> int:
         """Delete files that do not count."""
         every = [each.path for top in (manifests.MANIFESTS, manifests.LISTS, manifests.FILES)
-                 for each in self._folder.files(top)]  # fmt: skip
+                 for each in self.folder.files(top)]  # fmt: skip
         useless = manifests.useless_files(manifest, every)
         for path in useless:
-            self._failpoint("tidying")
-            self._folder.delete(path)
+            self.failpoint("tidying")
+            self.folder.delete(path)
         return sum(path.endswith(".parquet") for path in useless)
 
 

@@ -8,4 +8,4 @@ from __future__ import annotations
 from typing import Any
 
 Patch = tuple[Any, str, Any]
-"""Where, what, and by what it is replaced."""
+"""The place of a patch, the name in it, and its substitute."""

@@ -1,4 +1,4 @@
-"""Broken on purpose: messages that were tried in vain."""
+"""Mutations of messages that were tried in vain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def attempts_are_forgotten() -> Patch:
-    """Each attempt is taken for the first one."""
+    """Take each attempt for the first one."""
     return attempts, "_trial", lambda message: UNTRIED
 
 

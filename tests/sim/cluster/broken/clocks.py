@@ -1,4 +1,4 @@
-"""What is broken about time."""
+"""Mutations of clocks and timestamps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def timestamps_stand() -> Patch:
-    """While they are ahead of the wall clock, timestamps do not go on with the monotonic one."""
+    """Let timestamps stand still while they are ahead of the wall clock."""
 
     def stand(self: HybridLogicalClock, trusted: int, milliseconds: float, step: float) -> None:
         del self, trusted, milliseconds, step

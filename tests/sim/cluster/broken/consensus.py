@@ -1,4 +1,4 @@
-"""Broken on purpose: leases, elections, replication, commits.
+"""Mutations of leases, elections, replication and commits.
 
 Seen in clusters only: a store of one node elects and replicates nothing.
 """
@@ -95,7 +95,7 @@ def votes_for_anybody() -> Patch:
 
 
 def sends_everything_early() -> Patch:
-    """Votes, and answers to votes and appends, leave before they are durable."""
+    """Send votes, and answers to votes and appends, before they are durable."""
 
     def early(self: raft_group.RaftGroup) -> list[Any]:
         taken, self.core.outbox = self.core.outbox, []
@@ -133,7 +133,7 @@ def commits_earlier_terms() -> Patch:
 
 
 def commits_without_majority() -> Patch:
-    """One member less than a majority is enough."""
+    """Commit with one member less than a majority."""
 
     def advance_commit(self: LeaderReplication) -> None:
         core = self._core
@@ -143,7 +143,7 @@ def commits_without_majority() -> Patch:
 
 
 def never_syncs() -> Patch:
-    """Answers leave before what they speak of is durable."""
+    """Send answers before what they speak of is durable."""
 
     def write_turn(self: TurnWriter, writes: Any, *, sync: bool) -> None:
         del sync

@@ -1,4 +1,4 @@
-"""Broken on purpose: what a store does on a device without room."""
+"""Mutations of a store on a device without room."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def nobody_frees_room() -> Patch:
 
 
 def full_for_ever() -> Patch:
-    """Never write the state again, though there is room."""
+    """Write the state never again, though there is room."""
 
     def open_again(self: DeviceSpace) -> bool:
         return not self.full

@@ -1,4 +1,4 @@
-"""Broken on purpose: inboxes, claims, outboxes, delivery and execution."""
+"""Mutations of inboxes, claims, outboxes, delivery and execution."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sim.cluster.broken import Patch
 
 
 def peek_ignores_later_reaps() -> Patch:
-    """In the past, what has been reaped since is missing."""
+    """Leave out of the past what has been reaped since."""
 
     class Nothing:
         def decode(self, packed: bytes) -> list[tuple[bytes, bytes]]:
@@ -29,7 +29,7 @@ def peek_ignores_later_reaps() -> Patch:
 
 
 def peek_shows_later_messages() -> Patch:
-    """In the past, messages are there that came later."""
+    """Show messages in the past that came later."""
 
     class Early:
         def decode(self, stored: bytes) -> Any:
@@ -135,7 +135,7 @@ def outbox_head_runs_ahead() -> Patch:
 
 
 def adds_up_across() -> Patch:
-    """Increments are added up across a write to the same key, which came between."""
+    """Add up increments across a write to their key, which came between."""
 
     def other(self: AddingUp, request: Any, part: Any) -> None:
         self.steps.append(Step(request, [part]))
@@ -144,7 +144,7 @@ def adds_up_across() -> Patch:
 
 
 def one_dies_all_die() -> Patch:
-    """If a sum cannot be made, only its first part becomes a dead letter; the others are gone."""
+    """Make a dead letter of the first part alone if a sum cannot be made; the others are gone."""
     failed = Execution._failed
 
     def first_only(self: Execution, ctx: Any, parts: Any, error: Any) -> None:

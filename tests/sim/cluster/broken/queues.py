@@ -1,4 +1,4 @@
-"""Broken on purpose: queues."""
+"""Mutations of queues."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def fires_before_its_time() -> Patch:
 
 
 def concurrency_is_not_kept() -> Patch:
-    """``max_concurrency`` holds nobody up."""
+    """Hold nobody up for ``max_concurrency``."""
 
     def allowance(self: Manager, now: float) -> int:
         return 1 << 30

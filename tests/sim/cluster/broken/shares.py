@@ -1,4 +1,4 @@
-"""Broken on purpose: whose turn it is."""
+"""Mutations of whose turn it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken on purpose: garbage, the feed, locks and services."""
+"""Mutations of garbage, the feed, locks and services."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def collection_ignores_protections() -> Patch:
 
 
 def collects_too_early() -> Patch:
-    """Versions and COMMIT records go at once, whoever may still ask for them."""
+    """Collect versions and COMMIT records at once, whoever may still ask for them."""
     init = Collector.__init__
 
     def hasty(self: Collector, *rest: Any) -> None:
@@ -58,7 +58,7 @@ def collects_heads() -> Patch:
 
 
 def garbage_is_not_listed() -> Patch:
-    """Tombstones stay for ever."""
+    """List no tombstones, so that they stay for ever."""
     delete_version = Evaluation.delete_version
 
     def unlisted(self: Evaluation, key: bytes) -> bool:
@@ -105,7 +105,7 @@ def feed_promises_too_much() -> Patch:
 
 
 def feed_begins_late() -> Patch:
-    """Of the versions only the newest of each key are told."""
+    """Tell only the newest version of each key."""
     found = versions.changes
 
     def newest(*rest: Any) -> Any:
@@ -131,7 +131,7 @@ def locks_everybody() -> Patch:
 
 
 def writers_wait_for_no_lock() -> Patch:
-    """Whoever writes a locked key without asking does not wait."""
+    """Let a client that writes a locked key without asking not wait."""
 
     def nothing(*_: Any, takes: bool = False) -> None:
         del takes
@@ -140,7 +140,7 @@ def writers_wait_for_no_lock() -> Patch:
 
 
 def wakes_nobody() -> Patch:
-    """Who waits for a lock or a message is looked at again only when a deadline has passed."""
+    """Look at those who wait for a lock or a message only when a deadline has passed."""
     wake = LeaseMemory.wake
 
     def only_services(self: LeaseMemory, tokens: Iterable[object]) -> None:
@@ -159,5 +159,5 @@ def collector_ends() -> Patch:
 
 
 def nobody_reads_on() -> Patch:
-    """Who may be read from again is not, before there is something to send to it."""
+    """Read from a client not again, before there is something to send to it."""
     return AnswerQueue, "nudge", lambda self: None
