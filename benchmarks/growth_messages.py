@@ -17,7 +17,7 @@ WORKED_MIN: Final = 20_000
 """The messages for a worker, or a hundred in each inbox if that is less."""
 FIRST_WORKED: Final = 100
 PUTS_SHARE: Final = 50
-"""So many watches wait, at least, after each put that is not measured: each turn takes some in."""
+"""The number of watches that are taken in, at least, beside a put that is not measured."""
 
 
 async def _mail(db: Database, size: int) -> None:

@@ -285,9 +285,7 @@ class History:
             late = now + self.system.slack
             ends = any(one.until <= late for one in self.reference.of("leased"))
             if not (self.system.is_lenient or ends):
-                early = now - self.system.slack
-                could = self.reference.at(early).candidates(request.selection, now)
-                could += self.reference.at(late).candidates(request.selection, late)
+                could = self._candidates(request, now)
                 is_one = any(self.reference.is_next(message, one) for one in could)
                 require(is_one, f"a claim is given {each}, not one of {could}")
                 require(each.epoch == message.epoch, f"{each} has another epoch than {message}")
@@ -300,6 +298,20 @@ class History:
             self.reference.lease(message, each.leased_until, each.fired_at)
             self.attempts.append(each)
         del self.attempts[:-ATTEMPTS_KEPT]
+
+    def _candidates(self, request: ClaimQueue, now: int) -> list[Message]:
+        """Return the candidates of a claim at each moment that the store may take for ``now``.
+
+        A message that becomes due between two moments is the next one until another one is due.
+        """
+        early, late = now - self.system.slack, now + self.system.slack
+        due = {self.reference.ready_at(each) for each in self.reference.of("scheduled")}
+        moments = {early, late, *(each for each in due if early < each < late)}
+        return [
+            each
+            for moment in sorted(moments)
+            for each in self.reference.at(moment).candidates(request.selection, max(moment, now))
+        ]
 
     # --- settling
 

@@ -23,6 +23,11 @@ def test_three_nodes_do_what_the_reference_does_though_some_are_killed(seed: int
     assert play(seed, nodes=3) > 20
 
 
+def test_a_message_is_a_candidate_until_one_before_it_is_due() -> None:
+    """The reference took only what is next 4 s before a claim, and what is next 4 s after it."""
+    assert play(6747) > 20
+
+
 # --- the reference itself
 
 
