@@ -134,7 +134,10 @@ async def soak(kind: str, seconds: float, seed: int, folder: Path, control: Cont
         held = _Held(processes, folder, node)
         await _measure(soak, tasks, seconds, measure, stuck, held, control)
         wrong = measure.verdicts() + [
-            f"{name} got nothing done for {silent:.0f} s" for name, silent in stuck.items()
+            f"{each.name} got nothing done for {stuck[each.name]:.0f} s; "
+            f"its last error: {each.last_error!r}"
+            for each in soak.workers
+            if each.name in stuck
         ]
         soak.goes_on = False
         wrong += await _ended(soak, tasks)

@@ -25,6 +25,7 @@ class Worker:
     Attributes:
         done: how often it has got something done.
         last: when it did so last, in monotonic seconds.
+        last_error: the last expected error; ``None``: there was none.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Worker:
         self.random = random
         self.done = 0
         self.last = time.monotonic()
+        self.last_error: Exception | None = None
         self._loop = loop
 
     def did(self, times: int = 1) -> None:
@@ -46,7 +48,8 @@ class Worker:
         while goes_on():
             try:
                 await self._loop(self)
-            except EXPECTED:
+            except EXPECTED as error:
+                self.last_error = error.with_traceback(None)
                 await asyncio.sleep(0.05 * self.random.random())
             except Died:
                 pass
