@@ -24,7 +24,7 @@ from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
-from postroom.ranges.replica import Replica, take_turn
+from postroom.ranges.replica import Replica
 from postroom.server.assembly import NodeOptions
 
 RANGE_ID: Final = 1
@@ -167,7 +167,8 @@ class OneRange:
         """Take turns until there is nothing to do; the script tells when held work goes on."""
         self.replica.release_expired()
         while True:
-            take_turn((self.replica,))
+            self.replica.turn()
+            assert not self.replica.reads.only_commits or self.replica.has_only_commits()
             if self.group.proposed and not self.group.holds:
                 self.group.end(ProposalOutcome.APPLIED)
             elif not self.replica.wants_turn():
