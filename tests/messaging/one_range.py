@@ -120,7 +120,8 @@ class OneRange:
         self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
         environment = QueueEnvironment(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
-            chance=lambda: 0.5, check_age=replica.check_age, wake_tokens=replica.wake,
+            seconds_until=clock.seconds_until, chance=lambda: 0.5,
+            check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,
             may_purge=replica.positions.limit, kept=0, wake_up=_WakeUp(), forgets_strangers=False,
             rouse=lambda: None,
