@@ -583,12 +583,12 @@ class Replica:
         """Return whether a turn would have nothing to do but commits of clients."""
         reads, upkeep, acquisition = self.reads, self._upkeep, self._acquisition
         return (
-            self._lease_holder.has_lease and self._evaluator.is_at_rest and self._admission.is_plain
+            self.on_room is None and self.failed is None and self._lease_holder.has_lease
+            and self._evaluator.is_at_rest and self._admission.is_plain
             and not (
                 upkeep.arrived or upkeep.by_owner or reads.without_lease.kept or reads.long.kept
                 or reads.blocked or acquisition.wanted or acquisition.hands_over
-                or self.commit_waits.calls or self._freeing.left or self.on_room is not None
-                or self.failed is not None
+                or self.commit_waits.calls or self._freeing.left
             )
         )  # fmt: skip
 

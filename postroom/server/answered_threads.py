@@ -2,19 +2,19 @@
 
 A thread that has its answer mostly comes back with its next request, within microseconds. A turn
 for sixteen requests costs little more than one for a single request. The thread that is to drive
-therefore waits for them. But threads that are woken together only keep each other from the
-interpreter, which runs one of them at a time. So they go one after another::
+therefore waits for them. But the interpreter runs one thread at a time, and threads that are woken
+together only keep each other from it. Here they go one after another::
 
     turn ends ── wakes ─▶ a thread: next request ── wakes ─▶ another: next request ─▶ ... ─▶ turn
                           then it sleeps                     the last one: all are back
 
 While the driving thread waits (*watches*), a thread wakes the next one when it is back, just before
-it sleeps. At other times it does so as soon as it is woken itself.
+it sleeps. At other times it does this as soon as it is woken itself.
 
 A thread may do something else first, or end. If the wait takes too long, or none comes back for
-``PATIENCE_SECONDS``, the driving thread wakes the others, and takes its turn. Some of the next
-turns do without a wait then: one of them, then three, seven, and so on, and half as many after a
-wait that was good.
+``PATIENCE_SECONDS``, the driving thread wakes the others, and takes its turn. After a wait in vain
+the next turn does without one. After further waits in vain three turns do, then seven, and so on.
+A good wait halves their number.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class AnsweredThreads:
         Args:
             mine: whether the thread that drives is among them.
         """
-        # Whoever drives next does not sleep, and is not counted.
+        # The thread that drives next does not sleep, and is not counted.
         self._expected = len(self._waiting) + len(self.to_wake) + mine - 1
         missing = self._expected - len(self._waiting)
         if missing > 0:

@@ -87,7 +87,7 @@ def test_a_commit_waits_for_the_lease_if_that_is_over(store: Store) -> None:
     assert told.answers == [None]
 
 
-def test_what_is_held_for_too_long_is_released_beside_commits(store: Store) -> None:
+def test_a_lock_that_is_held_for_too_long_is_released_beside_commits(store: Store) -> None:
     replica = store.node.replica
     with store.db.begin(timeout=60) as tx:
         tx.get_for_update(b"k")
