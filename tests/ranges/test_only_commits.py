@@ -1,4 +1,4 @@
-"""Whatever adds work ends the turns that have only commits to do."""
+"""Tests that work of other kinds ends the turns that have only commits to do."""
 
 from __future__ import annotations
 
