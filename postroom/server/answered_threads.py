@@ -30,7 +30,7 @@ CHAINS: Final = 6
 RETURN_SECONDS: Final = 0.0001
 """The time that each thread has for coming back, from the end of the turn."""
 PATIENCE_SECONDS: Final = 0.0005
-TURNS_SKIPPED_MAX: Final = 1023
+MOST_TURNS_SKIPPED: Final = 1023
 
 
 class AnsweredThreads:
@@ -132,7 +132,7 @@ class AnsweredThreads:
             if not self.are_expected:
                 self._skipped //= 2
             else:
-                self._skipped = self._to_skip = min(2 * self._skipped + 1, TURNS_SKIPPED_MAX)
+                self._skipped = self._to_skip = min(2 * self._skipped + 1, MOST_TURNS_SKIPPED)
         self._expected = 0
 
     def _watch(self) -> None:
