@@ -61,6 +61,8 @@ STEP_MILLISECONDS: Final = 250
 """A smaller difference is no jump: a thread may stand still between two readings."""
 JITTER_MILLISECONDS: Final = 2
 """A smaller difference is none at all."""
+TIMER_MARGIN_SECONDS: Final = 0.00005
+"""The time by which timers ring later than needed, as the rates of both clocks may differ."""
 
 
 class WallClockJudge(Protocol):
@@ -216,11 +218,18 @@ def _wall_milliseconds() -> int:
     return _time_ns() // 1_000_000
 
 
+def _since_millisecond() -> float:
+    return _time_ns() % 1_000_000 / 1e9
+
+
 class SystemClock:
     """The operating system's clocks."""
 
     wall_milliseconds = staticmethod(_wall_milliseconds)
     """Milliseconds since 1970."""
+
+    since_millisecond = staticmethod(_since_millisecond)
+    """Seconds since the millisecond of the wall clock began."""
 
     monotonic = staticmethod(time.monotonic)
     """Seconds since an arbitrary start."""
@@ -239,6 +248,7 @@ class HybridLogicalClock(TrustedWall):
         ceiling: what an earlier run stored; the first answer is above it.
         store_ceiling: makes a new ceiling durable before it returns, or answers that it cannot;
             called when ``now`` reaches the present one, which ``wanted_ceiling`` in time avoids.
+        since_millisecond: returns the seconds since the millisecond of the wall clock began.
     """
 
     def __init__(
@@ -247,10 +257,12 @@ class HybridLogicalClock(TrustedWall):
         monotonic: Callable[[], float],
         ceiling: int,
         store_ceiling: Callable[[int], bool],
+        since_millisecond: Callable[[], float] = float,
     ) -> None:
         self._last = ceiling
         self._ceiling = ceiling
         self._store_ceiling = store_ceiling
+        self._since_millisecond = since_millisecond
         self._lead = 0
         self._lead_exactly = 0.0
         self.rests = ceiling > 0
@@ -323,6 +335,17 @@ class HybridLogicalClock(TrustedWall):
         reading = (wall + self._lead) << LOGICAL_BITS
         last = self._last
         return reading if reading > last else last
+
+    def seconds_until(self, timestamp: int) -> float:
+        """Return how long it takes until ``timestamp`` has come; 0: it has.
+
+        It comes with the beginning of a millisecond. A timer must not ring before that, not even by
+        a little, or what is due then would have to wait for another one.
+        """
+        seconds = seconds_until(timestamp, self.reading())
+        if not seconds:
+            return 0.0
+        return seconds - max(self._since_millisecond() - TIMER_MARGIN_SECONDS, 0.0)
 
     def by_wall(self) -> int:
         """Return about now by the trusted wall clock, with which moments are compared.

@@ -36,7 +36,6 @@ from postroom.errors import (
     TransactionTooLarge,
     Unavailable,
 )
-from postroom.kv.clock import seconds_until
 from postroom.messaging.queues.requests import AdvanceQueues
 from postroom.messaging.requests import BuryDue, DeliverDue, ExecuteDue, Moved
 
@@ -85,7 +84,7 @@ class Mover:
         request: the request for the range.
         send: a function that sends it to the range, as upkeep.
         wake_up: the wake-up of commits that add to the outbox.
-        now: the node's clock.
+        seconds_until: a function that returns how long it takes until a timestamp has come.
         last_commit: the last commit of the range. While it stays the same, and nothing is
             scheduled, there is no poll, since it can find nothing: a range at rest stays at rest.
         poll_seconds: how long a lost wake-up may go unnoticed.
@@ -95,7 +94,7 @@ class Mover:
     request: DeliverDue | ExecuteDue
     send: Callable[[Any], Awaitable[Any]]
     wake_up: CommitWakeUp
-    now: Callable[[], int]
+    seconds_until: Callable[[int], float]
     last_commit: Callable[[], int]
     poll_seconds: float = POLL_SECONDS
     empty_since: int = field(default=-1, init=False)
@@ -110,7 +109,7 @@ class Mover:
         next_due = await self.move_all()
         if not next_due:
             return self.poll_seconds
-        return min(seconds_until(next_due, self.now()), self.poll_seconds)
+        return min(self.seconds_until(next_due), self.poll_seconds)
 
     async def move_all(self) -> int:
         """Move everything that is due; return when the next entry will be (0: there is none)."""

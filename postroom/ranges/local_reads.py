@@ -58,6 +58,8 @@ class LocalReads:
         waiting: the calls in line.
         offers: the values read beside the evaluation, for the cache.
         is_stopped: whether reading has stopped for good.
+        only_commits: whether a turn has nothing to do but commits, see :meth:`.Replica.turn`. A
+            read may have to wait, or hold something: it ends that.
         look_at_commit: a function that looks at a commit which is first in line.
         given_up: a function that hears of a request which had to wait, and is waited for no more.
         translate: a function that turns a read's error into the one for its caller.
@@ -87,7 +89,7 @@ class LocalReads:
         self.without_lease: FairCalls[None] = FairCalls()
         self.long: FairCalls[Generator[None, None, Any]] = FairCalls()
         self.waiting = Waiting(self._look_again)
-        self.is_stopped = False
+        self.is_stopped = self.only_commits = False
         self.look_at_commit: Callable[[Call], None]
         self.given_up: Callable[[object], None]
         self.translate: Callable[[BaseException], BaseException] = lambda error: error
@@ -98,6 +100,7 @@ class LocalReads:
 
     def read(self, call: Call, evaluator: Callable[[View, Any], Any]) -> None:
         """Answer ``call``, now or later."""
+        self.only_commits = False
         view = self._view
         if self._clock.rests and call.request.locks:
             self._clock.now()

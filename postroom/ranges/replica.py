@@ -242,7 +242,11 @@ class Replica:
             self.release_locks(request.transaction_id)
             call.complete(None, None)
         else:
-            (self._clients if call.urgent else self._upkeep).append(call)
+            if call.urgent:
+                self._clients.append(call)
+            else:
+                self.reads.only_commits = False
+                self._upkeep.append(call)
             if self._proposal is None:  # else the end of it wakes
                 self._host.wake(urgent=call.urgent)
 
@@ -253,6 +257,7 @@ class Replica:
 
     def refuse(self, refusal: RefusedCalls | None) -> None:
         """Refuse some requests from now on; ``None``: none."""
+        self.reads.only_commits = False
         self._admission.refusal = refusal
 
     def _committing(self) -> set[bytes]:
@@ -307,6 +312,8 @@ class Replica:
             return False
         if self._clients.arrived and self._lease_holder.has_lease:
             return True  # usually, if there is work at all
+        if self.reads.only_commits:
+            return bool(self._clients.by_owner)
         if not self._has_work():
             return self._acquisition.hands_over
         return (
@@ -340,12 +347,48 @@ class Replica:
 
     # --- a turn (``take_turn``)
 
+    def turn(self) -> None:
+        """Take a turn alone, as ``take_turn`` does for several replicas.
+
+        The end of a proposal notes whether commits of clients are all that there is to do. Whatever
+        adds something else takes that back (``reads.only_commits``). Until then a turn asks for
+        nothing else.
+        """
+        if self.reads.only_commits:
+            if not self._clients.arrived and not self._clients.by_owner:
+                return
+            may_go_on = self._begin_commits()
+        else:
+            may_go_on = self.begin_turn()
+        if may_go_on:
+            batch = self.evaluate()
+            if batch is not None:
+                self.complete(batch)
+                if self.propose(batch):
+                    self.conclude()
+
+    def _begin_commits(self) -> bool:
+        """Begin a turn that has commits to do, and return whether it may, as ``begin_turn``."""
+        reads = self.reads
+        rings_at = self.holders.rings_at
+        if (
+            self._proposal is not None or not self.group.is_leader
+            or (rings_at is not None and rings_at <= self._host.monotonic())
+            or not self._lease_holder.serves(self._clock.reading())
+        ):  # fmt: skip
+            return self.begin_turn()
+        reads.begin_turn()
+        if reads.offers:
+            reads.take_offers()
+        return True
+
     def begin_turn(self) -> bool:
         """Do the reads that wait, and what concerns the lease; return whether there is more.
 
         This may answer calls. The other parts of a turn answer none, up to ``conclude``.
         """
         reads = self.reads
+        reads.only_commits = False
         reads.begin_turn()
         if (reads.long.kept or reads.without_lease.kept) and self._may_read():
             reads.go_on_first(self._submit_again)
@@ -385,12 +428,14 @@ class Replica:
 
     def evaluate(self) -> Batch | None:
         """Evaluate what waits into a batch; ``None``: it was usual, and is proposed."""
-        evaluator, way = self._evaluator, self.usual_way
+        evaluator, way, reads = self._evaluator, self.usual_way, self.reads
         taken: list[Call] = []  # by the usual way, if that cannot evaluate them
-        if way is not None and evaluator.is_at_rest and self._admission.is_plain:
+        if way is not None and (
+            reads.only_commits or (evaluator.is_at_rest and self._admission.is_plain)
+        ):
             try:
                 usual = way.propose(
-                    self._clients.taken(), taken, self.reads.last_commit, self._share_of_clients()
+                    self._clients.taken(), taken, reads.last_commit, self._share_of_clients()
                 )
             except Exception:  # the calls that were taken must not be lost
                 _log.critical(
@@ -402,9 +447,11 @@ class Replica:
                 if type(usual) is Proposal:
                     self._start(usual)
                     return None
+                reads.only_commits = False
                 if type(usual) is Batch:
                     return evaluator.take_up(usual)
-        return evaluator.evaluate(self.reads.last_commit, taken)
+        reads.only_commits = False
+        return evaluator.evaluate(reads.last_commit, taken)
 
     def _share_of_clients(self) -> Share:
         """Return the part of the next proposal that is for clients, who come first."""
@@ -470,6 +517,7 @@ class Replica:
 
     def wake_up(self) -> None:
         """End the rest: there is something to do."""
+        self.reads.only_commits = False
         self._acquisition.wanted = True
         self._host.wake(urgent=False)
 
@@ -515,6 +563,10 @@ class Replica:
         self._go_on_after_proposal()
 
     def _go_on_after_proposal(self) -> None:
+        if self.reads.only_commits:
+            if self._clients.arrived or self._clients.by_owner:
+                self._host.wake(urgent=True)
+            return
         if self._time_share.since is not None:
             self._time_share.end()
         if self.reads.blocked:
@@ -525,6 +577,20 @@ class Replica:
                 self._clients or reads.without_lease or reads.long or self._evaluator.is_behind
             )
             self._host.wake(urgent=bool(is_urgent))
+        self.reads.only_commits = self.has_only_commits()
+
+    def has_only_commits(self) -> bool:
+        """Return whether a turn would have nothing to do but commits of clients."""
+        reads, upkeep, acquisition = self.reads, self._upkeep, self._acquisition
+        return (
+            self.on_room is None and self.failed is None and self._lease_holder.has_lease
+            and self._evaluator.is_at_rest and self._admission.is_plain
+            and not (
+                upkeep.arrived or upkeep.by_owner or reads.without_lease.kept or reads.long.kept
+                or reads.blocked or acquisition.wanted or acquisition.hands_over
+                or self.commit_waits.calls or self._freeing.left
+            )
+        )  # fmt: skip
 
     def _submit_again(self, calls: list[Call]) -> None:
         for call in calls:
@@ -565,6 +631,7 @@ class Replica:
         A new leader takes the lease as soon as it may: there may be messages to deliver.
         """
         del term
+        self.reads.only_commits = False
         self._acquisition.on_leadership(leads)
         if self._has_work():
             self._host.wake(urgent=True)
@@ -583,10 +650,12 @@ class Replica:
 
     def hand_over(self, done: Callable[[], None]) -> None:
         """Stop serving, so that a successor can begin at once; see :mod:`.lease`."""
+        self.reads.only_commits = False
         self._acquisition.hand_over(done)
 
     def resume(self) -> None:
         """Serve again, since no successor took over."""
+        self.reads.only_commits = False
         self._acquisition.resume()
 
     def stop_serving(self) -> None:
@@ -595,6 +664,7 @@ class Replica:
             self._host.on_serving(False)
             self.memory.end()
         reads = self.reads
+        reads.only_commits = False
         waited = dict.fromkeys((*self.waiting.clear(), *taken(reads.blocked), *self._abandon()))
         self._answers.refuse([call for call in waited if call not in reads.without_lease])
 
@@ -611,7 +681,7 @@ class Replica:
     def fail_all(self, error: Error) -> None:
         """Answer every call that waits, or will come, with ``error``: the node stops."""
         self.failed = error
-        self.reads.is_stopped = True
+        self.reads.is_stopped, self.reads.only_commits = True, False
         waited = dict.fromkeys(self.waiting.clear())
         reads = self.reads
         for calls in (self._clients, self._upkeep, reads.without_lease, reads.blocked):

@@ -145,6 +145,7 @@ def assemble_range(
     advances, notes = WakeUp(tasks), WakeUp(tasks)
     environment = QueueEnvironment(
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
+        seconds_until=node.clock.seconds_until,
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
         holders=replica.holders,
         reader=protections.reader, may_purge=replica.positions.limit,
@@ -184,7 +185,7 @@ def assemble(node: AssembledNode, stored: Engine) -> NodeComponents:
     def last_commit() -> int:
         return replica.last_commit
 
-    moving = (node.clock.now, last_commit, options.poll_seconds)
+    moving = (node.clock.seconds_until, last_commit, options.poll_seconds)
     collector = Collector(
         node.upkeep, tasks.sleep, node.clock.now, last_commit,
         options.gc_ttl_seconds, options.gc_interval_seconds,

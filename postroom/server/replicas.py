@@ -13,12 +13,11 @@ request will be sent to the range of its keys.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from postroom.errors import Error
 from postroom.ranges.admission import RefusedCalls
 from postroom.ranges.calls import Call
-from postroom.ranges.replica import Replica, take_turn
+from postroom.ranges.replica import Replica
 from postroom.ranges.requests import Value
 
 
@@ -52,7 +51,7 @@ class Replicas:
         self.submit, self.try_get = replica.submit, replica.try_get
         self.wants_turn, self.next_deadline = replica.wants_turn, replica.next_deadline
         self.hurries = replica.hurries
-        self.evaluate = partial(take_turn, (replica,))
+        self.evaluate = replica.turn
 
     def by_id(self, range_id: int) -> Replica:
         """Return the replica of a range."""
@@ -85,7 +84,7 @@ class Replicas:
 
     def on_room(self, act: Callable[[], None]) -> None:
         """Have ``act`` called with each turn, which has room for reads again."""
-        self._holder.on_room = act
+        self._holder.on_room, self._holder.reads.only_commits = act, False
 
     # --- locks, claims and leases of clients
 

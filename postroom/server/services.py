@@ -172,9 +172,13 @@ class NodeTasks:
 
     def run(self) -> None:
         """Complete timers that are due, and step every task that is ready."""
+        due = self._timers.take_due(self.monotonic())
+        if not due and not self._ready:
+            self.is_urgent = False
+            return
         self._runs = True
         try:
-            for pending in self._timers.take_due(self.monotonic()):
+            for pending in due:
                 pending.complete(None)
             while self._ready and not self._stopped:
                 self._step(self._ready.popleft())

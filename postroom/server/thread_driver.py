@@ -4,8 +4,8 @@ The method is from Hendler et al. (SPAA 2010); LevelDB's writers use it, too.
 
 A thread that finds no other one driving drives, for itself and for all that have queued up. When
 its own answer is there it hands over to a waiting thread. A single thread thereby never waits for
-another one, and sixteen share syncs. One background thread drives only work for which no thread
-waits.
+another one, and sixteen share syncs (:mod:`.answered_threads`). One background thread drives only
+work for which no thread waits.
 
 ::
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - passed in, as an instance
 import threading
-from collections import deque
 from collections.abc import Awaitable, Generator
 from typing import Any, Final, TypeVar
 
@@ -27,14 +26,13 @@ from postroom.errors import CommitUnknown, DatabaseClosed, Error
 from postroom.kv.engine import WriteSet
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import CommitTransaction, Value
+from postroom.server.answered_threads import AnsweredThreads
 from postroom.server.drivers import CLOSED, Answer, NodeDriver
 from postroom.server.node import UPKEEP_SECONDS, Node
 
 T = TypeVar("T")
 
 IDLE_SECONDS: Final = 3600.0
-CHAINS: Final = 6
-"""The number of threads with answers that are woken at once; each wakes the next."""
 
 
 class _ThreadAnswer(Answer):
@@ -97,7 +95,7 @@ class ThreadDriver(NodeDriver):
         self._in_turn = False
         self._broken: Error | None = None
         self._waiting: dict[_ThreadAnswer, None] = {}
-        self._to_wake: deque[threading.Lock] = deque()
+        self._answered = AnsweredThreads(self._waiting, node.monotonic)
         self._let_go = False
         self._stopped = threading.Event()
         self._attention = threading.Condition(self._lock)
@@ -124,7 +122,7 @@ class ThreadDriver(NodeDriver):
         else:
             with self._signals, self._lock:
                 self._submit(answer)
-                self.wake_next()  # it may have freed what others wait for
+                self._answered.wake_next()  # it may have freed what others wait for
                 if answer.done and self.node.wants_turn():
                     self._call_background(0.0)
         return answer
@@ -180,7 +178,7 @@ class ThreadDriver(NodeDriver):
             if not self._let_go:
                 self._let_go = True
                 self.node.close(DatabaseClosed(CLOSED))
-            self.wake_next()
+            self._answered.wake_next()
 
     # --- waiting and driving
 
@@ -194,12 +192,13 @@ class ThreadDriver(NodeDriver):
             deadline = self.monotonic() + answer.timeout_seconds
         if not self._driving:
             with self._signals:  # a handler that raises would leave the lock taken
-                if self._take_over(answer):
+                if self._take_over(answer, at_once=True):
                     self._drive(answer)  # the usual case: no lock to be woken by is needed
             if answer.done:
                 return
         while self._sleep_or_drive(answer, deadline):
-            self._drive(answer)
+            with self._signals:
+                self._drive(answer)
 
     def give_up(self, answer: _ThreadAnswer) -> None:
         """Give up ``answer`` after an interrupt of its wait, and undo it if it has come."""
@@ -227,7 +226,7 @@ class ThreadDriver(NodeDriver):
             if answer.drive:  # it is awake, and about to drive
                 answer.woken = None
             answer.complete(None, error)
-            self.wake_next()
+            self._answered.wake_next()
 
     def _leave(self, answer: _ThreadAnswer) -> None:
         """End the wait for ``answer`` after an interrupt.
@@ -249,10 +248,7 @@ class ThreadDriver(NodeDriver):
         """
         woken, answer.woken = answer.woken, None
         self.forget(answer)
-        if woken is not None and woken in self._to_wake:
-            self._to_wake.remove(woken)
-        else:
-            self.wake_next()
+        self._answered.remove(woken)
 
     def _break_off(self) -> None:
         """Stop driving for good, as the thread that drives. Called under the lock."""
@@ -263,7 +259,7 @@ class ThreadDriver(NodeDriver):
             for other in list(self._waiting):
                 self._break(other)
         self._hand_over(wanted=self.node.wants_turn())
-        self._wake_some()
+        self._answered.wake_some()
 
     def _break(self, answer: _ThreadAnswer) -> None:
         """End ``answer``, if the node has stopped half-way: it may not know of it."""
@@ -277,24 +273,7 @@ class ThreadDriver(NodeDriver):
     def will_wake(self, answer: _ThreadAnswer, woken: threading.Lock) -> None:
         """Queue the thread that sleeps on ``woken``, and has its answer. Called under the lock."""
         self.forget(answer)
-        self._to_wake.append(woken)
-
-    def wake_next(self) -> None:
-        """Wake one of the threads that have their answers; it wakes the next one.
-
-        Threads woken all at once would only queue up for the interpreter's lock, at a price for
-        each.
-        """
-        try:
-            self._to_wake.popleft().release()
-        except IndexError:
-            return  # there is none, or another thread was quicker
-
-    def _wake_some(self) -> None:
-        for _ in range(CHAINS):
-            if not self._to_wake:
-                return
-            self.wake_next()
+        self._answered.add(woken)
 
     def forget(self, answer: _ThreadAnswer) -> None:
         """Forget ``answer``, which needs no waking any more. Called under the lock."""
@@ -314,6 +293,7 @@ class ThreadDriver(NodeDriver):
         answer.woken = woken = threading.Lock()
         woken.acquire()
         self._waiting[answer] = None
+        self._answered.is_back()
         if not self._driving:
             with self._signals:
                 if self._take_over(answer):
@@ -321,16 +301,24 @@ class ThreadDriver(NodeDriver):
         if answer.done:
             self.forget(answer)
             # The answer may have come between the two; then this thread must wake the next one.
-            self.wake_next()
+            self._answered.wake_next()
             return False
-        in_time = woken.acquire(timeout=-1 if deadline is None else self._left(deadline))
-        self.wake_next()
+        left = -1.0
+        if deadline is not None:
+            left = min(max(deadline - self.monotonic(), 0.0), threading.TIMEOUT_MAX)
+        in_time = woken.acquire(timeout=left)
+        self._answered.is_awake()
         if not in_time:
             self._withdraw(answer)
         return answer.drive
 
-    def _take_over(self, answer: _ThreadAnswer) -> bool:
-        """Return whether this thread must drive, as no thread seemed to."""
+    def _take_over(self, answer: _ThreadAnswer, *, at_once: bool = False) -> bool:
+        """Return whether this thread must drive, as no thread seemed to.
+
+        Args:
+            answer: its answer.
+            at_once: whether to prepare the turn, unless other threads are expected to share it.
+        """
         with self._lock:
             if self._let_go and not answer.done:
                 answer.complete(None, DatabaseClosed(self._refusal))
@@ -340,10 +328,9 @@ class ThreadDriver(NodeDriver):
             self.forget(answer)
             self._driven_by = answer
             self._driving = True
+            if at_once and not self._answered.are_expected:
+                self._prepare()
             return True
-
-    def _left(self, deadline: float) -> float:
-        return min(max(deadline - self.monotonic(), 0.0), threading.TIMEOUT_MAX)
 
     def _withdraw(self, answer: _ThreadAnswer) -> None:
         """Withdraw a request whose answer did not come in time."""
@@ -361,11 +348,13 @@ class ThreadDriver(NodeDriver):
         The lock is taken once a turn: it covers the end of one and the beginning of the next.
         """
         answer.woken = None
-        with self._signals:
+        if self._prepared is None:
+            if self._answered.are_expected:
+                self._answered.wait()
             with self._lock:
                 self._prepare()
-            while not self._write_and_finish(answer):
-                pass
+        while not self._write_and_finish(answer):
+            pass
 
     def _prepare(self) -> None:
         """Do the first part of a turn, as the thread that drives. Called under the lock."""
@@ -388,8 +377,8 @@ class ThreadDriver(NodeDriver):
         with self._lock:
             self.node.finish(error)
             self._in_turn = False
-            if self._to_wake:
-                self._wake_some()
+            if self._waiting or self._answered.to_wake:
+                self._answered.turn_ended(answer is not None and answer.done)
             wanted = self.node.wants_turn()
             if answer is None or answer.done or not wanted:
                 self._hand_over(wanted=wanted)

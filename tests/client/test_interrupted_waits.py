@@ -105,10 +105,10 @@ def test_the_store_is_not_handed_to_an_interrupted_thread(
     driver: Any = db._core._sender
     real = driver._take_over
 
-    def take_over(answer: Any) -> bool:
+    def take_over(answer: Any, **options: bool) -> bool:
         if answer in driver._waiting:  # it has said that it is about to sleep
             raise KeyboardInterrupt
-        return real(answer)
+        return real(answer, **options)
 
     monkeypatch.setattr(driver, "_take_over", take_over)
     with without_upkeep(db):

@@ -8,6 +8,7 @@ from postroom.kv.clock import (
     CEILING_MILLISECONDS,
     LEAD_LOST,
     LOGICAL_BITS,
+    TIMER_MARGIN_SECONDS,
     ClockOffset,
     HybridLogicalClock,
     from_milliseconds,
@@ -204,3 +205,18 @@ def test_a_timestamp_has_come_after_its_seconds_and_not_a_millisecond_later() ->
     assert seconds_until(due, from_milliseconds(1020)) == 0.0
     assert seconds_until(due + 1, from_milliseconds(1020)) == 0.001
     assert seconds_until(due, from_milliseconds(2000)) == 0.0
+
+
+def test_a_timer_rings_when_the_millisecond_of_a_timestamp_begins() -> None:
+    """It would ring up to a millisecond later, counted from a clock in whole milliseconds."""
+    since = 0.0
+    clock = HybridLogicalClock(
+        lambda: 1000, lambda: 0.0, 0, lambda _: True, since_millisecond=lambda: since
+    )
+    due = from_milliseconds(1020)
+    assert clock.seconds_until(due) == 0.02
+    since = 0.0007
+    assert clock.seconds_until(due) == pytest.approx(0.0193 + TIMER_MARGIN_SECONDS)
+    since = 0.00001
+    assert clock.seconds_until(due) == 0.02, "never before the millisecond begins"
+    assert clock.seconds_until(from_milliseconds(1000)) == 0.0

@@ -24,7 +24,7 @@ from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.setup import Messaging
 from postroom.raft.proposals import ProposalOutcome
 from postroom.ranges.calls import Call, LeasedWrites, Proposal
-from postroom.ranges.replica import Replica, take_turn
+from postroom.ranges.replica import Replica
 from postroom.server.assembly import NodeOptions
 
 RANGE_ID: Final = 1
@@ -120,7 +120,8 @@ class OneRange:
         self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
         environment = QueueEnvironment(
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
-            chance=lambda: 0.5, check_age=replica.check_age, wake_tokens=replica.wake,
+            seconds_until=clock.seconds_until, chance=lambda: 0.5,
+            check_age=replica.check_age, wake_tokens=replica.wake,
             holders=replica.holders, reader=replica.protections.reader,
             may_purge=replica.positions.limit, kept=0, wake_up=_WakeUp(), forgets_strangers=False,
             rouse=lambda: None,
@@ -167,7 +168,8 @@ class OneRange:
         """Take turns until there is nothing to do; the script tells when held work goes on."""
         self.replica.release_expired()
         while True:
-            take_turn((self.replica,))
+            self.replica.turn()
+            assert not self.replica.reads.only_commits or self.replica.has_only_commits()
             if self.group.proposed and not self.group.holds:
                 self.group.end(ProposalOutcome.APPLIED)
             elif not self.replica.wants_turn():

@@ -29,7 +29,6 @@ from postroom.messaging.requests import (
     ReapQueue,
 )
 from postroom.raft.proposals import ProposalOutcome
-from postroom.ranges.replica import take_turn
 from postroom.ranges.requests import (
     Accounting,
     CollectGarbage,
@@ -129,7 +128,7 @@ class Both:
         """Take turns until nothing wants one, and compare after each."""
         for _ in range(1000):
             for each in (self.general, self.other):
-                take_turn((each.replica,))
+                each.replica.turn()
             self.compare()
             if self.general.group.proposed:
                 for each in (self.general, self.other):
@@ -142,6 +141,8 @@ class Both:
     def compare(self) -> None:
         """Compare everything that can be seen of both."""
         assert self.other.replica.usual_way is not None, "the usual way failed"
+        for each in (self.general.replica, self.other.replica):
+            assert not each.reads.only_commits or each.has_only_commits()
         assert self.arrivals[0] == self.arrivals[1]
         one, other = (_seen(each) for each in (self.general, self.other))
         assert one == other

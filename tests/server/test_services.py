@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from postroom.errors import StoreCorrupted, TransactionTooLarge
+from postroom.kv.clock import seconds_until
 from postroom.messaging.requests import BuryDue, DeliverDue, Moved
 from postroom.messaging.services import DELIVER_DUE, EXECUTE_DUE, Mover
 from postroom.ranges.garbage import Collector
@@ -46,7 +47,10 @@ class World:
         return self.asked - before
 
     def dispatcher(self) -> Mover:
-        return Mover(DELIVER_DUE, self.move, self.wake_up, lambda: 0, lambda: self.last_commit, 5.0)
+        return Mover(
+            DELIVER_DUE, self.move, self.wake_up, lambda due: seconds_until(due, 0),
+            lambda: self.last_commit, 5.0,
+        )  # fmt: skip
 
     def collector(self) -> Collector:
         return Collector(self.collect, self.tasks.sleep, lambda: 0, lambda: self.last_commit, 60, 5)
@@ -180,7 +184,7 @@ def test_an_entry_that_cannot_be_moved_alone_is_buried_and_the_others_move(
     error: Exception,
 ) -> None:
     world, poisoned = World(), Poisoned(error)
-    service = Mover(DELIVER_DUE, poisoned, world.wake_up, lambda: 0, lambda: 1)
+    service = Mover(DELIVER_DUE, poisoned, world.wake_up, float, lambda: 1)
     world.tasks.spawn(service.run())
     world.tasks.run()
     assert poisoned.entries == []
@@ -191,7 +195,7 @@ def test_a_damaged_store_buries_nothing() -> None:
     world, poisoned = World(), Poisoned(StoreCorrupted("damaged"))
     services = Services(
         world.tasks,
-        {"dispatcher": Mover(DELIVER_DUE, poisoned, world.wake_up, lambda: 0, lambda: 1).run},
+        {"dispatcher": Mover(DELIVER_DUE, poisoned, world.wake_up, float, lambda: 1).run},
     )
     services.start()
     world.pass_(60.0)
@@ -213,6 +217,6 @@ def test_the_executor_says_that_an_update_is_to_be_buried() -> None:
             return Moved(0, more=False, next_due=0)
         raise TransactionTooLarge("too large")
 
-    world.tasks.spawn(Mover(EXECUTE_DUE, send, world.wake_up, lambda: 0, lambda: 1).run())
+    world.tasks.spawn(Mover(EXECUTE_DUE, send, world.wake_up, float, lambda: 1).run())
     world.tasks.run()
     assert BuryDue(True, "TransactionTooLarge: too large") in asked

@@ -30,18 +30,17 @@ class _Registering(dict[Any, None]):
             for each in (answer, *self):
                 if not each.done:
                     each.complete("here", None)
-            self._driver._wake_some()
+            self._driver._answered.wake_some(1)
 
 
 @pytest.mark.parametrize("others", [1, 5])
 def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
-    monkeypatch: pytest.MonkeyPatch, others: int
+    others: int,
 ) -> None:
     """Each thread that is woken wakes one more, also when it saw its answer by itself.
 
     Otherwise the others sleep until another turn ends, perhaps for ever.
     """
-    monkeypatch.setattr(thread_driver, "CHAINS", 1)
     store = Store()
     driver = ThreadDriver(store.node, Random(1))
     driver._driving = True  # another thread does
@@ -59,10 +58,10 @@ def test_a_thread_that_sees_its_answer_before_sleeping_wakes_the_next(
     woken = [each for each in sleeping if each.woken is not None and not each.woken.locked()]
     assert len(woken) == 1, "exactly one goes on with the chain"
     for _ in range(others):  # each of them does that when it wakes up
-        driver.wake_next()
+        driver._answered.wake_next()
     assert not any(each.woken.locked() for each in sleeping if each.woken is not None)
     assert not driver._waiting
-    assert not driver._to_wake
+    assert not driver._answered.to_wake
     store.db.close()
 
 

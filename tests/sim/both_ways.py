@@ -42,7 +42,9 @@ class CheckedWay:
         self, calls: Iterator[Call], taken: list[Call], last_commit: int, share: Share
     ) -> Proposal | Batch | None:
         """Return the proposal of the calls if it is usual, and the same in both ways."""
+        replica = self._replica
         try:
+            assert not replica.reads.only_commits or replica.has_only_commits()
             return self._proposed(calls, taken, last_commit, share)
         except Exception as error:
             raise WaysDiffer from error

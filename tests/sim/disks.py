@@ -52,6 +52,9 @@ class ChosenMoment:
         if work is not None:
             work()
 
+    def pause(self) -> None:
+        """Return at once, since no other thread waits for the interpreter."""
+
     def later(self, work: Work) -> None:
         """Do the work at once: nobody can tell."""
         work()

@@ -45,6 +45,7 @@ class QueueEnvironment:
         reading: about now, as a timestamp.
         by_wall: the same by the wall clock alone. After a leader whose clock was ahead, timestamps
             go on from its own, and that has ended no lease.
+        seconds_until: a function that returns how long it takes until a timestamp has come.
         chance: a random number from 0 up to 1.
         check_age: a function that refuses timestamps that cannot be read at.
         wake_tokens: a function that answers requests that wait for tokens.
@@ -65,6 +66,7 @@ class QueueEnvironment:
     monotonic: Callable[[], float]
     reading: Callable[[], int]
     by_wall: Callable[[], int]
+    seconds_until: Callable[[int], float]
     chance: Callable[[], float]
     check_age: Callable[[View, int], None]
     wake_tokens: Callable[[list[object]], None]

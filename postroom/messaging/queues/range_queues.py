@@ -93,7 +93,10 @@ class RangeQueues:
         self.credit = environment.credit
         self.monotonic, self.reading = environment.monotonic, environment.reading
         self.by_wall = environment.by_wall
-        self._agenda = Agenda(environment.monotonic, environment.reading, environment.by_wall)
+        self._agenda = Agenda(
+            environment.monotonic, environment.reading, environment.by_wall,
+            environment.seconds_until,
+        )  # fmt: skip
         self._wall_seen = 0
         self._troubles: dict[str, Trouble] = {}
         self._directory = Directory(range_id, self, self._begin, self._has_dropped)

@@ -44,6 +44,7 @@ class Agenda:
         reading: about now, as a timestamp.
         by_wall: the same by the trusted wall clock. It may be set, so queues that wait for it are
             looked at every second.
+        until: how long it takes until a timestamp has come.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Agenda:
         monotonic: Callable[[], float],
         reading: Callable[[], int],
         by_wall: Callable[[], int],
+        until: Callable[[int], float],
     ) -> None:
+        self._until = until
         self._monotonic = monotonic
         self._reading = reading
         self._wall = by_wall
@@ -131,12 +134,12 @@ class Agenda:
 
     def deadlines(self) -> Iterator[float]:
         """Return when the first queues will be due, or polled, on the monotonic clock."""
-        now, reading = self._monotonic(), self._reading()
+        now = self._monotonic()
         if self._due:
             yield now
         timestamp, moment = self._by_timestamp.first(), self._by_wall.first()
         if timestamp is not None:
-            yield now + seconds_until(int(timestamp), reading)
+            yield now + self._until(int(timestamp))
         if moment is not None:
             yield now + min(seconds_until(int(moment), self._wall()), LOOK_SECONDS)
         for first in (self._by_time.first(), self._polls.first()):
