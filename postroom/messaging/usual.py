@@ -46,12 +46,12 @@ from postroom.limits import (
     TRANSACTION_SECONDS_MAX,
 )
 from postroom.messaging.claims import Claims
-from postroom.messaging.counters import ENQUEUED_READY, Conservation
+from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outbox, Parcel
 from postroom.messaging.queues import records
-from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.manager import Manager, Note, note_ready
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import Entry, QueueLayout
 from postroom.messaging.queues.requests import EnqueueInQueue
@@ -424,7 +424,7 @@ class _Batch:
         entry = Entry(key, kind, id_, seq, now, now, priority, 0, "", 0, False, kept)
         placed = layout.ready_key(entry, ordered=manager.ordered)
         staged[placed] = _encode(entry)
-        self.notes.append((manager, ENQUEUED_READY, Manager.ready_added, placed, entry))
+        note_ready(self.notes, manager, self._stamp, placed, entry)
         self.steps += 1
         self.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
 

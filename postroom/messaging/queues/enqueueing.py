@@ -45,7 +45,7 @@ from postroom.messaging import due as times
 from postroom.messaging.queues import records
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.manager import Manager, note_ready
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
 from postroom.messaging.queues.records import (
     Body,
@@ -149,7 +149,7 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
     else:
         placed = layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[placed] = encode(entry)
-        ctx.notes.append((manager, counters.ENQUEUED_READY, Manager.ready_added, placed, entry))
+        note_ready(ctx.notes, manager, ctx.stamp, placed, entry)
 
 
 def _find_known(

@@ -53,7 +53,8 @@ FIRED_AT_ONCE: Final = 2000
 READ_AT_ONCE: Final = 2000
 """The number of stored entries that are read into memory, or searched, in one proposal."""
 
-_RUN_MIN: Final = 2
+RUN_MIN: Final = 2
+"""The number of messages from which they are fired together."""
 
 
 @dataclass(slots=True)
@@ -343,7 +344,7 @@ class Firing:
             if hand.bytes_max < most * PAYLOAD_KEPT_BYTES:
                 return 0
         run = ready.run(min(allowed, most * len(line)))
-        if len(run) < _RUN_MIN:
+        if len(run) < RUN_MIN:
             return 0
         run = run[: self._fire_small(run, [each for _, _, each in line], hands)]
         if not run:

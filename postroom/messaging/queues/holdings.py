@@ -208,7 +208,8 @@ def sum_up(ctx: Evaluation) -> None:
         if of_queue is None:
             changes[manager] = of_queue = {}
             manager.begin(ctx)
-        of_queue[change] = of_queue.get(change, 0) + 1
+        number = len(thing) if act is Manager.run_added else 1
+        of_queue[change] = of_queue.get(change, 0) + number
         if act is Manager.ended or act is Manager.archived:
             ended.setdefault((manager, act is Manager.archived), []).extend(thing)
     counted, marked = [], []

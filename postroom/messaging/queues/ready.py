@@ -134,6 +134,25 @@ class ReadyCache:
             self._give_up()
         return key in self._alive
 
+    def offer_run(self, placed: list[Placed]) -> None:
+        """Offer stored entries of one group, as one by one."""
+        alive = self._alive
+        new = [each for each in placed if each[0] not in alive]
+        name = placed[0][1].group
+        group = self._groups.get(name)
+        is_cut = group.more if group else not (
+            self.knows_all_groups and len(self._groups) < self.size
+        )
+        if not new or is_cut or len(alive) + len(new) > self.size:
+            for key, entry in new:
+                self.offer(key, entry)
+            return
+        new.sort()
+        group = group or self._open(name)
+        before = group.count
+        self._add_all(name, group, new)
+        self._counted(name, group, before)
+
     def _may_open(self, name: str) -> bool:
         """Return whether an unknown group may be taken in, because nothing of it is stored."""
         if self.knows_all_groups and len(self._groups) < self.size:
