@@ -140,9 +140,8 @@ class ReadyCache:
         new = [each for each in placed if each[0] not in alive]
         name = placed[0][1].group
         group = self._groups.get(name)
-        is_cut = group.more if group else not (
-            self.knows_all_groups and len(self._groups) < self.size
-        )
+        may_open = self.knows_all_groups and len(self._groups) < self.size
+        is_cut = group.more if group else not may_open
         if not new or is_cut or len(alive) + len(new) > self.size:
             for key, entry in new:
                 self.offer(key, entry)

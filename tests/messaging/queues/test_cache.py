@@ -147,7 +147,8 @@ def test_the_sets_of_a_cache_follow_from_its_groups(seed: int) -> None:
     stored = Stored(Random(seed))
     acts = [
         stored.enqueue, stored.enqueue, stored.enqueue, stored.cancel, stored.cancel, stored.take,
-        stored.take, stored.enqueue_run, stored.take_run, stored.take_run, stored.read, stored.read, stored.free, stored.make_room,
+        stored.take, stored.enqueue_run, stored.take_run, stored.take_run, stored.read,
+        stored.read, stored.free, stored.make_room,
     ]  # fmt: skip
     for _ in range(400):
         act = stored.chance.choice(acts) if stored.chance.random() < 0.99 else stored.forget
