@@ -18,7 +18,7 @@ It knows no rule of its own. It repeats, for the requests it knows, what these m
 Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
 the answers and the memory that the general way makes. If that way has to go on, it is the batch
 that it makes of the calls of clients. Until ``settle`` is called, ``evaluate`` has changed nothing
-but the cache of values.
+but the cache of values, and the made-up ids that were met (:class:`.MadeUpIds`).
 ``tests/messaging/test_usual_way.py`` compares both ways with random batches, and the simulators
 compare them in each turn.
 """
@@ -223,7 +223,7 @@ class _Batch:
     """
 
     __slots__ = (
-        "_cache", "_claims", "_parts", "_queue", "_results", "_stamp",
+        "_cache", "_claims", "_made_up", "_parts", "_queue", "_results", "_stamp",
         "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
         "messages_reaped", "moved", "notes", "reaped", "scratch", "sent", "staged", "steps",
     )  # fmt: skip
@@ -232,7 +232,7 @@ class _Batch:
         self, parts: UsualParts, claims: Claims, queues: RangeQueues, last_commit: int
     ) -> None:
         self._parts = parts
-        self._queue = queues.in_use
+        self._queue, self._made_up = queues.in_use, queues.made_up
         self._cache = parts.cache.look_up
         self._claims = claims
         self._results: list[Result] = []
@@ -256,6 +256,14 @@ class _Batch:
         if value is _UNKNOWN:
             return self._cache(key)
         return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the pairs in a span, as the calls before have left them; seldom used."""
+        ctx = Evaluation(self._parts.cache, 0, self.last_commit)
+        ctx.take_up(self.staged, self._timestamp, self._timestamp)
+        return ctx.iterate(lower, upper, reverse=reverse)
 
     @property
     def timestamp(self) -> int:
@@ -447,6 +455,8 @@ class _Batch:
             raise _Unusual
         body = _encode((seq, write.payload, write.headers, now, priority, ""))  # a ``Body``
         staged[body_key] = body
+        if key != id_ or not write.is_unique:
+            self._made_up.placed(key)
         if key != id_:
             staged[layout.pointer_key(kind, id_)] = key
             self.bytes += 2 * len(key) + len(id_)
@@ -459,9 +469,11 @@ class _Batch:
 
     def _is_there(self, layout: QueueLayout, write: EnqueueInQueue, body_key: bytes) -> bool:
         """Return whether there is a message of that kind and id, or was one."""
-        if write.is_unique:
-            return self._parts.cache.get_once(body_key) is not None
         id_ = write.id
+        if write.is_unique:
+            if write.key == id_ and self._made_up.is_new(id_, self):
+                return False
+            return self._parts.cache.get_once(body_key) is not None
         if write.key != id_:
             body_key = layout.body_key(id_, write.kind, id_)
         return (
