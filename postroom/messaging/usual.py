@@ -2,8 +2,8 @@
 
 A proposal passes through several stages, each of which is made for everything that a request may
 be: long, refused, waiting, too large. Most proposals consist of commits that put, delete, send,
-defer increments, reap and enqueue, and need none of that. This module evaluates such a batch in one
-loop::
+defer increments, reap, enqueue and acknowledge, and need none of that. This module evaluates such a
+batch in one loop::
 
     waiting calls ─▶ UsualEvaluator.evaluate ─┬─▶ UsualProposal ─▶ settle ─┬─▶ proposed
                      (changes nothing)        │           a queue changes, └─▶ Batch: the general
@@ -12,12 +12,13 @@ loop::
 
 It knows no rule of its own. It repeats, for the requests it knows, what these modules do:
 :mod:`postroom.ranges.transactions`, :mod:`postroom.ranges.evaluators`, :mod:`.outbox`,
-:mod:`.moving`, :mod:`.inbox`, :mod:`.queues.enqueueing`, and :mod:`postroom.ranges.proposer`.
+:mod:`.moving`, :mod:`.inbox`, :mod:`.queues.enqueueing`, :mod:`.queues.settling`, and
+:mod:`postroom.ranges.proposer`.
 
 Contract: for any state and any batch, ``evaluate`` returns ``None``, or byte for byte the command,
 the answers and the memory that the general way makes. If that way has to go on, it is the batch
 that it makes of the calls of clients. Until ``settle`` is called, ``evaluate`` has changed nothing
-but the cache of values.
+but the cache of values, and the made-up ids that were met (:class:`.MadeUpIds`).
 ``tests/messaging/test_usual_way.py`` compares both ways with random batches, and the simulators
 compare them in each turn.
 """
@@ -46,15 +47,17 @@ from postroom.limits import (
     TRANSACTION_SECONDS_MAX,
 )
 from postroom.messaging.claims import Claims
-from postroom.messaging.counters import ENQUEUED_READY, Conservation
+from postroom.messaging.counters import Conservation
 from postroom.messaging.inbox import Inboxes
 from postroom.messaging.inbox_index import read_mail, stored_mail
 from postroom.messaging.outbox import ENTRY_BYTES, Outbox, Parcel
 from postroom.messaging.queues import records
-from postroom.messaging.queues.manager import Manager, Note
+from postroom.messaging.queues.manager import Manager, Note, note_ready
+from postroom.messaging.queues.places import held_together
 from postroom.messaging.queues.range_queues import RangeQueues
 from postroom.messaging.queues.records import Entry, QueueLayout
-from postroom.messaging.queues.requests import EnqueueInQueue
+from postroom.messaging.queues.requests import Acknowledge, EnqueueInQueue
+from postroom.messaging.queues.settling import TOGETHER_AT_ONCE, finish_together
 from postroom.messaging.requests import (
     MESSAGE_ID_BYTES,
     Counters,
@@ -213,22 +216,23 @@ class _Batch:
     """The batch under evaluation.
 
     Attributes:
-        staged, garbage, bytes, moved, steps, last_commit, notes: as in :class:`.Evaluation`.
+        staged, garbage, bytes, moved, steps, last_commit, notes, scratch: as in
+            :class:`.Evaluation`.
         sent, deferred: the parcels in the outboxes of the commits.
         latest, first, reaped: see :class:`UsualProposal`.
     """
 
     __slots__ = (
-        "_cache", "_claims", "_parts", "_queue", "_results", "_stamp",
+        "_cache", "_claims", "_made_up", "_parts", "_queue", "_results", "_stamp",
         "_timestamp", "after", "bytes", "deferred", "first", "garbage", "last_commit", "latest",
-        "messages_reaped", "moved", "notes", "reaped", "sent", "staged", "steps",
+        "messages_reaped", "moved", "notes", "reaped", "scratch", "sent", "staged", "steps",
     )  # fmt: skip
 
     def __init__(
         self, parts: UsualParts, claims: Claims, queues: RangeQueues, last_commit: int
     ) -> None:
         self._parts = parts
-        self._queue = queues.in_use
+        self._queue, self._made_up = queues.in_use, queues.made_up
         self._cache = parts.cache.look_up
         self._claims = claims
         self._results: list[Result] = []
@@ -240,6 +244,7 @@ class _Batch:
         self.sent: list[Parcel] = []
         self.deferred: list[Parcel] = []
         self.notes: list[Note] = []
+        self.scratch: dict[object, Any] = {}
         self.latest: dict[bytes, bytes] = {}
         self.first: dict[bytes, bytes] = {}
         self.reaped: dict[bytes, list[bytes]] = {}
@@ -251,6 +256,32 @@ class _Batch:
         if value is _UNKNOWN:
             return self._cache(key)
         return value  # type: ignore[no-any-return]  # a sentinel stands for "not known"
+
+    def iterate(
+        self, lower: bytes, upper: bytes, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Iterate over the pairs in a span, as the calls before have left them; seldom used."""
+        ctx = Evaluation(self._parts.cache, 0, self.last_commit)
+        ctx.take_up(self.staged, self._timestamp, self._timestamp)
+        return ctx.iterate(lower, upper, reverse=reverse)
+
+    @property
+    def timestamp(self) -> int:
+        """Return the timestamp of the commit under evaluation."""
+        return self._timestamp
+
+    @property
+    def writes(self) -> WriteSet:
+        """Return the raw writes of all commits."""
+        return self.staged
+
+    def is_deleted(self, key: bytes) -> bool:
+        """Return whether the commits have deleted an engine key."""
+        return self.staged.get(key, _UNKNOWN) is None
+
+    def is_written(self, key: bytes) -> bool:
+        """Return whether the commits have written an engine key, and not deleted it since."""
+        return self.staged.get(key) is not None
 
     # --- commits
 
@@ -294,15 +325,19 @@ class _Batch:
             except TransactionConflict as error:
                 self._results.append((call, None, error.with_traceback(None)))
                 return
+        answers: list[int | None] = []
         if writes:
             most = yields_at(self.steps)
-            self._write(request, writes)
+            ended = self._write(request, writes)
+            answers = _answers(writes, ended) if ended else []
             if self.steps >= most and committer.is_long(request):
                 raise _Unusual  # the general way evaluates the rest in the next turn
             self.staged[record] = self._stamp
+            if answers:
+                self.staged[record] = self._stamp + _encode(answers)
             self.garbage.append(record)
             self.last_commit = self._timestamp
-        self._results.append((call, Committed(self._timestamp, []), None))
+        self._results.append((call, Committed(self._timestamp, answers), None))
 
     def _may_be_known(self, request: CommitTransaction[Any]) -> bool:
         """Return whether there may be a COMMIT record; note the transaction as its client's."""
@@ -316,10 +351,11 @@ class _Batch:
         self.latest[client] = number
         return request.began < committer.remembers_from
 
-    def _write(self, request: CommitTransaction[Any], writes: list[Any]) -> None:
-        """Evaluate the writes of a commit."""
+    def _write(self, request: CommitTransaction[Any], writes: list[Any]) -> list[int]:
+        """Evaluate the writes of a commit; return the answers of those that tell something."""
         bytes_max, moved_max = self.bytes + TRANSACTION_BYTES_MAX, self.moved + COMMAND_BYTES_MAX
         ordinal, staged, head_key = 0, self.staged, keys.head_key
+        ended: list[int] = []
         for write in writes:
             kind = type(write)
             if kind is Put:
@@ -338,14 +374,15 @@ class _Batch:
             elif kind is EnqueueInQueue:
                 ordinal += 1
                 self._enqueue_in_queue(write, ordinal)
+            elif kind is Acknowledge:
+                ended.append(self._acknowledge(write))
             elif kind is Delete:
                 self._delete(write.key)
-            elif kind is ReapMessages:
-                self._reap(request.transaction_id, write)
             else:
-                raise _Unusual
+                self._reap(request.transaction_id, write)
             if self.bytes > bytes_max or self.moved > moved_max:
                 raise _Unusual
+        return ended
 
     def _put_version(self, head: bytes, old: bytes | None, kind: bytes, value: bytes = b"") -> None:
         """Make ``value`` the newest version of a user key, as ``Evaluation.put_version`` does."""
@@ -418,21 +455,25 @@ class _Batch:
             raise _Unusual
         body = _encode((seq, write.payload, write.headers, now, priority, ""))  # a ``Body``
         staged[body_key] = body
+        if key != id_ or not write.is_unique:
+            self._made_up.placed(key)
         if key != id_:
             staged[layout.pointer_key(kind, id_)] = key
             self.bytes += 2 * len(key) + len(id_)
         entry = Entry(key, kind, id_, seq, now, now, priority, 0, "", 0, False, kept)
         placed = layout.ready_key(entry, ordered=manager.ordered)
         staged[placed] = _encode(entry)
-        self.notes.append((manager, ENQUEUED_READY, Manager.ready_added, placed, entry))
+        note_ready(self.notes, manager, self._stamp, placed, entry)
         self.steps += 1
         self.bytes += 2 * len(body) + 3 * len(body_key) + 3 * WRITE_BYTES
 
     def _is_there(self, layout: QueueLayout, write: EnqueueInQueue, body_key: bytes) -> bool:
         """Return whether there is a message of that kind and id, or was one."""
-        if write.is_unique:
-            return self._parts.cache.get_once(body_key) is not None
         id_ = write.id
+        if write.is_unique:
+            if write.key == id_ and self._made_up.is_new(id_, self):
+                return False
+            return self._parts.cache.get_once(body_key) is not None
         if write.key != id_:
             body_key = layout.body_key(id_, write.kind, id_)
         return (
@@ -440,8 +481,23 @@ class _Batch:
             or self.get(layout.pointer_key(write.kind, id_)) is not None
         )
 
-    def _reap(self, transaction_id: bytes, write: ReapMessages) -> None:
+    def _acknowledge(self, write: Acknowledge) -> int:
+        """Acknowledge messages by the attempts that hold them, as :class:`.Settling` does."""
+        manager, attempts = self._queue(write.queue), write.attempts
+        if manager is None or not 0 < len(attempts) <= TOGETHER_AT_ONCE:
+            raise _Unusual
+        try:
+            leases = held_together(self, manager, attempts)
+        except Error as error:
+            raise _Unusual from error
+        if leases is None or finish_together(self, manager, manager.definition.settings, leases):
+            raise _Unusual
+        return len(leases)
+
+    def _reap(self, transaction_id: bytes, write: Any) -> None:
         """Reap messages that were found for this transaction, as :class:`.Inboxes` does."""
+        if type(write) is not ReapMessages:
+            raise _Unusual
         key = write.key
         mail = None if key in self.reaped else read_mail(self, key)
         found = self._claims.found(key, transaction_id, write.ids) if mail is not None else None
@@ -573,10 +629,17 @@ class _Batch:
         ctx.bytes, ctx.moved, ctx.steps = self.bytes, self.moved, self.steps
         ctx.garbage, ctx.notes, ctx.after = self.garbage, self.notes, self.after
         ctx.sent, ctx.deferred = self.sent, self.deferred
+        ctx.scratch = self.scratch
         if self.messages_reaped:
             ctx.tally = {"reaped": self.messages_reaped}
         queues = list({note[0]: None for note in self.notes})
         return UsualProposal(batch, self.latest, self.first, self.reaped, self._timestamp, queues)
+
+
+def _answers(writes: list[Any], ended: list[int]) -> list[int | None]:
+    """Return the answers of the writes of a commit, from those of its acknowledgements."""
+    left = iter(ended)
+    return [next(left) if type(each) is Acknowledge else None for each in writes]
 
 
 def _added(old: bytes, by: int, key: bytes, *, packed: bool) -> int:

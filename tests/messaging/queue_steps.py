@@ -44,9 +44,10 @@ payloads = st.binary(max_size=3) | st.just(b"x" * 600)
 headers = st.none() | st.just({"a": 1}) | st.just({}) | st.just({"deep": {}})
 made_up = st.builds(
     lambda queue, id_, kind, *rest: EnqueueInQueue(queue, id_, kind, id_, *rest, is_unique=True),
-    names, st.integers(0, 200).map(b"%d".__mod__), kinds, payloads, headers, priorities,
+    names, st.integers(0, 200).map(b"made up by a client %03d".__mod__), kinds, payloads,
+    headers, priorities,
 )  # fmt: skip
-ids = st.sampled_from((b"a", b"m", b"c/1"))
+ids = st.sampled_from((b"a", b"m", b"c/1", b"made up by a client 150"))
 with_id = st.builds(EnqueueInQueue, names, ids, kinds, ids, payloads, headers, priorities)
 enqueues = made_up | made_up | with_id
 later = st.integers(1, 2).map(lambda seconds: EPOCH + from_seconds(seconds))

@@ -19,7 +19,13 @@ from postroom.kv.clock import from_milliseconds, from_seconds
 from postroom.messaging import requests as messaging
 from postroom.messaging.claims import Claims
 from postroom.messaging.queues.consumers import WaitingClaim
-from postroom.messaging.queues.requests import AdvanceQueues
+from postroom.messaging.queues.requests import (
+    Acknowledge,
+    AdvanceQueues,
+    Attempt,
+    ClaimSelection,
+    EnqueueInQueue,
+)
 from postroom.messaging.requests import (
     DeliverDue,
     EnqueueMessage,
@@ -216,7 +222,7 @@ commits = st.tuples(
 )  # fmt: skip
 unusual_steps = st.sampled_from((
     "again", "watch", "lock", "unlock", "time", "upkeep", "lead", "spans", "cancelled", "peek",
-    "later message", "later update", "old", "late", "no integer", "packed",
+    "later message", "later update", "old", "late", "no integer", "packed", "twice", "made up",
 )).map(lambda name: (name,))  # fmt: skip
 reaps = st.tuples(st.just("reap"), st.sampled_from(INBOXES), st.integers(1, 3), st.booleans())
 
@@ -307,6 +313,8 @@ def _do_unusual(both: Both, name: str) -> None:
             EnqueueUpdate(Increment(b"a"), both.now() + from_seconds(1))
         ),
         "late": lambda: _send_beside_a_late_one(both),
+        "twice": lambda: _acknowledge_twice(both),
+        "made up": lambda: _make_up_an_id_that_is_there(both),
         "old": lambda: both.commit(Put(b"a", b"old"), began=both.now() - from_seconds(70)),
     }
     actions[name]()
@@ -319,6 +327,30 @@ def _send_beside_a_late_one(both: Both) -> None:
     both.pass_time(1.5)
     both.commit(EnqueueMessage(b"in", b"new"))
     both.turns()
+
+
+def _acknowledge_twice(both: Both) -> None:
+    """Acknowledge messages twice in a turn: all that a claim holds, then a part."""
+    for part in (2, 1):
+        ids = [b"%d of %d" % (number, both.numbers) for number in range(2)]
+        both.commit(*(EnqueueInQueue("q", id_, "twice", id_, b"x") for id_ in ids))
+        selection = ClaimSelection(kinds=("twice",))
+        asked = both.submit(both.claims.request("q", 2, True, 1, selection))
+        both.turns()
+        found = asked.answers[0][0].messages if asked.answers else []
+        attempts = [Attempt(each.key, each.kind, each.id, each.epoch) for each in found]
+        for _ in range(2):
+            both.commit(Acknowledge("q", attempts[:part]))
+        both.turns()
+
+
+def _make_up_an_id_that_is_there(both: Both) -> None:
+    """Enqueue made-up ids, then an id above them, and that one again as made up."""
+    family = b"%016d" % both.numbers
+    for number, is_unique in ((1, True), (2, True), (4, False), (4, True), (3, True)):
+        id_ = family + b"%d" % number
+        both.commit(EnqueueInQueue("q", id_, "", id_, b"x", is_unique=is_unique))
+        both.turns()
 
 
 def _increment_bytes(both: Both) -> None:

@@ -33,18 +33,19 @@ on the messages of one consumer.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, TypeAlias
 
 from postroom.client import arguments
 from postroom.client.bridge import wake_up_for
 from postroom.client.codec import Packing
 from postroom.client.commits import alone, commit_one
+from postroom.client.pages import Stream
 from postroom.client.queues.claims import claim, over
 from postroom.client.queues.messages import AnyMessage, QueueMessage, SettlingCalls
 from postroom.client.sender import Sender, has_stopped, post
@@ -55,15 +56,10 @@ from postroom.messaging.queues.requests import (
     ClaimQueue,
     ClaimSelection,
     RejectMessages,
-    StoredQueueMessage,
 )
 
-
-@dataclass(slots=True)
-class _WaitingMessage:
-    message: QueueMessage
-    late_at: float
-    until: float
+_Waiting: TypeAlias = tuple[QueueMessage, float, float]
+"""A message that waits, when it is given back, and when its lease passes."""
 
 
 class Intake:
@@ -75,8 +71,10 @@ class Intake:
 
     def __init__(self, credit: int) -> None:
         self._credit = credit
-        self._waiting: deque[_WaitingMessage] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._in_hand: dict[AnyMessage, float] = {}
+        self._none_passes_before = math.inf
+        """No lease of a message that waits or is in hand passes before."""
         self._lock = threading.Lock()
         self._batch = 1
         self._began = 0.0
@@ -87,7 +85,9 @@ class Intake:
         with self._lock:
             if self._waiting:
                 return 0
-            self._in_hand = {each: until for each, until in self._in_hand.items() if until > now}
+            if self._none_passes_before <= now:
+                self._in_hand = {one: until for one, until in self._in_hand.items() if until > now}
+                self._none_passes_before = min(self._in_hand.values(), default=math.inf)
             self._pace(now)
             return min(self._batch, self._credit - len(self._in_hand))
 
@@ -120,24 +120,28 @@ class Intake:
             now: the client's monotonic clock, in seconds.
         """
         with self._lock:
-            for message, seconds in zip(messages, lease_seconds, strict=True):
-                self._waiting.append(_WaitingMessage(message, now + seconds / 2, now + seconds))
+            self._waiting.extend(
+                (message, now + seconds / 2, now + seconds)
+                for message, seconds in zip(messages, lease_seconds, strict=True)
+            )
             if messages:
                 self._began, self._lease_seconds = now, min(lease_seconds)
+                passes = now + self._lease_seconds
+                self._none_passes_before = min(self._none_passes_before, passes)
 
     def take(self, now: float) -> QueueMessage | None:
         """Return the next message to work on; ``None``: there is none that is fresh enough."""
         with self._lock:
-            if not self._waiting or self._waiting[0].late_at <= now:
+            if not self._waiting or self._waiting[0][1] <= now:
                 return None
-            first = self._waiting.popleft()
-            self._in_hand[first.message] = first.until
-            return first.message
+            message, _, until = self._waiting.popleft()
+            self._in_hand[message] = until
+            return message
 
     def take_back(self) -> list[QueueMessage]:
         """Return all waiting messages, and forget them: the caller gives them back."""
         with self._lock:
-            late = [each.message for each in self._waiting]
+            late = [message for message, _, _ in self._waiting]
             self._waiting.clear()
             return late
 
@@ -151,6 +155,7 @@ class Intake:
         with self._lock:
             if message in self._in_hand:
                 self._in_hand[message] = until
+                self._none_passes_before = min(self._none_passes_before, until)
 
     @property
     def waiting(self) -> int:
@@ -268,12 +273,11 @@ class Consumer:
             await self._recover(error)
             return False
         self._pause = PAUSE_SECONDS_FIRST
-        messages = [QueueMessage(self._queue, each, self._codec, self._home) for each in found]
         now = self._sender.monotonic()
-        self._intake.claimed(messages, [_lease_seconds(each) for each in found], now)
-        for message in messages:
-            message.held_from(now)
-            message.held_by(self)
+        queue, codec, home = self._queue, self._codec, self._home
+        messages = [QueueMessage(queue, each, codec, home, self, now) for each in found]
+        lasts = [max(each.lasts / 1000, LEASE_SECONDS_MIN) for each in found]
+        self._intake.claimed(messages, lasts, now)
         return bool(messages)
 
     async def _recover(self, error: Retryable) -> None:
@@ -354,6 +358,26 @@ class Consumer:
         return self._intake.waiting
 
 
+class Received(Stream[QueueMessage]):
+    """The messages of a consumer as a stream; those that wait here are handed out at once.
+
+    Args:
+        consumer: the consumer, which now belongs to the stream.
+        timeout: the stream ends when no message has come for so many seconds; ``None``: never.
+    """
+
+    def __init__(self, consumer: Consumer, timeout: float | None = None) -> None:
+        super().__init__(received(consumer, timeout))
+        self._at_hand = consumer.at_hand
+
+    async def __anext__(self) -> QueueMessage:
+        if self._waiting is None and not self._closed:
+            message = self._at_hand()
+            if message is not None:
+                return message
+        return await super().__anext__()
+
+
 async def received(
     consumer: Consumer, timeout: float | None = None
 ) -> AsyncGenerator[QueueMessage, None]:
@@ -370,7 +394,3 @@ async def received(
                 return
     finally:
         await consumer.give_back()
-
-
-def _lease_seconds(message: StoredQueueMessage) -> float:
-    return max(message.lasts / 1000, LEASE_SECONDS_MIN)

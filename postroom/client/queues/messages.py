@@ -67,6 +67,15 @@ def shown_id(stored: bytes) -> str | bytes:
 class AnyMessage:
     """A message of a queue: the part that both forms share.
 
+    Args:
+        queue: the name of the queue.
+        stored: the message as the store has sent it.
+        codec: unpacks its payload.
+        home: settles it outside transactions; ``None``: a transaction has claimed it.
+        holder: the consumer that has claimed it, which is told when its lease is extended, and
+            when it is settled.
+        answered_at: when the claim was answered, on the client's monotonic clock.
+
     Attributes:
         queue: the name of the queue.
         held_until: when the lease of a claimed message ends, on the client's monotonic clock.
@@ -75,6 +84,7 @@ class AnyMessage:
     __slots__ = (
         "_codec",
         "_holder",
+        "_home",
         "_leased_until",
         "_of_task",
         "_payload",
@@ -83,14 +93,23 @@ class AnyMessage:
         "queue",
     )
 
-    def __init__(self, queue: str, stored: StoredQueueMessage, codec: Packing) -> None:
+    def __init__(
+        self,
+        queue: str,
+        stored: StoredQueueMessage,
+        codec: Packing,
+        home: SettlingCalls | None = None,
+        holder: MessageHolder | None = None,
+        answered_at: float | None = None,
+    ) -> None:
         self.queue = queue
         self._stored = stored
         self._codec = codec
         self._payload = _UNREAD
         self._leased_until = stored.leased_until
-        self.held_until = 0.0
-        self._holder: MessageHolder | None = None
+        self.held_until = 0.0 if answered_at is None else answered_at + stored.lasts / 1000
+        self._home = home
+        self._holder = holder
         self._of_task: bytes | None = None
 
     @property
@@ -230,16 +249,6 @@ class AnyMessage:
         """
         self._leased_until, self.held_until = until, held_until
 
-    def held_from(self, now: float) -> None:
-        """Set the end of its lease for a claim that was answered ``now`` (monotonic clock).
-
-        For layers on top.
-
-        Args:
-            now: when the answer came, on the client's monotonic clock.
-        """
-        self.held_until = now + self._stored.lasts / 1000
-
     def given_to_task(self, transaction_id: bytes) -> None:
         """Reserve its settling for the transaction that a task was given with it.
 
@@ -319,17 +328,7 @@ class SettlingCalls(Protocol):
 class QueueMessage(AnyMessage):
     """A message of a queue, in the asyncio form."""
 
-    __slots__ = ("_home",)
-
-    def __init__(
-        self,
-        queue: str,
-        stored: StoredQueueMessage,
-        codec: Packing,
-        home: SettlingCalls | None = None,
-    ) -> None:
-        super().__init__(queue, stored, codec)
-        self._home = home
+    __slots__ = ()
 
     async def acknowledge(self) -> None:
         """Mark it as done, in a transaction of its own.
@@ -382,16 +381,6 @@ class QueueMessage(AnyMessage):
                 "use tx.reject to give it back; nothing was changed"
             )
         return self._home
-
-    def held_by(self, holder: MessageHolder) -> None:
-        """Have ``holder`` told when its lease is extended, and when it is settled.
-
-        For layers on top.
-
-        Args:
-            holder: the consumer that has claimed it.
-        """
-        self._holder = holder
 
     def leased_for(self, until: int, held_until: float) -> None:
         """Note that its lease was extended, and tell its consumer.

@@ -18,7 +18,7 @@ from postroom.client.codec import Packing
 from postroom.client.commits import commit_one, repeat_one
 from postroom.client.pages import LIST_BYTES_PER_PAGE, Stream
 from postroom.client.queues.claims import claim_all, definition
-from postroom.client.queues.consuming import Consumer, received
+from postroom.client.queues.consuming import Consumer, Received
 from postroom.client.queues.messages import (
     AnyMessage,
     QueueInfo,
@@ -159,7 +159,7 @@ class Queue:
         """
         seconds = arguments.timeout(timeout)
         consumer = self.consumer(start=start, end=end, kinds=kinds, where=where, credit=credit)
-        return Stream(received(consumer, seconds))
+        return Received(consumer, seconds)
 
     def consumer(
         self,

@@ -120,16 +120,18 @@ class Sends(msgspec.Struct, eq=False, gc=False):
         headers: Mapping[str, Any] | None,
     ) -> EnqueueInQueue:
         self._lifetime.check_open()
-        name, of_kind = arguments.queue_name(queue), arguments.kind(kind)
+        # Most messages have no options: what is not given need not be checked.
+        name, of_kind = arguments.queue_name(queue), "" if kind == "" else arguments.kind(kind)
         id_ = self._sender.next_id().hex().encode() if id is None else arguments.message_id(id)
         stored_at = id_ if key is None else arguments.key(key)
-        extra, extra_bytes = arguments.headers(headers, stored_at)
+        extra, extra_bytes = (None, 0) if headers is None else arguments.headers(headers, stored_at)
         packed = arguments.message(payload, self._codec, stored_at, extra_bytes)
-        due = arguments.due(deliver_at, "deliver_at")
+        due = 0 if deliver_at is None else arguments.due(deliver_at, "deliver_at")
         self._buffer.grow(len(stored_at) + len(id_) + len(packed) + extra_bytes)
         return EnqueueInQueue(
             name, stored_at, of_kind, id_, packed, extra,
-            arguments.priority(priority), due, arguments.group(group), id is None,
+            arguments.priority(priority), due,
+            "" if group is None else arguments.group(group), id is None,
         )  # fmt: skip
 
     # --- settling
@@ -160,7 +162,7 @@ class Sends(msgspec.Struct, eq=False, gc=False):
                 each.check_settled_by(self._id)
         for attempts in arguments.attempts(named, kind):
             ended = self._ending(name, attempts) if settles else {}
-            self._buffer.grow(sum(len(each.key) + len(each.id) + 24 for each in attempts))
+            self._buffer.grow(sum([len(each.key) + len(each.id) + 24 for each in attempts]))
             self._requests.append(make(name, attempts))
             if settles:
                 self._ended.update(ended)
@@ -176,10 +178,15 @@ class Sends(msgspec.Struct, eq=False, gc=False):
             Invalid: it has settled one of them already, and cannot commit with both.
         """
         ended: dict[_Ended, None] = {}
+        before = self._ended
         for each in attempts:
             this = (queue, each.kind if each.of_kind or not each.by_id else None, each.id)
-            names = (this, (queue, None, each.id))
-            if each.epoch >= 0 and any(one in ended or one in self._ended for one in names):
+            if each.epoch >= 0 and (
+                this in ended
+                or this in before
+                or (any_kind := (queue, None, each.id)) in ended
+                or any_kind in before
+            ):
                 raise Invalid(
                     f"this transaction settles message {shown_id(each.id)!r} of queue {queue!r} "
                     "already (acknowledge, reject or cancel): settle it once; this call changed "

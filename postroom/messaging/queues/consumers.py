@@ -260,3 +260,11 @@ class Consumers:
         self._served += 1
         waiter.served = self._served
         waiter.busy += 1
+
+    def served_all(self, line: list[Placed], number: int) -> None:
+        """Note that the claims in line were given so many messages, one after the other."""
+        for place, (_, _, waiter) in enumerate(line[:number]):
+            rounds = (number - 1 - place) // len(line)
+            waiter.served = self._served + place + 1 + rounds * len(line)
+            waiter.busy += rounds + 1
+        self._served += number

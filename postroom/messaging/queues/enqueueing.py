@@ -34,7 +34,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from postroom.errors import ConditionFailed, Invalid, ValueTooLarge, shorten
+from postroom.kv import keys
 from postroom.kv.clock import from_seconds
+from postroom.kv.engine import Reader
 from postroom.limits import (
     FOLLOWERS_BYTES_MAX,
     FOLLOWERS_MAX,
@@ -45,7 +47,7 @@ from postroom.messaging import due as times
 from postroom.messaging.queues import records
 from postroom.messaging.queues.claiming import QueueEnvironment
 from postroom.messaging.queues.directory import Directory
-from postroom.messaging.queues.manager import Manager
+from postroom.messaging.queues.manager import Manager, note_ready
 from postroom.messaging.queues.places import Place, find_unheld, lease_of, move, read_state
 from postroom.messaging.queues.records import (
     Body,
@@ -68,6 +70,55 @@ from postroom.ranges.ports import Registry
 
 IGNORED: Final = "ignored"
 REPLACED: Final = "replaced"
+
+
+FAMILY_BYTES: Final = 16
+"""The length of the beginning that all ids have that one client makes up."""
+FAMILIES_KEPT: Final = 10_000
+
+
+class MadeUpIds:
+    """The greatest keys of messages, by family: a made-up id above that is new.
+
+    A client makes ids up from its own id and a number that rises. To look for each of them in the
+    store would cost as much as the rest of its enqueuing. A family is looked up when it is met for
+    the second time, since others make up ids that have nothing in common.
+
+    Invariant: no message lies under a greater key of a family that was looked up. The key may be
+    too great, if a proposal comes to nothing: then the store is asked.
+    """
+
+    def __init__(self) -> None:
+        self._greatest: dict[bytes, bytes] = {}
+        self._met: dict[bytes, None] = {}
+
+    def clear(self) -> None:
+        """Forget all families, at the end of the lease."""
+        self._greatest.clear()
+        self._met.clear()
+
+    def is_new(self, key: bytes, reader: Reader | Evaluation) -> bool:
+        """Return whether certainly no message lies under a made-up id, which is enqueued now."""
+        family = key[:FAMILY_BYTES]
+        greatest = self._greatest.get(family)
+        if greatest is None:
+            if family not in self._met:
+                if len(self._met) >= FAMILIES_KEPT:
+                    self.clear()
+                self._met[family] = None
+                return False
+            prefix = keys.DATA + keys.escape(family)[: -len(keys.END_OF_KEY)]
+            stored = reader.iterate(prefix, keys.after_prefix(prefix), reverse=True)
+            last, _ = next(stored, (prefix + keys.END_OF_KEY, None))
+            greatest = keys.user_key(last)
+        self._greatest[family] = max(greatest, key)
+        return key > greatest
+
+    def placed(self, key: bytes) -> None:
+        """Note that a message is enqueued under a key."""
+        greatest = self._greatest.get(key[:FAMILY_BYTES])
+        if greatest is not None and key > greatest:
+            self._greatest[key[:FAMILY_BYTES]] = key
 
 
 class _Known(NamedTuple):
@@ -100,7 +151,8 @@ def enqueue(
         ctx.steps += check_headers(request.headers, request.key) // HEADERS_BYTES_PER_STEP
     body_key = manager.layout.body_key(request.key, request.kind, request.id)
     if request.is_unique:
-        if ctx.get_once(body_key) is not None:
+        is_new = request.key == request.id and manager.host.made_up.is_new(request.id, ctx)
+        if not is_new and ctx.get_once(body_key) is not None:
             raise Invalid(
                 f"the queue {manager.name!r} has a message {shorten(request.id)}, which is no "
                 "made-up id then; nothing was changed: an id that may be there is not sent as "
@@ -120,6 +172,7 @@ def put(ctx: Evaluation, manager: Manager, request: EnqueueInQueue, body_key: by
     """Write a message that does not exist yet; its body will be at ``body_key``."""
     layout, now = manager.layout, ctx.timestamp
     key, kind, id_ = request.key, request.kind, request.id
+    manager.host.made_up.placed(key)
     seq = ctx.stamp + ctx.next_ordinal()
     due = manager.due(request.due, now)
     group, priority = request.group, request.priority
@@ -149,7 +202,7 @@ def place_new(ctx: Evaluation, manager: Manager, entry: Entry, now: int) -> None
     else:
         placed = layout.ready_key(entry, ordered=manager.ordered)
         ctx.writes[placed] = encode(entry)
-        ctx.notes.append((manager, counters.ENQUEUED_READY, Manager.ready_added, placed, entry))
+        note_ready(ctx.notes, manager, ctx.stamp, placed, entry)
 
 
 def _find_known(

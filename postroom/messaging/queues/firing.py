@@ -17,9 +17,9 @@ position is remembered for all consumers with the same wish (:class:`.consumers.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import cycle, islice
 from typing import Final
 
 from postroom.kv import keys
@@ -28,12 +28,14 @@ from postroom.limits import LEASE_SECONDS_MAX, QUEUE_LEASED_MAX, READ_BYTES_MAX,
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import holdings, records
+from postroom.messaging.queues.consumers import Placed as PlacedClaim
 from postroom.messaging.queues.consumers import WaitingClaim
 from postroom.messaging.queues.leases import attempt_of
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import Rewritten, leased_message
 from postroom.messaging.queues.ready import Placed
 from postroom.messaging.queues.records import (
+    PAYLOAD_KEPT_BYTES,
     UNDECODABLE,
     Entry,
     Holding,
@@ -41,12 +43,18 @@ from postroom.messaging.queues.records import (
     decoded,
     without_payload,
 )
+from postroom.messaging.queues.requests import StoredQueueMessage
+from postroom.messaging.queues.rotation import Queued
+from postroom.ranges.checks import NO_HEADERS
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 FIRED_AT_ONCE: Final = 2000
 """The number of messages of a queue that are fired in one proposal."""
 READ_AT_ONCE: Final = 2000
 """The number of stored entries that are read into memory, or searched, in one proposal."""
+
+RUN_MIN: Final = 2
+"""The number of messages from which they are fired together."""
 
 
 @dataclass(slots=True)
@@ -237,6 +245,8 @@ class Firing:
         ready = manager.ready
         line = manager.consumers.line(ready.additions, is_complete=ready.is_complete)
         bytes_max = self._ctx.bytes + self._bytes_max
+        if line and not (self._has_group_limits or self._is_paced):
+            allowed -= self._lease_run(line, allowed)
         while line and allowed and self._ctx.bytes < bytes_max:
             waiter = line[0][2]
             placed = self._next_for(waiter)
@@ -318,6 +328,76 @@ class Firing:
         ctx.steps += 2
         ctx.bytes += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
         return True
+
+    def _lease_run(self, line: list[PlacedClaim], allowed: int) -> int:
+        """Fire a run of small messages for the claims in line, as one by one.
+
+        Return how many; the rest is fired one by one. The line is changed accordingly.
+        """
+        manager, ready = self._manager, self._manager.ready
+        line.sort()  # a sorted list is a heap
+        hands = [self._hands.get(each) or self._fill_hand(each) for _, _, each in line]
+        most = hands[0].messages_max
+        for (busy, _, waiter), hand in zip(line, hands, strict=True):
+            if waiter.wish is not None or busy != line[0][0] or hand.messages_max != most:
+                return 0
+            if hand.bytes_max < most * PAYLOAD_KEPT_BYTES:
+                return 0
+        run = ready.run(min(allowed, most * len(line)))
+        if len(run) < RUN_MIN:
+            return 0
+        run = run[: self._fire_small(run, [each for _, _, each in line], hands)]
+        if not run:
+            return 0
+        ready.take_run(run)
+        manager.leases.promise(run[0][2].group, len(run))
+        manager.consumers.served_all(line, len(run))
+        line[:] = [
+            (waiter.busy, waiter.served, waiter)
+            for _, _, waiter in line
+            if len(waiter.messages) < most
+        ]
+        heapq.heapify(line)
+        return len(run)
+
+    def _fire_small(
+        self, run: list[Queued], waiters: list[WaitingClaim], hands: list[_Hand]
+    ) -> int:
+        """Give messages of a run to claims, as long as the entry says all that they hear.
+
+        Return how many.
+        """
+        ctx, now, lateness = self._ctx, self._ctx.timestamp, self._manager.lateness
+        staged, writes, room = ctx.staged, ctx.writes, self._bytes_max
+        again: Container[bytes] = ctx.scratch.get(Rewritten, ())
+        receivers = cycle(
+            [(hand, each.messages) for hand, each in zip(hands, waiters, strict=True)]
+        )
+        fired = size = 0
+        for (key, _, entry), (hand, messages) in zip(run, receivers, strict=False):
+            payload, first, due, epoch = entry.payload, entry.first, entry.due, entry.epoch
+            if payload is None or entry.has_failed or size >= room or (first | due) & times.MOMENT:
+                break
+            messages.append(StoredQueueMessage(
+                entry.key, entry.kind, entry.id, payload, NO_HEADERS, entry.priority, entry.group,
+                int.from_bytes(entry.seq[:8], "big"), first, due, epoch, hand.until, "", "leased",
+                0, now, hand.lasts,
+            ))  # fmt: skip
+            hand.leased.append(without_payload(entry))
+            hand.again += epoch > 0
+            if key in staged and key not in again:
+                ctx.erase(key)
+            else:
+                writes[key] = None
+            lateness.append((now - due >> LOGICAL_BITS) / 1000)
+            size += 2 * len(key) + len(entry.key) + len(entry.id) + 2 * WRITE_BYTES
+            fired += 1
+        self._taken.update([key for key, _, _ in run[:fired]])
+        for waiter in waiters:
+            waiter.size = sum([len(each.payload) for each in waiter.messages])
+        ctx.steps += 2 * fired
+        ctx.bytes += size
+        return fired
 
     def _fill_hand(self, waiter: WaitingClaim) -> _Hand:
         manager, request = self._manager, waiter.request

@@ -30,12 +30,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
 from postroom.errors import StoreCorrupted, Unavailable
 from postroom.kv import keys
+from postroom.kv.engine import ValueReader, WriteSet
 from postroom.limits import UPKEEP_BYTES
 from postroom.messaging import counters
 from postroom.messaging.counters import Change
@@ -48,6 +49,8 @@ from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 
 Marked: TypeAlias = tuple[LeasedHolding, bytes]
 """A holding, and the key of another mark behind it."""
+
+_Key: TypeAlias = bytes
 
 SPARSE: Final = 4
 """The divisor of sparse holdings: one is written again when ``1 / SPARSE`` of it is left."""
@@ -70,13 +73,40 @@ class Changes:
     extended: dict[Locator, list[Lease]] = field(default_factory=dict)
 
 
-def changes(ctx: Evaluation, manager: Manager) -> Changes | None:
+class Draft(ValueReader, Protocol):
+    """A proposal in the making, as far as evaluators need it that end leases.
+
+    Attributes:
+        scratch, steps, bytes, notes: as in :class:`.Evaluation`.
+    """
+
+    scratch: dict[object, Any]
+    steps: int
+    bytes: int
+    notes: list[Any]
+
+    @property
+    def timestamp(self) -> int:
+        """Return the timestamp of the request under evaluation."""
+
+    @property
+    def writes(self) -> WriteSet:
+        """Return the raw writes of the request under evaluation, or of all of them."""
+
+    def is_deleted(self, key: _Key) -> bool:
+        """Return whether the requests have deleted an engine key."""
+
+    def is_written(self, key: _Key) -> bool:
+        """Return whether the requests have written an engine key, and not deleted it since."""
+
+
+def changes(ctx: Draft, manager: Manager) -> Changes | None:
     """Return the changes of the proposal under evaluation to a queue, or `None`."""
     of_queues: dict[Manager, Changes] | None = ctx.scratch.get(Changes)
     return None if of_queues is None else of_queues.get(manager)
 
 
-def _changing(ctx: Evaluation, manager: Manager) -> Changes:
+def _changing(ctx: Draft, manager: Manager) -> Changes:
     of_queues: dict[Manager, Changes] = ctx.scratch.setdefault(Changes, {})
     found = of_queues.get(manager)
     if found is None:
@@ -97,7 +127,7 @@ def extend(ctx: Evaluation, manager: Manager, longer: Lease) -> None:
     _changing(ctx, manager).extended.setdefault(longer.entry.locator, []).append(longer)
 
 
-def extended(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
+def extended(ctx: Draft, manager: Manager, locator: Locator) -> Lease | None:
     """Return the extended lease of a message, by this request and those before, or `None`."""
     changed = changes(ctx, manager)
     if changed is not None and changed.extended:
@@ -107,7 +137,7 @@ def extended(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | Non
     return None
 
 
-def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
+def is_over(ctx: Draft, manager: Manager, lease: Lease) -> bool:
     """Return whether this request or those before have ended a lease."""
     if ctx.is_deleted(lease.holding.key):
         return True
@@ -118,7 +148,7 @@ def is_over(ctx: Evaluation, manager: Manager, lease: Lease) -> bool:
     return flag in changed.flags and ctx.is_written(flag)
 
 
-def end(ctx: Evaluation, manager: Manager, leases: Iterable[Lease]) -> None:
+def end(ctx: Draft, manager: Manager, leases: Iterable[Lease]) -> None:
     """End leases, none of which was over before."""
     by_holding: dict[LeasedHolding, list[Lease]] = {}
     for lease in leases:
@@ -208,7 +238,8 @@ def sum_up(ctx: Evaluation) -> None:
         if of_queue is None:
             changes[manager] = of_queue = {}
             manager.begin(ctx)
-        of_queue[change] = of_queue.get(change, 0) + 1
+        number = len(thing) if act is Manager.run_added else 1
+        of_queue[change] = of_queue.get(change, 0) + number
         if act is Manager.ended or act is Manager.archived:
             ended.setdefault((manager, act is Manager.archived), []).extend(thing)
     counted, marked = [], []

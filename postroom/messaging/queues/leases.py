@@ -210,16 +210,17 @@ class LeaseTable:
 
     def add(self, holding: LeasedHolding, over: Set[int] = frozenset()) -> None:
         """Add a holding that is applied or was read, without the numbers that are ``over``."""
-        leases, groups = self._leases, self._of_groups
-        given = [Lease(each, holding, n) for n, each in enumerate(holding.stored.entries)]
-        if over:
-            given = [lease for lease in given if lease.number not in over]
-        for lease in given:
-            locator = lease.entry.locator
-            if locator in leases:  # its lease was extended, or it is left of another holding
-                self.remove_all([locator])
-            leases[locator] = lease
-            groups[lease.entry.group] += 1
+        given = {
+            (entry.key, entry.kind, entry.id): Lease(entry, holding, number)
+            for number, entry in enumerate(holding.stored.entries)
+            if number not in over
+        }
+        leases = self._leases
+        if not leases.keys().isdisjoint(given):
+            # Their leases were extended, or they are left of other holdings.
+            self.remove_all([locator for locator in given if locator in leases])
+        leases.update(given)
+        self._of_groups.update([lease.entry.group for lease in given.values()])
         holding.left = len(given)
         if not given:
             return
@@ -276,10 +277,10 @@ class LeaseTable:
 
     # --- promised leases
 
-    def promise(self, group: str) -> None:
-        """Promise a lease of a message of a group for the proposal under evaluation."""
-        self._promised += 1
-        self._promised_groups[group] += 1
+    def promise(self, group: str, number: int = 1) -> None:
+        """Promise leases of messages of a group for the proposal under evaluation."""
+        self._promised += number
+        self._promised_groups[group] += number
 
     def break_promises(self) -> None:
         """Forget the promised leases: the proposal was aborted, or its leases were added."""

@@ -9,7 +9,8 @@
 Everything that must last is stored. A manager begins anew with each lease of the range and ends
 with it. An evaluator describes in *notes* what a proposal does to a queue. The notes take effect
 here once the proposal is applied. A note is ``(manager, change, act, a, b)``: a change of the
-counters, and a method of this class with its two arguments.
+counters, and a method of this class with its two arguments. A run of messages that one request
+enqueues has one note (``run_added``), and the change counts for each of them.
 
 Firing is the exception: it changes this memory already while the proposal is under evaluation::
 
@@ -38,7 +39,7 @@ from postroom.messaging.queues.consumers import Consumers, WaitingClaim, Wishes
 from postroom.messaging.queues.definitions import retention
 from postroom.messaging.queues.leases import LeasedHolding, LeaseTable
 from postroom.messaging.queues.queries import QueueCounts
-from postroom.messaging.queues.ready import ReadyCache
+from postroom.messaging.queues.ready import Placed, ReadyCache
 from postroom.messaging.queues.records import (
     AttemptName,
     Ended,
@@ -138,6 +139,20 @@ class Speculation:
 LATENESS_KEPT: Final = 1000
 
 Note: TypeAlias = "tuple[Manager, Change, Callable[[Manager, Any, Any], None], Any, Any]"
+
+
+def note_ready(notes: list[Note], manager: Manager, stamp: bytes, key: bytes, entry: Entry) -> None:
+    """Note that the request of this stamp has enqueued a ready message.
+
+    Those that it enqueues one after the other, in one group, are a run with one note.
+    """
+    if notes:
+        of_manager, _, act, of_stamp, run = notes[-1]
+        is_run = act is Manager.run_added and of_stamp == stamp and of_manager is manager
+        if is_run and run[-1][1].group == entry.group:
+            run.append((key, entry))
+            return
+    notes.append((manager, counters.ENQUEUED_READY, Manager.run_added, stamp, [(key, entry)]))
 
 
 class Manager:
@@ -317,6 +332,11 @@ class Manager:
             gone = one
         elif act is Manager.ready_replaced:
             gone, placed = one, other
+        elif act is Manager.run_added:
+            self.begin(ctx)
+            staged, is_written = ctx.staged, ctx.is_written
+            self._offer_all([each for each in other if staged.get(each[0]) or is_written(each[0])])
+            return
         else:
             return
         self.begin(ctx)
@@ -392,6 +412,25 @@ class Manager:
         self.offer(key, entry)
         if not self.speculation.has_fired:
             self.host.look_at(self)
+
+    def run_added(self, _: bytes, placed: list[Placed]) -> None:
+        """Add ready messages of one group; see ``note_ready``."""
+        if self._offer_all(placed) and not self.speculation.has_fired:
+            self.host.look_at(self)
+
+    def _offer_all(self, placed: list[Placed]) -> bool:
+        """Offer ready messages of one group that this proposal has not taken.
+
+        Return whether there are any.
+        """
+        taken = self.speculation.taken
+        left = [each for each in placed if each[0] not in taken] if taken else placed
+        if left and self.keeps_order_in(left[0][1].group):
+            for each in left:
+                self.offer(*each)
+        elif left:
+            self.ready.offer_run(left)
+        return bool(left)
 
     def offer(self, key: bytes, entry: Entry) -> None:
         """Offer a ready message to the cache; free its ordered group, whose head it may be."""

@@ -27,11 +27,12 @@ from typing import Final, NamedTuple, NoReturn
 
 from postroom.errors import LeaseLost, StoreCorrupted, shorten
 from postroom.kv import keys
+from postroom.kv.engine import ValueReader
 from postroom.limits import QUEUE_EPOCH_MAX
 from postroom.messaging import counters
 from postroom.messaging import due as times
 from postroom.messaging.queues import records
-from postroom.messaging.queues.holdings import changes, extended, is_over
+from postroom.messaging.queues.holdings import Draft, changes, extended, is_over
 from postroom.messaging.queues.leases import Lease, LeasedHolding
 from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.records import (
@@ -73,15 +74,13 @@ class Place(NamedTuple):
     state: MessageState | None
 
 
-def lease_of(ctx: Evaluation, manager: Manager, locator: Locator) -> Lease | None:
+def lease_of(ctx: Draft, manager: Manager, locator: Locator) -> Lease | None:
     """Return the lease of a message as the requests before have left it, or `None`."""
     lease = extended(ctx, manager, locator) or manager.leases.get(locator)
     return None if lease is None or is_over(ctx, manager, lease) else lease
 
 
-def read_state(
-    reader: Evaluation | View, manager: Manager, locator: Locator
-) -> MessageState | None:
+def read_state(reader: ValueReader, manager: Manager, locator: Locator) -> MessageState | None:
     """Return the stored state of a message, or `None` if it has none."""
     stored = reader.get(manager.layout.state_key(*locator))
     if stored is None:
@@ -261,7 +260,7 @@ _ID_CHARACTERS_SHOWN: Final = 48
 """The number of characters of an id that errors show."""
 
 
-def held(ctx: Evaluation, manager: Manager, attempt: Attempt) -> Lease:
+def held(ctx: Draft, manager: Manager, attempt: Attempt) -> Lease:
     """Return the lease of an attempt.
 
     Raises:
@@ -280,7 +279,7 @@ def is_named_by(attempt: Attempt, lease: Lease) -> bool:
 
 
 def held_together(
-    ctx: Evaluation, manager: Manager, attempts: list[Attempt]
+    ctx: Draft, manager: Manager, attempts: list[Attempt]
 ) -> dict[Locator, Lease] | None:
     """Return the leases of attempts, or `None` if some are named by id, or twice.
 
@@ -319,9 +318,7 @@ def is_attempt(attempt: Attempt, place: Place, manager: Manager) -> bool:
     return True
 
 
-def _lease_lost(
-    ctx: Evaluation, manager: Manager, attempt: Attempt, lease: Lease | None
-) -> LeaseLost:
+def _lease_lost(ctx: Draft, manager: Manager, attempt: Attempt, lease: Lease | None) -> LeaseLost:
     state = read_state(ctx, manager, (attempt.key, attempt.kind, attempt.id))
     if lease is not None:
         epoch = lease.entry.epoch

@@ -28,7 +28,7 @@ from postroom.messaging.queues.advance import Advance, empty, trim
 from postroom.messaging.queues.claiming import Claiming, QueueEnvironment
 from postroom.messaging.queues.definitions import Changed
 from postroom.messaging.queues.directory import Directory, survey
-from postroom.messaging.queues.enqueueing import Enqueueing
+from postroom.messaging.queues.enqueueing import Enqueueing, MadeUpIds
 from postroom.messaging.queues.firing import FIRED_AT_ONCE, Firing
 from postroom.messaging.queues.holdings import apply_bare
 from postroom.messaging.queues.manager import Manager
@@ -76,6 +76,7 @@ class RangeQueues:
 
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
+        made_up: the made-up ids of messages, which tell that one is new.
         kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
@@ -104,6 +105,7 @@ class RangeQueues:
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.in_use = self._directory.in_use
         self.answer, self.note = self._claiming.answer, self._claiming.note
+        self.made_up = MadeUpIds()
         self._enqueueing = Enqueueing(self._directory, environment)
 
     def register(self, registry: Registry) -> None:
@@ -184,6 +186,7 @@ class RangeQueues:
         for manager in self._by_name.values():
             manager.end(None)
         self._directory.clear()
+        self.made_up.clear()
         self._to_look.clear()
         self._fired.clear()
         self._stepped.clear()

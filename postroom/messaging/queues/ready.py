@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 
 from postroom.messaging.queues.consumers import Wish
 from postroom.messaging.queues.records import Entry
-from postroom.messaging.queues.rotation import Group, Rotation, Sizes
+from postroom.messaging.queues.rotation import Group, Queued, Rotation, Sizes
 
 Placed: TypeAlias = tuple[bytes, Entry]
 """An entry and its engine key, which orders the entries of a group."""
@@ -133,6 +133,24 @@ class ReadyCache:
         if len(self._alive) > self.size:
             self._give_up()
         return key in self._alive
+
+    def offer_run(self, placed: list[Placed]) -> None:
+        """Offer stored entries of one group, as one by one."""
+        alive = self._alive
+        new = [each for each in placed if each[0] not in alive]
+        name = placed[0][1].group
+        group = self._groups.get(name)
+        may_open = self.knows_all_groups and len(self._groups) < self.size
+        is_cut = group.more if group else not may_open
+        if not new or is_cut or len(alive) + len(new) > self.size:
+            for key, entry in new:
+                self.offer(key, entry)
+            return
+        new.sort()
+        group = group or self._open(name)
+        before = group.count
+        self._add_all(name, group, new)
+        self._counted(name, group, before)
 
     def _may_open(self, name: str) -> bool:
         """Return whether an unknown group may be taken in, because nothing of it is stored."""
@@ -371,6 +389,26 @@ class ReadyCache:
             self.additions += self.ordered  # others may want the entry behind it
             return key, entry
         return None
+
+    def run(self, entries_max: int) -> list[Queued]:
+        """Return the entries that a consumer of any entries would take next, one after the other.
+
+        Nothing is returned if groups take turns, or if kinds do.
+        """
+        rotation = self._rotations.get(None) or self._begin_rotation(None)
+        name = rotation.line[0] if len(rotation.line) == 1 and not self.ordered else None
+        group = None if name is None or name in self._held_up else self._groups.get(name)
+        return [] if group is None else group.run(entries_max)
+
+    def take_run(self, run: list[Queued]) -> None:
+        """Take the entries of a run, or the first of them."""
+        name = run[0][2].group
+        group = self._groups[name]
+        before = group.count
+        for key, _, _ in run:
+            del self._alive[key]
+        group.pop_run(len(run))
+        self._counted(name, group, before)
 
     def _begin_rotation(self, wants: Wish | None) -> Rotation:
         """Begin a rotation, to which all entries here are new."""

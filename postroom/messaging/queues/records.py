@@ -375,8 +375,11 @@ class QueueLayout:
 
     def ready_key(self, entry: Entry, *, ordered: bool) -> bytes:
         """Return the key of an entry that may be fired."""
-        stands = rank(entry, ordered=ordered).to_bytes(8, "big")
-        return self.group_prefix(entry.group) + stands + entry.seq
+        group, due = entry.group, entry.due
+        prefix = self._groups_known.get(group) or self.group_prefix(group)
+        if entry.priority or group or due & times.MOMENT:
+            due = rank(entry, ordered=ordered)
+        return prefix + due.to_bytes(8, "big") + entry.seq
 
     def holding_key(self, until: int, name: bytes) -> bytes:
         """Return the key of a holding.

@@ -66,9 +66,9 @@ class _Lane:
         line.insert(at, queued)
         return at == self.begin
 
-    def pop(self) -> None:
-        """Remove the first entry."""
-        self.begin += 1
+    def pop(self, number: int = 1) -> None:
+        """Remove the first entries."""
+        self.begin += number
         if self.begin > LEFTOVERS_MIN and 2 * self.begin > len(self.queued):
             del self.queued[: self.begin]
             self.begin = 0
@@ -127,6 +127,24 @@ class Group:
                 return
         for each in queued:
             self.push(each)
+
+    def run(self, entries_max: int) -> list[Queued]:
+        """Return the first entries, if all entries are in one lane; else nothing."""
+        if len(self._lanes) != 1 or self._head(next(iter(self._lanes))) is None:
+            return []
+        (lane,), alive = self._lanes.values(), self._alive
+        run = lane.queued[lane.begin : lane.begin + entries_max]
+        for number, (key, _, entry) in enumerate(run):
+            if alive.get(key) is not entry:
+                return run[:number]
+        return run
+
+    def pop_run(self, number: int) -> None:
+        """Remove the first entries of a run."""
+        (lane,) = self._lanes.values()
+        lane.pop(number)
+        self._queued -= number
+        self.count -= number
 
     def _note_head(self, key: bytes, kind: str) -> None:
         for kinds, heads in list(self._heads.items()):

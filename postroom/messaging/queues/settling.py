@@ -39,6 +39,7 @@ from postroom.messaging import due as times
 from postroom.messaging.due import due_after, jittered_backoff
 from postroom.messaging.queues import holdings, records
 from postroom.messaging.queues.enqueueing import Enqueueing, count_in_group, read_group
+from postroom.messaging.queues.holdings import Draft
 from postroom.messaging.queues.leases import Lease
 from postroom.messaging.queues.manager import Manager, Note
 from postroom.messaging.queues.places import (
@@ -227,25 +228,8 @@ class Settling:
     # --- done messages
 
     def _finish_together(self, leases: dict[Locator, Lease]) -> None:
-        """Finish messages as done, by the attempts that hold them, with one note for all."""
-        ctx, manager, now = self.ctx, self.manager, self.ctx.timestamp
-        status, act, changes = _ARCHIVED if self.settings.archive else _DONE
-        writes, ended, size, state_of = ctx.writes, [], 0, manager.layout.state_key
-        holdings.end(ctx, manager, leases.values())
-        for (key, kind, id_), lease in leases.items():
-            entry = lease.entry
-            state_key = state_of(key, kind, id_)
-            writes[state_key] = encode(
-                MessageState(entry.seq, status, entry.epoch, entry.due, now, "", lease.fired_at)
-            )
-            size += 2 * len(state_key) + 128
-            ended.append(Ended(key, kind, id_, entry.seq, status))
-            if entry.group:
-                self._group_ended(entry.group)
-        ctx.steps += len(leases)
-        ctx.bytes += size
-        change = counters.times(changes[counters.LEASED], len(leases))
-        ctx.notes.append((manager, change, act, list(leases), ended))
+        for group in finish_together(self.ctx, self.manager, self.settings, leases):
+            self._group_ended(group)
 
     def _finish(self, place: Place) -> None:
         status, _, changes = _ARCHIVED if self.settings.archive else _DONE
@@ -447,6 +431,36 @@ class Settling:
             entry.priority, group=entry.group, is_unique=True,
         )  # fmt: skip
         self.queues.enqueue_moved(ctx, moved)
+
+
+def finish_together(
+    ctx: Draft, manager: Manager, settings: QueueSettings, leases: dict[Locator, Lease]
+) -> list[str]:
+    """Finish messages as done, by the attempts that hold them, with one note for all.
+
+    Return the group of each one that has one.
+    """
+    now, groups = ctx.timestamp, []
+    status, act, changes = _ARCHIVED if settings.archive else _DONE
+    writes, ended, size, state_of = ctx.writes, [], 0, manager.layout.state_key
+    holding, fired_at = None, 0
+    holdings.end(ctx, manager, leases.values())
+    for (key, kind, id_), lease in leases.items():
+        if lease.holding is not holding:
+            holding, fired_at = lease.holding, lease.fired_at
+        entry, state_key = lease.entry, state_of(key, kind, id_)
+        seq = entry.seq
+        # Tuples of the fields are stored as a ``MessageState`` and an ``Ended`` are.
+        writes[state_key] = encode((seq, status, entry.epoch, entry.due, now, "", fired_at))
+        size += 2 * len(state_key) + 128
+        ended.append((key, kind, id_, seq, status))
+        if entry.group:
+            groups.append(entry.group)
+    ctx.steps += len(leases)
+    ctx.bytes += size
+    change = counters.times(changes[counters.LEASED], len(leases))
+    ctx.notes.append((manager, change, act, list(leases), ended))
+    return groups
 
 
 _DONE: Final = records.DONE, Manager.ended, counters.ACKNOWLEDGED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from copy import deepcopy
 from random import Random  # noqa: TID251 - made with a seed
 
 import pytest
@@ -54,6 +55,18 @@ class Stored:
         insort(self.stored, (self.prefix(group) + rank + seq, entry), key=lambda each: each[0])
         self.cache.offer(self.prefix(group) + rank + seq, entry)
 
+    def enqueue_run(self) -> None:
+        group, placed = self.chance.choice(self.groups), []
+        for _ in range(self.chance.randint(1, 4)):
+            self.number += 1
+            seq = self.number.to_bytes(12, "big")
+            kind = self.chance.choice(("", "", "kind"))
+            rank = self.chance.choice((5, 5, 7)).to_bytes(2, "big")
+            entry = Entry(b"k", kind, seq, seq, 1, 1, group=group)
+            placed.append((self.prefix(group) + rank + seq, entry))
+            insort(self.stored, placed[-1], key=lambda each: each[0])
+        self.cache.offer_run(placed)
+
     def cancel(self) -> None:
         if self.stored:
             key, _ = self.stored.pop(self.chance.randrange(len(self.stored)))
@@ -63,6 +76,16 @@ class Stored:
         placed = self.cache.take(None, lambda name, _: self.chance.random() < 0.8)
         if placed is not None:
             self.stored.remove(placed)
+
+    def take_run(self) -> None:
+        run = self.cache.run(self.chance.randint(1, 4))
+        other = deepcopy(self.cache)
+        assert [other.take(None, None) for _ in run] == [(key, entry) for key, _, entry in run]
+        if run:
+            taken = run[: self.chance.randint(1, len(run))]
+            self.cache.take_run(taken)
+            for key, _, entry in taken:
+                self.stored.remove((key, entry))
 
     def free(self) -> None:
         self.cache.free(self.chance.choice(self.groups))
@@ -124,7 +147,8 @@ def test_the_sets_of_a_cache_follow_from_its_groups(seed: int) -> None:
     stored = Stored(Random(seed))
     acts = [
         stored.enqueue, stored.enqueue, stored.enqueue, stored.cancel, stored.cancel, stored.take,
-        stored.take, stored.read, stored.read, stored.free, stored.make_room,
+        stored.take, stored.enqueue_run, stored.take_run, stored.take_run, stored.read,
+        stored.read, stored.free, stored.make_room,
     ]  # fmt: skip
     for _ in range(400):
         act = stored.chance.choice(acts) if stored.chance.random() < 0.99 else stored.forget
