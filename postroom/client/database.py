@@ -34,7 +34,7 @@ from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
 from postroom.errors import ConditionFailed, Error, NotInTransaction, shorten
 from postroom.kv.clock import Timestamp
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     CommittedChanges,
@@ -82,7 +82,8 @@ class CoreDatabase(
             WrongType: the codec cannot unpack the stored value.
             SnapshotTooOld: the versions at ``at`` are collected already.
         """
-        key = arguments.key(key)
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
         if at is None:
             reply = self._sender.try_get(key) or await self._sender.send(Get(key))
         else:
@@ -90,8 +91,10 @@ class CoreDatabase(
         return self._value(reply, key)
 
     def _value(self, reply: Value, key: bytes) -> Any:
-        stored = reply.value
-        return None if stored is None else self.codec.decode(stored, key, integer=reply.integer)
+        stored, codec = reply.value, self.codec
+        if stored is None or not codec.packs:
+            return stored
+        return codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
         """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
