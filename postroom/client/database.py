@@ -15,7 +15,7 @@ from postroom.client import arguments
 from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
-from postroom.client.commits import commit_one
+from postroom.client.commits import alone, commit_one
 from postroom.client.functions import check_quickly
 from postroom.client.pages import (
     Page,
@@ -28,11 +28,11 @@ from postroom.client.pages import (
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, post
+from postroom.client.sender import Sender, post, send_again
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
-from postroom.errors import ConditionFailed, Error, NotInTransaction, shorten
+from postroom.errors import ConditionFailed, Error, NotInTransaction, Unavailable, shorten
 from postroom.kv.clock import Timestamp
 from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.protocol.failures import DeadlineExceeded
@@ -291,7 +291,11 @@ class CoreDatabase(
             CommitUnknown: the key may have been set.
         """
         key = arguments.key(key)
-        await commit_one(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
+        request = alone(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
+        try:  # the steps of ``commit_one``: this is the most frequent write
+            await self._sender.send(request)
+        except Unavailable as refusal:
+            await send_again(self._sender, request, refusal)
 
     async def delete(self, key: bytes) -> None:
         """Remove ``key``, if it is there.
