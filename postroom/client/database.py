@@ -7,7 +7,7 @@ run the same coroutines and block where these wait.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -462,12 +462,14 @@ class CoreDatabase(
         result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs), function)
         return result
 
-    async def repeat(self, call: Callable[[Transaction], Any], function: Any = None) -> Any:
+    def repeat(
+        self, call: Callable[[Transaction], Any], function: Any = None
+    ) -> Coroutine[Any, Any, Any]:
         """Do the work of ``run`` with ``call``, a plain or a coroutine function.
 
         For layers on top, such as the synchronous form.
         """
-        return await repeat(self._sender, self.begin, call, function)
+        return repeat(self._sender, self.begin, call, function)
 
     # --- messages
 

@@ -567,13 +567,22 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
     ) -> Awaitable[None]:
         if kind is None and (not self._lifetime.closed or self._lifetime.may_end):
             return self.finish()
-        if kind is TypeError:
-            explain_await(error)
-        return self._given_up()
+        return self._given_up(error)
 
-    async def _given_up(self) -> None:
+    async def _given_up(self, error: BaseException | None) -> None:
+        self.let_go(error)
+
+    def let_go(self, error: BaseException | None) -> None:
+        """Give the transaction up at the end of its block, unless it has ended.
+
+        For layers on top. Nothing may replace the exception that ends the block.
+
+        Args:
+            error: the exception that ends the block; ``None``: it ends well.
+        """
+        if type(error) is TypeError:
+            explain_await(error)
         if self._lifetime.may_end:
-            # Nothing may replace the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
         elif self._lifetime.state is TransactionState.ROLLED_BACK:
             self._lifetime.release()
