@@ -21,6 +21,8 @@ from postroom.kv.clock import from_datetime
 from postroom.limits import (
     DEPTH_MAX,
     GROUP_BYTES_MAX,
+    INTEGER_MAX,
+    INTEGER_MIN,
     KEY_BYTES_MAX,
     KIND_BYTES_MAX,
     LATER_SECONDS_MAX,
@@ -283,21 +285,30 @@ def _later(seconds: float, name: str) -> int:
     return times.after(milliseconds) if milliseconds else 0
 
 
-def update(request: Any, codec: Packing) -> UpdateRequest:
-    """Return a request to be deferred, all of its fields checked."""
+def update(request: Any, codec: Packing) -> tuple[UpdateRequest, int]:
+    """Return a request to be deferred, its fields checked, and about how many bytes it has."""
     match request:
-        case Increment():
-            return Increment(key(request.key), integer(request.by), codec.packs)
+        case Increment(key=at, by=by, packed=packed):
+            if (
+                type(request) is not Increment or packed is not codec.packs
+                or type(at) is not bytes or len(at) > KEY_BYTES_MAX
+                or type(by) is not int or not INTEGER_MIN <= by <= INTEGER_MAX
+            ):  # fmt: skip
+                request = Increment(key(at), integer(by), codec.packs)
+            return request, 2 * len(request.key)
         case Put():
-            return Put(key(request.key), value(request.value, codec, request.key))
+            put = Put(key(request.key), value(request.value, codec, request.key))
+            return put, len(put.key) + len(put.value)
         case Delete():
-            return Delete(key(request.key))
+            deletion = Delete(key(request.key))
+            return deletion, 2 * len(deletion.key)
         case DeleteRange():
-            return DeleteRange(*span(request.start, request.end))
+            start, end = span(request.start, request.end)
+            return DeleteRange(start, end), len(start) + len(end or b"")
         case Accounting():
-            checked, deltas = key(request.key), _deltas(request.deltas)
-            check_accounting(checked, deltas)
-            return Accounting(checked, deltas)
+            at, deltas = key(request.key), _deltas(request.deltas)
+            check_accounting(at, deltas)
+            return Accounting(at, deltas), 2 * len(at) + sum(map(len, deltas))
     raise TypeError(
         "an update is one of Put, Increment, Delete, DeleteRange and Accounting, not "
         f"{type(request).__name__}"

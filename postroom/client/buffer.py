@@ -1,8 +1,8 @@
 """The writes and messages that a transaction has gathered for its commit.
 
-Writes are a dictionary: the last one to a key counts. Messages and deferred updates are a list, in
-the order of their calls. All of it together has a limit in bytes. Each call that adds something
-checks it: a transaction learns of an excess at the call that exceeds the limit.
+Writes are a dictionary by key: the last one to a key counts. Messages and deferred updates are a
+list, in the order of their calls. All of it together has a limit in bytes. Each call that adds
+something checks it: a transaction learns of an excess at the call that exceeds the limit.
 
 ``WriteBuffer`` has the calls of a transaction that gather writes, without asking the store, in both
 forms. They check their arguments and add them to the ``Buffer``. They are the most frequent calls.
@@ -12,7 +12,6 @@ valid arguments pass without a further call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -24,16 +23,21 @@ from postroom.client.pages import Page
 from postroom.client.sender import Sender
 from postroom.errors import TransactionTooLarge, shorten
 from postroom.kv.keys import head_key
-from postroom.limits import KEY_BYTES_MAX, PEEKED_MESSAGES_MAX, TRANSACTION_BYTES_MAX
+from postroom.limits import (
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_MAX,
+    PEEKED_MESSAGES_MAX,
+    TRANSACTION_BYTES_MAX,
+    VALUE_BYTES_MAX,
+)
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.ranges.evaluation import WRITE_BYTES
-from postroom.ranges.requests import Accounting, Delete, Increment, Put, UpdateRequest
+from postroom.ranges.requests import Delete, Put, UpdateRequest
 
 _OVERHEAD_BYTES: Final = 32
 
 NO_LIST: Final[Any] = ()
-NO_SET: Final[Any] = frozenset()
-"""Placeholders for containers that are still empty.
+"""A placeholder for lists that are still empty.
 
 Python's garbage collector runs when the containers that were made outnumber those that were freed
 by some threshold. With six empty lists in each of 64 concurrent transactions, it runs all the time.
@@ -47,28 +51,25 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
     because nothing in it leads back to it.
 
     Attributes:
-        writes: the new value of each key; ``None``: it is deleted.
-        integers: the keys that are set to integers.
+        writes: the last write to each key, as the commit has it.
         sends: the messages and updates, in the order of their calls.
     """
 
-    writes: dict[bytes, bytes | None] = {}
-    integers: set[bytes] = NO_SET
+    writes: dict[bytes, Put | Delete] = {}
     sends: list[EnqueueMessage | EnqueueUpdate] = NO_LIST
     _bytes: int = 0
 
-    def write(self, key: bytes, packed: bytes | None) -> None:
-        """Set ``key``; ``None`` deletes it.
+    def write(self, write: Put | Delete, value_bytes: int = 0) -> None:
+        """Set or delete a key.
 
         Raises:
             TransactionTooLarge: there are too many bytes.
         """
-        self._bytes += len(key) + (len(packed) if packed else 0) + _OVERHEAD_BYTES
+        key = write.key
+        self._bytes += len(key) + value_bytes + _OVERHEAD_BYTES
         if self._bytes > TRANSACTION_BYTES_MAX:
             raise _too_large()
-        self.writes[key] = packed
-        if self.integers:
-            self.integers.discard(key)
+        self.writes[key] = write
 
     def delete_stored(self, key: bytes) -> None:
         """Delete a key that is stored. It counts as much as the commit counts it.
@@ -78,19 +79,7 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
         """
         size = 4 * len(head_key(key)) + WRITE_BYTES - len(key) - _OVERHEAD_BYTES
         self._bytes += size
-        self.write(key, None)
-
-    def write_integer(self, key: bytes, packed: bytes) -> None:
-        """Set ``key`` to an integer.
-
-        Raises:
-            TransactionTooLarge: there are too many bytes.
-        """
-        self.write(key, packed)
-        if self.integers:
-            self.integers.add(key)
-        else:
-            self.integers = {key}
+        self.write(Delete(key))
 
     def send(self, message: EnqueueMessage | EnqueueUpdate, size: int) -> None:
         """Add a message or a deferred update of ``size`` bytes.
@@ -132,29 +121,25 @@ class Buffer(msgspec.Struct, eq=False, gc=False):
 
     # --- reading the buffer
 
+    def stored(self, key: bytes) -> tuple[bytes | None, bool]:
+        """Return the value written to ``key``, packed, and whether it is an integer.
+
+        ``None``: the key was deleted.
+        """
+        write = self.writes[key]
+        return (write.value, write.integer) if type(write) is Put else (None, False)
+
     def value(self, key: bytes, codec: Packing) -> Any:
         """Return the value written to ``key``, unpacked; ``None`` if the key was deleted."""
-        written = self.writes[key]
-        return None if written is None else codec.decode(written, key, integer=key in self.integers)
+        packed, integer = self.stored(key)
+        return None if packed is None else codec.decode(packed, key, integer=integer)
 
-    def writes_in(self, start: bytes, end: bytes | None) -> list[tuple[bytes, bytes | None]]:
+    def writes_in(self, start: bytes, end: bytes | None) -> list[Put | Delete]:
         """Return the writes to ``[start, end)``."""
-        return [(k, v) for k, v in self.writes.items() if k >= start and (end is None or k < end)]
-
-    def integers_in(self, page: Page) -> set[bytes]:
-        """Return the keys that hold integers in a page after these writes."""
-        stored = {page.pairs[index][0] for index in page.integers}
-        return (stored - self.writes.keys()) | self.integers
-
-    # --- at the commit
-
-    def requests(self) -> list[Any]:
-        """Return the writes, in the form of the commit."""
-        integers = self.integers
         return [
-            Delete(key) if value is None else Put(key, value, key in integers)
-            for key, value in self.writes.items()
-        ]
+            write for key, write in self.writes.items()
+            if key >= start and (end is None or key < end)
+        ]  # fmt: skip
 
 
 def _too_large() -> TransactionTooLarge:
@@ -165,27 +150,21 @@ def _too_large() -> TransactionTooLarge:
 
 
 def overlaid(
-    page: Page, own: list[tuple[bytes, bytes | None]], *, reverse: bool
-) -> Iterable[tuple[bytes, bytes]]:
-    """Return the pairs of a page of a scan after the transaction's ``own`` writes to its span."""
-    if not own:
-        return page.pairs
+    page: Page, own: list[Put | Delete], *, reverse: bool
+) -> list[tuple[bytes, bytes, bool]]:
+    """Return the pairs of a page of a scan after the transaction's ``own`` writes to its span.
+
+    The third element of each tells whether the value is an integer.
+    """
+    integers = frozenset(page.integers)
+    found = [(key, value, index in integers) for index, (key, value) in enumerate(page.pairs)]
     start, end = page.start, page.end
-    here = {k: v for k, v in own if k >= start and (end is None or k < end)}
-    merged = {**dict(page.pairs), **here}
-    return [(k, v) for k, v in sorted(merged.items(), reverse=reverse) if v is not None]
-
-
-def size_of(request: UpdateRequest) -> int:
-    """Return about how many bytes a deferred update has."""
-    match request:
-        case Increment() | Delete():
-            return 2 * len(request.key)
-        case Put(key=key, value=value):
-            return len(key) + len(value)
-        case Accounting(key=key, deltas=deltas):
-            return 2 * len(key) + sum(map(len, deltas))
-    return len(request.start) + len(request.end or b"")
+    here = {each.key: each for each in own if each.key >= start and (end is None or each.key < end)}
+    if not here:
+        return found
+    found = [each for each in found if each[0] not in here]
+    found += [(each.key, each.value, each.integer) for each in here.values() if type(each) is Put]
+    return sorted(found, reverse=reverse)
 
 
 class WriteBuffer:
@@ -235,7 +214,10 @@ class WriteBuffer:
             self._lifetime.check_open()
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
             key = arguments.key(key)
-        self._buffer.write(key, arguments.value(value, self._codec, key))
+        codec = self._codec
+        if codec.packs or type(value) is not bytes or len(value) > VALUE_BYTES_MAX:
+            value = arguments.value(value, codec, key)
+        self._buffer.write(Put(key, value), len(value))
 
     def delete(self, key: bytes) -> None:
         """Remove ``key`` when the transaction commits, if it is there.
@@ -249,7 +231,7 @@ class WriteBuffer:
             KeyTooLarge, TransactionTooLarge, TransactionClosed: see ``put``.
         """
         self._lifetime.check_open()
-        self._buffer.write(arguments.key(key), None)
+        self._buffer.write(Delete(arguments.key(key)))
 
     def enqueue_message(
         self,
@@ -281,10 +263,12 @@ class WriteBuffer:
         extra, extra_bytes = None, 0
         if headers is not None:
             extra, extra_bytes = arguments.headers(headers, key)
-        payload = arguments.message(value, self._codec, key, extra_bytes)
+        codec = self._codec
+        if codec.packs or type(value) is not bytes or len(value) + extra_bytes > MESSAGE_BYTES_MAX:
+            value = arguments.message(value, codec, key, extra_bytes)
         due = 0 if deliver_at is None else arguments.due(deliver_at, "deliver_at")
-        size = len(key) + len(payload) + extra_bytes
-        self._buffer.send(EnqueueMessage(key, payload, extra, due), size)
+        size = len(key) + len(value) + extra_bytes
+        self._buffer.send(EnqueueMessage(key, value, extra, due), size)
 
     def enqueue_update(
         self, request: UpdateRequest, *, execute_at: arguments.Due | None = None
@@ -304,6 +288,6 @@ class WriteBuffer:
         """
         if self._lifetime.closed:
             self._lifetime.check_open()
-        checked = arguments.update(request, self._codec)
+        checked, size = arguments.update(request, self._codec)
         due = 0 if execute_at is None else arguments.due(execute_at, "execute_at")
-        self._buffer.send(EnqueueUpdate(checked, due), size_of(checked))
+        self._buffer.send(EnqueueUpdate(checked, due), size)

@@ -7,7 +7,7 @@ run the same coroutines and block where these wait.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
@@ -15,7 +15,7 @@ from postroom.client import arguments
 from postroom.client.administration import Administration
 from postroom.client.bulk import BulkOfDatabase
 from postroom.client.codec import resolve
-from postroom.client.commits import commit_one
+from postroom.client.commits import alone, commit_one
 from postroom.client.functions import check_quickly
 from postroom.client.pages import (
     Page,
@@ -28,13 +28,13 @@ from postroom.client.pages import (
     unpacked_values,
 )
 from postroom.client.retries import repeat
-from postroom.client.sender import Sender, post
+from postroom.client.sender import Sender, post, send_again
 from postroom.client.transaction import UNKNOWN, Transaction
 from postroom.client.values import AwaitableTimestamp, Change, Message
 from postroom.counted import counted
-from postroom.errors import ConditionFailed, Error, NotInTransaction, shorten
+from postroom.errors import ConditionFailed, Error, NotInTransaction, Unavailable, shorten
 from postroom.kv.clock import Timestamp
-from postroom.limits import TRANSACTION_SECONDS_MAX
+from postroom.limits import KEY_BYTES_MAX, TRANSACTION_SECONDS_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.requests import (
     CommittedChanges,
@@ -82,7 +82,8 @@ class CoreDatabase(
             WrongType: the codec cannot unpack the stored value.
             SnapshotTooOld: the versions at ``at`` are collected already.
         """
-        key = arguments.key(key)
+        if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
+            key = arguments.key(key)
         if at is None:
             reply = self._sender.try_get(key) or await self._sender.send(Get(key))
         else:
@@ -90,8 +91,10 @@ class CoreDatabase(
         return self._value(reply, key)
 
     def _value(self, reply: Value, key: bytes) -> Any:
-        stored = reply.value
-        return None if stored is None else self.codec.decode(stored, key, integer=reply.integer)
+        stored, codec = reply.value, self.codec
+        if stored is None or not codec.packs:
+            return stored
+        return codec.decode(stored, key, integer=reply.integer)
 
     def known(self, key: bytes) -> Any:
         """Return what ``get`` returns if the client has it without waiting; else ``UNKNOWN``.
@@ -288,7 +291,11 @@ class CoreDatabase(
             CommitUnknown: the key may have been set.
         """
         key = arguments.key(key)
-        await commit_one(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
+        request = alone(self._sender, key, Put(key, arguments.value(value, self.codec, key)))
+        try:  # the steps of ``commit_one``: this is the most frequent write
+            await self._sender.send(request)
+        except Unavailable as refusal:
+            await send_again(self._sender, request, refusal)
 
     async def delete(self, key: bytes) -> None:
         """Remove ``key``, if it is there.
@@ -455,12 +462,14 @@ class CoreDatabase(
         result: T = await self.repeat(lambda tx: function(tx, *args, **kwargs), function)
         return result
 
-    async def repeat(self, call: Callable[[Transaction], Any], function: Any = None) -> Any:
+    def repeat(
+        self, call: Callable[[Transaction], Any], function: Any = None
+    ) -> Coroutine[Any, Any, Any]:
         """Do the work of ``run`` with ``call``, a plain or a coroutine function.
 
         For layers on top, such as the synchronous form.
         """
-        return await repeat(self._sender, self.begin, call, function)
+        return repeat(self._sender, self.begin, call, function)
 
     # --- messages
 

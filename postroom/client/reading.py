@@ -237,7 +237,7 @@ class Overlay:
             self._lifetime.check_open()
             if key not in buffer.writes:  # a concurrent call may have written it
                 return reply.value, reply.integer
-        return buffer.writes[key], key in buffer.integers
+        return buffer.stored(key)
 
     async def check_holds(self, key: bytes, wanted: bytes | None, or_integer: int | None) -> None:
         """Check what a conditional write expects.
@@ -278,13 +278,12 @@ class Overlay:
         """Return the pairs in ``[start, end)``, packed, and whether each is an integer."""
         self._lifetime.check_alive()
         left = -1 if limit is None else limit
-        own = sorted(self._buffer.writes_in(start, end), reverse=reverse)
+        own = self._buffer.writes_in(start, end)
         size = None if limit is None else limit + len(own)
         async for page in self._reads.scan(start, end, limit=size, reverse=reverse):
             self._lifetime.check_open()
-            integers = self._buffer.integers_in(page)
-            for key, value in overlaid(page, own, reverse=reverse):
+            for each in overlaid(page, own, reverse=reverse):
                 if left == 0:
                     return
                 left -= 1
-                yield key, value, key in integers
+                yield each

@@ -15,6 +15,7 @@ A function may end its transaction itself. Once it has committed it is not calle
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 from postroom.client.commits import BACKOFF_SECONDS_FIRST, Lost
@@ -44,28 +45,63 @@ async def repeat(
         whatever ``call`` raises, and errors that another try cannot help.
     """
     give_up = sender.monotonic() + RETRY_SECONDS_MAX
-    backoff, lost = BACKOFF_SECONDS_FIRST, Lost()
+    failed: _FailedTries | None = None
     while True:
         tx: Transaction | None = None
         try:
-            async with begin() as tx:
-                if lost.began:
-                    await tx.lock_again(lost)
-                result = call(tx)
-                if type(result) not in AT_REST:
-                    result = await completed(result, function or call)
-                await _commit_for_sure(sender, tx, give_up + tx.waited_seconds)
-        except Retryable as error:
-            give_up += 0.0 if tx is None else tx.waited_seconds
-            if sender.monotonic() > give_up or has_stopped(sender, error) or _has_committed(tx):
-                raise
-            is_first = not lost.began
-            if tx is not None and tx.has_lost(lost, error) and is_first:
-                continue  # the next try waits in line for what this one lost on
-            await _back_off(sender, error, backoff)
-            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
-        else:
+            tx = begin()
+            if failed is not None and failed.lost.began:
+                await tx.lock_again(failed.lost)
+            result = call(tx)
+            if type(result) is CoroutineType:  # the usual case
+                result = await result
+            if type(result) not in AT_REST:
+                result = await completed(result, function or call)
+            if tx.closed:
+                tx.let_go(None)
+            else:
+                try:
+                    await tx.finish()
+                except CommitUnknown as unknown:
+                    await _commit_again(sender, tx, give_up + tx.waited_seconds, unknown)
             return result
+        except BaseException as error:
+            if tx is not None:
+                tx.let_go(error)
+                give_up += tx.waited_seconds
+            if (
+                not isinstance(error, Retryable) or sender.monotonic() > give_up
+                or has_stopped(sender, error) or _has_committed(tx)
+            ):  # fmt: skip
+                raise
+            failed = failed or _FailedTries(sender)
+            await failed.rest(tx, error)
+
+
+class _FailedTries:
+    """The failed tries of a transaction.
+
+    Attributes:
+        lost: the keys and spans that they have lost on.
+    """
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._backoff = BACKOFF_SECONDS_FIRST
+        self.lost = Lost()
+
+    async def rest(self, tx: Transaction | None, error: Retryable) -> None:
+        """Note another one, and pause before the next, unless that waits in line for what it lost.
+
+        Args:
+            tx: the transaction of the try; ``None``: it did not begin.
+            error: the error that ended it.
+        """
+        is_first = not self.lost.began
+        if tx is not None and tx.has_lost(self.lost, error) and is_first:
+            return
+        await _back_off(self._sender, error, self._backoff)
+        self._backoff = min(2 * self._backoff, RETRY_BACKOFF_SECONDS_MAX)
 
 
 def _has_committed(tx: Transaction | None) -> bool:
@@ -73,20 +109,25 @@ def _has_committed(tx: Transaction | None) -> bool:
     return tx is not None and tx.commit_timestamp is not None
 
 
-async def _commit_for_sure(sender: Sender, tx: Transaction, give_up: float) -> None:
+async def _commit_again(
+    sender: Sender, tx: Transaction, give_up: float, unknown: CommitUnknown
+) -> None:
+    """Commit until the outcome is known, after a commit that did not tell it."""
     backoff = BACKOFF_SECONDS_FIRST
-    while not tx.closed:
+    while True:
+        why = unknown.__cause__
+        if sender.monotonic() > give_up or not tx.may_be_told or has_stopped(sender, why):
+            raise unknown
+        await _back_off(sender, why or unknown, backoff)
+        backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
+        if tx.closed:
+            return
         try:
             await tx.finish()
         except CommitUnknown as error:
-            if (
-                sender.monotonic() > give_up
-                or not tx.may_be_told
-                or has_stopped(sender, error.__cause__)
-            ):
-                raise
-            await _back_off(sender, error.__cause__ or error, backoff)
-            backoff = min(2 * backoff, RETRY_BACKOFF_SECONDS_MAX)
+            unknown = error
+        else:
+            return
 
 
 async def _back_off(sender: Sender, error: BaseException, seconds: float) -> None:

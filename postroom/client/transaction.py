@@ -53,7 +53,7 @@ from postroom.kv.clock import Timestamp, from_seconds
 from postroom.limits import KEY_BYTES_MAX
 from postroom.protocol.failures import DeadlineExceeded
 from postroom.ranges.evaluators import INTEGER, added
-from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock
+from postroom.ranges.requests import CommitTransaction, GetForUpdate, Lock, Put
 from postroom.ranges.transactions import RECORD_SECONDS, expired
 
 UNKNOWN: Final[Any] = object()
@@ -259,20 +259,21 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         Args:
             key: up to 8 KiB.
         """
-        if self._lifetime.closed or self._sender.monotonic() > self._lifetime.expires:
-            self._lifetime.check_alive()
+        lifetime, sender, buffer, reads = self._lifetime, self._sender, self._buffer, self._reads
+        if lifetime.closed or sender.monotonic() > lifetime.expires:
+            lifetime.check_alive()
         if type(key) is not bytes or len(key) > KEY_BYTES_MAX:
             key = arguments.key(key)
-        buffer, reads = self._buffer, self._reads
         if key in buffer.writes:
             return buffer.value(key, self._codec)
-        reply = None if reads.timestamp else self._sender.try_get(key)
+        reply = None if reads.timestamp else sender.try_get(key)
         if reply is None:
             return UNKNOWN
-        reads.timestamp = reply.timestamp
-        reads.add(key)
-        stored = reply.value
-        return None if stored is None else self._codec.decode(stored, key, integer=reply.integer)
+        reads.timestamp, reads.keys = reply.timestamp, [key]
+        stored, codec = reply.value, self._codec
+        if stored is None or not codec.packs:
+            return stored
+        return codec.decode(stored, key, integer=reply.integer)
 
     async def get_many(self, keys: Iterable[bytes]) -> list[Any]:
         """Return the values of ``keys``, in their order; ``None`` for absent ones.
@@ -435,7 +436,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         self._lifetime.check_alive()
         stored, integer = await self._overlay.stored(key)
         number = added(stored, by, key, integer=integer, packed=self._codec.packs)
-        self._buffer.write_integer(key, INTEGER.pack(number))
+        self._buffer.write(Put(key, INTEGER.pack(number), integer=True), INTEGER.size)
         return number
 
     async def conditional_put(self, key: bytes, value: Any, expected: Any) -> None:
@@ -456,7 +457,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         wanted, or_integer = arguments.expected(expected, self._codec)
         self._lifetime.check_alive()
         await self._overlay.check_holds(key, wanted, or_integer)
-        self._buffer.write(key, packed)
+        self._buffer.write(Put(key, packed), len(packed))
 
     # --- ending
 
@@ -539,7 +540,7 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         self._lifetime.end(Event.GIVE_UP)
 
     def _requests(self) -> list[Any]:
-        requests = self._buffer.requests()
+        requests: list[Any] = [*self._buffer.writes.values()]
         if self._reaping is not None:
             requests += self._reaping.requests(
                 None if self._postponing is None else self._postponing.includes
@@ -554,7 +555,8 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         return requests
 
     async def __aenter__(self) -> Self:
-        self._lifetime.check_is_users()
+        if self._lifetime.ended_by:
+            self._lifetime.check_is_users()
         return self
 
     def __aexit__(
@@ -563,15 +565,24 @@ class Transaction(Plain, InboxReads, QueueWrites, InboxWrites):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> Awaitable[None]:
-        if kind is None and self._lifetime.may_end:
+        if kind is None and (not self._lifetime.closed or self._lifetime.may_end):
             return self.finish()
-        if kind is TypeError:
-            explain_await(error)
-        return self._given_up()
+        return self._given_up(error)
 
-    async def _given_up(self) -> None:
+    async def _given_up(self, error: BaseException | None) -> None:
+        self.let_go(error)
+
+    def let_go(self, error: BaseException | None) -> None:
+        """Give the transaction up at the end of its block, unless it has ended.
+
+        For layers on top. Nothing may replace the exception that ends the block.
+
+        Args:
+            error: the exception that ends the block; ``None``: it ends well.
+        """
+        if type(error) is TypeError:
+            explain_await(error)
         if self._lifetime.may_end:
-            # Nothing may replace the exception that ends the block.
             self._lifetime.end(Event.GIVE_UP)
         elif self._lifetime.state is TransactionState.ROLLED_BACK:
             self._lifetime.release()

@@ -260,6 +260,8 @@ class LocalReads:
             return None
         if not known and (version is None or len(version) <= ENTRY_BYTES):
             self.offers.append((generation, head, version))
+        if version is not None and version[0] == versions.VALUE:
+            return Value(version[versions.PAYLOAD :], at)  # the usual one
         return Value(versions.payload(version), at, versions.is_integer(version))
 
     def take_offers(self) -> None:

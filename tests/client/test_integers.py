@@ -148,6 +148,22 @@ def test_deferred_increments_make_numbers(packed: postroom.Database) -> None:
     assert packed.get(b"n") == 6
 
 
+def test_a_scan_shows_an_integer_that_is_overwritten_while_it_goes_on(
+    packed: postroom.Database,
+) -> None:
+    """A scan goes by the writes that were made before it began."""
+    with packed.begin() as tx:
+        for number in range(1_500):
+            tx.put(b"a/%04d" % number, "text")
+    packed.increment(b"b", 6)
+    with packed.begin() as tx:
+        found = tx.scan()
+        next(found)
+        tx.put(b"b", "text")
+        assert dict(found)[b"b"] == 6
+        assert tx.get(b"b") == "text"
+
+
 def test_bytes_that_no_increment_has_stored_are_no_counter_for_a_codec(
     store: Store, packed: postroom.Database
 ) -> None:

@@ -37,14 +37,18 @@ from postroom.ranges.requests import CommitTransaction, Protect, ReleaseLocks, U
 
 
 class Holdings:
-    """The protections and transactions of this client. False if there are none."""
+    """The protections and transactions of this client. False if there are none.
 
-    __slots__ = ("_leased_until", "_locking", "_protected", "_transactions")
+    Attributes:
+        locking: the transactions for whose end others may wait.
+    """
+
+    __slots__ = ("_leased_until", "_protected", "_transactions", "locking")
 
     def __init__(self) -> None:
         self._protected: Counter[int] = Counter()
         self._transactions: dict[bytes, float] = {}
-        self._locking: set[bytes] = set()
+        self.locking: set[bytes] = set()
         self._leased_until = 0.0
 
     def __bool__(self) -> bool:
@@ -83,7 +87,7 @@ class Holdings:
             seconds = min(TRANSACTION_SECONDS_MAX, request.seconds_max)
             self._transactions[request.transaction_id] = now + seconds
             if kind is not ReapQueue:
-                self._locking.add(request.transaction_id)
+                self.locking.add(request.transaction_id)
         elif kind is not ReapQueue:
             self.ended(request.transaction_id)
         if kind is CommitTransaction:
@@ -94,11 +98,7 @@ class Holdings:
     def ended(self, transaction_id: bytes) -> None:
         """Note that a transaction was committed or rolled back, or cannot be."""
         self._transactions.pop(transaction_id, None)
-        self._locking.discard(transaction_id)
-
-    def has_locks(self, transaction_id: bytes) -> bool:
-        """Return whether others may wait for the end of a transaction."""
-        return transaction_id in self._locking
+        self.locking.discard(transaction_id)
 
     def let_go(self, now: float) -> None:
         """Forget the transactions and leases whose time is over."""
@@ -185,7 +185,7 @@ class HoldingsUpkeep:
             self._protected(link, call, answer)
         elif kind is ClaimQueue:
             self._claimed(link, call, answer)
-        else:
+        elif kind is not CommitTransaction or self._holdings or _extends(call.request):
             self._holdings.answered(call.request, answer, self._monotonic())
             self.note_holdings(link)
 
@@ -211,6 +211,11 @@ class HoldingsUpkeep:
         request = given_back(own_id, self._clock.reading(), call.request, answer)
         if request is not None and link.queue(self._own(request)):
             self._port.output(link.number)
+
+
+def _extends(request: CommitTransaction[Any]) -> bool:
+    """Return whether a commit makes leases longer: then its client holds messages."""
+    return Extend in map(type, request.writes)
 
 
 LASTING = (ClaimQueue, CommitTransaction)

@@ -143,9 +143,8 @@ class Router:
         now = self._monotonic()
         if kind is CommitTransaction:
             call.is_commit = True
-            call.has_company = call.crowds = not self._holdings.has_locks(
-                call.request.transaction_id
-            )
+            has_locks = call.request.transaction_id in self._holdings.locking
+            call.has_company = call.crowds = not has_locks
         call.deadline = now + (self._request_seconds if seconds is None else seconds)
         if seconds is not None and not call.is_commit:
             self._pending.timed.set(call, call.deadline)
@@ -162,7 +161,7 @@ class Router:
             link.revision >= requests.REVISION or not self._is_refused(link, call)
         ) and link.queue(call):
             self._port.output(link.number)
-        if link is not None and link.commits:
+        if link is not None and link.commits and link.delayed_at == math.inf:
             self._mind_company(link, now)
 
     def _mind_company(self, link: Link, now: float) -> None:
