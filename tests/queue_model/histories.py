@@ -151,7 +151,7 @@ class History:
         self._enqueue(some, now)
 
     def _enqueue(self, some: list[EnqueueInQueue], now: int) -> None:
-        if any(self.reference.is_about_to_go(each.kind, each.id, now) for each in some):
+        if any(self.reference.is_unclear(each.kind, each.id, now) for each in some):
             return  # it is not known whether its id is free
         self.note(f"enqueue {[shown(each) for each in some]}")
         answers = self._commit(*some)

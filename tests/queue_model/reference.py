@@ -178,12 +178,14 @@ class Reference:
             return message.ended + self._kept() <= now
         return message.state == "gone"
 
-    def is_about_to_go(self, kind: str, id_: bytes, now: int) -> bool:
-        """Return whether a message that is done may be purged just now."""
+    def is_unclear(self, kind: str, id_: bytes, now: int) -> bool:
+        """Return whether a message may be purged, or given back, just now."""
         known = self.messages.get((kind, id_))
-        if known is None or known.state != "done":
+        if known is None:
             return False
-        return abs(known.ended + self._kept() - now) <= self.slack
+        if known.state == "leased" and known.returns:
+            return True
+        return known.state == "done" and abs(known.ended + self._kept() - now) <= self.slack
 
     def _kept(self) -> int:
         return from_seconds(self.settings.purge_after)
@@ -295,6 +297,8 @@ class Reference:
             return
         if message.state == "leased" and state != "leased":
             self._expire(message, told, now)
+        if message.returns and message.state == state == "dead":
+            message.epoch -= told.epoch == message.epoch - 1  # it was given back, and then buried
         require(told.epoch == message.epoch, f"{message} has the epoch {told.epoch}")
         require(told.payload == message.payload, f"{message} says {told.payload!r}")
         group = told.group, told.priority

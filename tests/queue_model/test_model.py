@@ -18,7 +18,7 @@ def test_a_store_does_what_the_reference_does(first: int) -> None:
         play(seed)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*range(3), 1000, 1286])
 def test_three_nodes_do_what_the_reference_does_though_some_are_killed(seed: int) -> None:
     assert play(seed, nodes=3) > 20
 
