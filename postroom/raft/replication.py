@@ -233,6 +233,8 @@ class LeaderReplication:
     def advance_commit(self) -> None:
         """Commit the entries of this leader's term that a majority has (section 5.4.2)."""
         core = self._core
+        if core.commit_index == core.journal.last_index:
+            return
         have = {peer.id: core.match_index[peer] for peer in core.voters}
         have[core.node_id] = core.journal.last_index
         majority_has = core.majority_value(have)
