@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from postroom.kv.engine import Engine, WriteSet
 from postroom.kv.keys import raft_log_prefix
@@ -34,7 +34,7 @@ from postroom.raft.group import RaftGroup
 from postroom.raft.interface import NodeId, NoPeers, RaftOptions, StateMachine, Transport
 from postroom.raft.journal import Journal
 from postroom.raft.membership import Members
-from postroom.raft.messages import Envelope, Frame, Message, encode_frame
+from postroom.raft.messages import Envelope, Frame, Message, decode_frame, encode_frame
 from postroom.raft.snapshots import Spool
 from postroom.raft.stored_log import AppliedState
 from postroom.raft.syncobj_core import Core
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from random import Random  # noqa: TID251 (its type only)
 
 logger = logging.getLogger(__name__)
+
+_ANSWER_BYTES_MAX: Final = 64
+"""The size of a frame that may be nothing but a late answer of a follower."""
 
 
 class Consensus:
@@ -281,6 +284,20 @@ class Consensus:
         for group in self._groups.values():
             group.tell()
             group.close()
+
+    def may_wait(self, sender: NodeId, received: bytes) -> bool:
+        """Return whether a frame that has come needs no turn of its own.
+
+        These are the late answers of followers to a leader that has a majority already. The next
+        turn takes them in, which is that of a heartbeat at the latest.
+        """
+        if len(received) > _ANSWER_BYTES_MAX:
+            return False
+        frame, _ = decode_frame(received)
+        addressed = [] if frame is None else self._addressed(frame)
+        return bool(addressed) and all(
+            group.is_late(sender, message) for group, message in addressed
+        )
 
     def next_deadline(self) -> float | None:
         """Return when ``stage`` must be called without new input, or ``None`` for never.

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from postroom.raft.frames import Liveness
 from postroom.raft.interface import NodeId
+from postroom.raft.membership import Members
 from postroom.raft.messages import PreVote, PreVoted, TimeoutNow, Vote, Voted
 from postroom.raft.syncobj_core import CANDIDATE, FOLLOWER, LEADER, Core
 
@@ -51,6 +52,8 @@ class Elections:
         self._would_vote: set[NodeId] | None = None
         self._voted: set[NodeId] = set()
         self._heard_leader_at = float("-inf")
+        self._looked_at: tuple[int, Members] | None = None
+        self._led_until = 0.0
 
     def deadline(self) -> float | None:
         """Return when ``tick`` has something to do, or ``None`` for never."""
@@ -58,7 +61,7 @@ class Elections:
         if core.quiet:
             return None
         if core.role == LEADER:
-            return None if core.is_only_voter else self._majority_answered_at() + self._patience
+            return None if core.is_only_voter else self._leads_until()
         return core.election_deadline if core.may_campaign() else None
 
     def tick(self) -> None:
@@ -229,9 +232,21 @@ class Elections:
 
     def _check_quorum(self) -> None:
         core = self._core
-        if not core.is_only_voter and core.now >= self._majority_answered_at() + self._patience:
+        if not core.is_only_voter and core.now >= self._leads_until():
             core.become_follower(core.term, None)
             core.restart_election_timer()
+
+    def _leads_until(self) -> float:
+        """Return until when a leader leads at least: answers only make that later.
+
+        It is looked at again when that time has come, or the voters have changed.
+        """
+        core = self._core
+        known = core.term, core.members
+        if known != self._looked_at or core.now >= self._led_until:
+            self._looked_at = known
+            self._led_until = self._majority_answered_at() + self._patience
+        return self._led_until
 
     def _majority_answered_at(self) -> float:
         """Return since when a majority, this member included, has been silent."""

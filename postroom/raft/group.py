@@ -245,6 +245,16 @@ class RaftGroup:
             self._incoming.waiting.append((sender, message))
             self._wake(self)
 
+    def is_late(self, sender: NodeId, message: Message) -> bool:
+        """Return whether ``message`` is an answer that a leader at work need not hear now."""
+        core = self.core
+        return (
+            type(message) is Appended and message.success and not message.quiet
+            and core.role == LEADER and not core.quiet and message.term == core.term
+            and message.index <= core.commit_index and self._feeding.has_sent_all(sender)
+            and not self.is_transferring
+        )  # fmt: skip
+
     def on_silence(self, node: NodeId, now: float) -> None:
         """Wake this member if it is quiet because of ``node``, which has fallen silent."""
         core = self.core

@@ -59,7 +59,11 @@ class IncomingMessages:
             self._receive(sender, message, writes)
 
     def _receive(self, sender: NodeId, message: Message, writes: WriteSet) -> None:
-        match message:
+        match message:  # the most frequent ones come first
+            case Append() | Chunk():
+                self._hear(sender, message, writes)
+            case Appended() | ChunkTaken():
+                self._count(sender, message)
             case PreVote():
                 self._be_woken(sender)
                 self._elections.on_pre_vote(sender, message)
@@ -72,10 +76,6 @@ class IncomingMessages:
                 self._elections.on_voted(sender, message)
             case TimeoutNow():
                 self._elections.on_timeout_now(sender, message)
-            case Append() | Chunk():
-                self._hear(sender, message, writes)
-            case Appended() | ChunkTaken():
-                self._count(sender, message)
 
     def _hear(self, sender: NodeId, message: Append | Chunk, writes: WriteSet) -> None:
         """Deal with a leader's message. A leader of an earlier term is told so, and steps down."""

@@ -202,6 +202,9 @@ def encode_frame(envelopes: Sequence[Envelope], wall_milliseconds: int = 0) -> b
 
 def frames_of(envelopes: Sequence[Envelope]) -> Iterator[Sequence[Envelope]]:
     """Cut ``envelopes`` where a frame would exceed one of the limits of a frame."""
+    if len(envelopes) == 1:
+        yield envelopes
+        return
     first = size = items = 0
     for index, (_, message) in enumerate(envelopes):
         if size >= FRAME_BYTES or items >= FRAME_ITEMS or index - first >= FRAME_MESSAGES:

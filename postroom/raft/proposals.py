@@ -307,6 +307,8 @@ class LogApplication:
     def truncate(self) -> None:
         """Drop entries that no member wants, or of which there are too many."""
         core, log, options = self._core, self._core.journal, self._core.options
+        if log.base_index == core.applied_index:
+            return
         entries_max, bytes_max = options.log_entries_max, options.log_bytes_max
         keeps, factor = core.applied_index, options.log_catching_up_factor
         if len(log) <= entries_max and log.bytes_kept <= bytes_max:

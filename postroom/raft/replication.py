@@ -225,9 +225,16 @@ class LeaderReplication:
         first = self._core.first_index_of_term
         return max(progress.offered, 0 if first is None else first - 1)
 
+    def has_sent_all(self, node: NodeId) -> bool:
+        """Return whether all entries are on their way to a peer, or there."""
+        peer = self._core.peer(node)
+        return peer is not None and self._core.next_index[peer] > self._core.journal.last_index
+
     def advance_commit(self) -> None:
         """Commit the entries of this leader's term that a majority has (section 5.4.2)."""
         core = self._core
+        if core.commit_index == core.journal.last_index:
+            return
         have = {peer.id: core.match_index[peer] for peer in core.voters}
         have[core.node_id] = core.journal.last_index
         majority_has = core.majority_value(have)

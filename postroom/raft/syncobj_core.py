@@ -127,6 +127,25 @@ class _JournalAsLog:
         return b"", self._journal.last_index, self._journal.last_term
 
 
+class Peer(Node):  # type: ignore[misc]  # pysyncobj has no types
+    """A node as the library knows it, of which a member makes one object for each id.
+
+    Therefore it is compared by identity, in C. The library's own nodes are compared by their ids,
+    in Python, at each of some forty look-ups in a turn.
+    """
+
+    id: NodeId = 0  # in place of the library's property
+
+    def __init__(self, node_id: NodeId) -> None:
+        """Create the object of a node."""
+        super().__init__(node_id)
+        self.__dict__["id"] = node_id
+
+    __eq__ = object.__eq__
+    __ne__ = object.__ne__
+    __hash__ = object.__hash__
+
+
 def _private(name: str) -> Any:
     """Return a public name for a private attribute; read in C, because it is read all the time."""
     mangled = f"_SyncObj__{name}"
@@ -163,8 +182,10 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.options = options
         self.now = 0.0
         self._rng = rng
-        members = [Node(voter) for voter in journal.members.counted]
-        super().__init__(Node(node_id), members, _configuration(), transport=_SilentTransport())
+        self._nodes: dict[NodeId, Peer] = {}
+        members = [self._node(voter) for voter in journal.members.counted]
+        own = self._node(node_id)
+        super().__init__(own, members, _configuration(), transport=_SilentTransport())
         self.node_id = node_id
         self.journal = journal
         self.outbox: list[tuple[NodeId, Message]] = []
@@ -186,12 +207,20 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.__startTime = self.__lastSerializedTime = 0.0
         self.__raftElectionDeadline = 0.0
 
+    def _node(self, node_id: NodeId) -> Peer:
+        """Return the one object of a node."""
+        known = self._nodes.get(node_id)
+        if known is None:
+            known = self._nodes[node_id] = Peer(node_id)
+        return known
+
     def __settle_members(self) -> None:
         """Fix the order of the peers, and the role of this node in the group."""
         self.members = self.journal.members
         voters, learners = self.members.counted, self.members.learners
         self.voters = self.__in_order(voters)
         self.peers = self.__in_order((*voters, *learners)) if learners else self.voters
+        self._peers_by_id = {peer.id: peer for peer in self.peers}
         self.is_voter = self.node_id in voters
         self.is_only_voter = voters == (self.node_id,)
         self.is_sole = self.is_only_voter and not learners
@@ -201,7 +230,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         self.on_members()
 
     def __in_order(self, members: tuple[NodeId, ...]) -> list[Node]:
-        others = [Node(member) for member in members if member != self.node_id]
+        others = [self._node(member) for member in members if member != self.node_id]
         return sorted(others, key=lambda node: str(node.id))
 
     # State of this member.
@@ -215,7 +244,7 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
 
     @leader.setter
     def leader(self, node_id: NodeId | None) -> None:
-        self.__raftLeader = None if node_id is None else Node(node_id)
+        self.__raftLeader = None if node_id is None else self._node(node_id)
 
     def may_campaign(self) -> bool:
         """Return whether this member may ask for votes.
@@ -249,11 +278,12 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
 
     def peer(self, node_id: NodeId) -> Node | None:
         """Return the peer with that id, if it is a voter or a learner."""
-        return next((node for node in self.peers if node.id == node_id), None)
+        return self._peers_by_id.get(node_id)
 
     def voter(self, node_id: NodeId) -> Node | None:
         """Return the peer with that id, if it is a voter."""
-        return next((node for node in self.voters if node.id == node_id), None)
+        peer = self._peers_by_id.get(node_id)
+        return peer if peer in self.voters else None
 
     def send(self, to: NodeId, message: Message) -> None:
         """Queue ``message``; it leaves once the turn's writes are durable."""
@@ -334,7 +364,9 @@ class SyncObj(_Base):  # type: ignore[misc]  # pysyncobj has no types
         known = {node: (self.match_index[node], self.next_index[node]) for node in self.match_index}
         former = set(self.peers)
         voters = self.journal.members.counted
-        self.__updateClusterConfiguration([Node(node) for node in voters if node != self.node_id])
+        self.__updateClusterConfiguration([
+            self._node(node) for node in voters if node != self.node_id
+        ])  # fmt: skip
         self.__settle_members()
         for node in self.peers:
             # The base knows no learners, begins a promoted one anew, and leaves response times out.

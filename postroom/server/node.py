@@ -264,6 +264,11 @@ class Node:
                 )
                 self.hand_over()
 
+    def on_frame(self, sender: NodeId, frame: bytes) -> None:
+        """Ask for a turn, since a frame has come, unless it may wait for the next one."""
+        if not self.consensus.may_wait(sender, frame):
+            self.wake(urgent=True)
+
     def _on_malformed(self, peer: NodeId) -> None:
         self.on_malformed(peer)
 

@@ -118,6 +118,13 @@ def test_the_core_opens_no_threads_pipes_or_sockets(monkeypatch: pytest.MonkeyPa
     assert member.conf.journalFile is member.conf.fullDumpFile is None
 
 
+def shown(value: object) -> str:
+    """Return a value as text; a set has no order, which dictionaries take over from it."""
+    if isinstance(value, dict):
+        value = sorted(map(repr, value.items()))
+    return repr(sorted(map(repr, value)) if isinstance(value, set) else value)
+
+
 def test_times_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member is equal at any time of the library's own clock."""
 
@@ -129,7 +136,7 @@ def test_times_come_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         member.become_leader()
         member.count_answer(member.peers[0], 1, success=True)
         state = vars(member)
-        return {name: repr(state[f"_SyncObj__{name}"]) for name in ATTRIBUTES if name != "raftLog"}
+        return {name: shown(state[f"_SyncObj__{name}"]) for name in ATTRIBUTES if name != "raftLog"}
 
     assert member_at(5.0) == member_at(5000.0)
 
@@ -149,3 +156,14 @@ def test_peers_are_walked_in_a_fixed_order() -> None:
 def test_the_module_lists_reasons() -> None:
     assert syncobj_core.__doc__ is not None
     assert all(len(why) > 10 for why in (*ATTRIBUTES.values(), *METHODS.values()))
+
+
+def test_a_node_has_one_object_which_is_compared_by_identity() -> None:
+    member = core()
+    member.leader = 2
+    known = {*member._SyncObj__otherNodes, member._SyncObj__selfNode}
+    assert {node.id: node for node in known}.keys() == {1, 2, 3}
+    assert member.peer(2) in known
+    assert member._SyncObj__raftLeader is member.peer(2) is member.voter(2)
+    assert member.peer(1) is member.voter(9) is None
+    assert syncobj_core.Peer(2) != member.peer(2)

@@ -152,7 +152,7 @@ class Peers:
         monotonic: seconds that never go back.
 
     Attributes:
-        on_frames: called when some have come in.
+        on_frame: called when one has come in, with its sender.
         unread: the frames that have come in.
         has_leader: returns whether a leader is heard; see the module.
         secret: returns the cluster's secret, as far as this node has its state.
@@ -169,7 +169,7 @@ class Peers:
         self.random = randomness
         self.monotonic = monotonic
         self.dialer = dialer
-        self.on_frames: Callable[[], None] = lambda: None
+        self.on_frame: Callable[[NodeId, bytes], None] = lambda sender, frame: None
         self.has_leader: Callable[[], bool] = lambda: True
         self.secret: Callable[[], bytes] = lambda: b""
         self.fingerprint = b""
@@ -431,7 +431,7 @@ class Peers:
             self._distrusted.discard(sender)
             raise CallerRefused("a frame of it was malformed")
         self.unread.add(sender, frame)
-        self.on_frames()
+        self.on_frame(sender, frame)
         return self.unread.has_room(sender, arrival.read_on)
 
 

@@ -221,7 +221,7 @@ class ServedNode:
         node = Node(self._engine, self._clock, self._random, peers, options)
         self._driver = AsyncioDriver(node, self._random, is_embedded=False)
         peers.follow(known)
-        peers.on_frames = lambda: node.wake(urgent=True)
+        peers.on_frame = node.on_frame
         peers.has_leader = lambda: node.leader() is not None
         peers.fingerprint = self._security.fingerprint
         peers.secret = lambda: self._engine.get(secret_key(RANGE_ID)) or b""

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from random import Random  # noqa: TID251 (seeded)
 from typing import Any
 
+from postroom.raft.interface import NodeId
 from postroom.ranges.nodes import NodeDescriptor, Nodes
 from postroom.server.cluster.dialing import PROTOCOL_VERSION, Dialer, Introduction
 from postroom.server.cluster.formation import SelfDescription
@@ -68,11 +69,11 @@ class Talker:
             Random(self.node_id),
             monotonic,
         )
-        self.peers.on_frames = self._take
+        self.peers.on_frame = self._take
         self.service.peers = self.peers
         self.peers.follow(nodes)
 
-    def _take(self) -> None:
+    def _take(self, sender: NodeId = 0, frame: bytes = b"") -> None:
         if self.reads:
             self.frames += self.peers.receive()
 

@@ -153,7 +153,7 @@ def test_frames_that_wait_for_a_peer_are_limited(monkeypatch: pytest.MonkeyPatch
                 await asyncio.sleep(0)
             assert link._bytes <= 1_000_000
             two.reads = True
-            two.peers.on_frames()
+            two.peers.on_frame(1, b"")
             await until(lambda: not link._queue)
             arrived = [frame for _, frame in two.frames]
             assert arrived == sorted(arrived)
@@ -180,7 +180,7 @@ def test_a_peer_that_does_not_read_costs_the_others_nothing(
             assert one.peers._links[2]._bytes <= 4_000_000
             assert two.peers.unread.bytes[1] < 8_000_000
             two.reads = True
-            two.peers.on_frames()
+            two.peers.on_frame(1, b"")
             one.peers.send(2, b"goes on")
             await until(lambda: two.frames)
             await until(lambda: one.peers.send(2, b"last") or (1, b"last") in two.frames)

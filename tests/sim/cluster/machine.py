@@ -251,7 +251,8 @@ class Machine:
     def _take_frame(self, sender: int, to: int, frame: bytes) -> None:
         if self.node is not None and to == self.node_id:
             self._arrived.append((sender, frame))
-            self._plan(self._agenda.now)
+            if not self.node.consensus.may_wait(sender, frame):
+                self._plan(self._agenda.now)
 
     def taken_frames(self) -> list[tuple[int, bytes]]:
         """Return what has come since the last call, for the transport."""
