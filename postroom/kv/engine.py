@@ -153,7 +153,7 @@ class Engine(Reader, Protocol):
         """Finish, and let go of the files. Idempotent."""
 
 
-SLICE_KEYS: Final = 1024
+SLICE_KEYS: Final = 256
 """The number of keys that a large batch is filled with at once."""
 
 

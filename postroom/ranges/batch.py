@@ -17,7 +17,7 @@ beside the proposals, if that takes long (:mod:`.long_checks`). A request that t
 the next batch, or the one after that, if the last one was as long: others have a proposal between.
 
 An atomic request that is long keeps the writes of others waiting in the end: its proposal is one.
-Long requests therefore have at most half of the time, if other principals want some
+Long requests therefore have at most a third of the time, if other principals want some
 (:class:`TimeShare`).
 """
 
@@ -41,6 +41,8 @@ from postroom.ranges.long_checks import LongChecks, too_many_steps
 from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry, WriteEvaluator
 from postroom.ranges.requests import CommitTransaction
 
+OTHERS_SHARE: Final = 2
+"""Others have so many times as long as a long request has had."""
 PATIENCE_TURNS: Final = 2 * LONG_SHARE
 
 
@@ -75,10 +77,11 @@ class Batch:
 
 
 class TimeShare:
-    """The share of time that long requests have: half of it, if other principals want some.
+    """The share of time that long requests have: a third of it, if other principals want some.
 
-    After a long request, the next one does not go on before others have had as much time. This is
-    round robin, as in the queues (:mod:`.admission`), but in seconds instead of requests.
+    After a long request, the next one does not go on before others have had twice as much time.
+    This is weighted round robin, as in the queues (:mod:`.admission`), but in seconds instead of
+    requests.
 
     Args:
         monotonic: returns the time in seconds.
@@ -107,7 +110,7 @@ class TimeShare:
         since, self.since = self.since, None
         if since is not None:
             now = self._monotonic()
-            self.until, self._is_wanted = now + now - since, False
+            self.until, self._is_wanted = now + OTHERS_SHARE * (now - since), False
 
     def look(self, results: list[Result]) -> None:
         """Look whether others have used some of their time, and whether it is over."""

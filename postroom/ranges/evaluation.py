@@ -52,7 +52,7 @@ class MustWait(Exception):
         self.token = token
 
 
-LONG_SHARE: Final = 4
+LONG_SHARE: Final = 8
 """A request that can go over turns has one of so many parts of a turn: reads wait for its end."""
 _UNKNOWN: Final[Any] = object()
 _NOTHING: Final[WriteSet] = {}

@@ -96,19 +96,10 @@ def test_a_polite_client_waits_for_less_than_50_ms_beside_a_flood(
 
 
 SESSIONS = {"large commits": 1, "many spans": 20, **dict.fromkeys(large_flood.DELETIONS, 1)}
-ATOMIC = ("large commits", "deletion in a transaction")
-"""The requests that are one commit: writes wait until all of it is applied."""
 
 
-def _cases() -> Iterator[object]:
-    waits = pytest.mark.xfail(reason="only writes ask for a share of the time", strict=False)
-    for kind in SESSIONS:
-        for call in (get, put, send):
-            marks = [waits] if kind in ATOMIC and call is not put else []
-            yield pytest.param(kind, call, marks=marks, id=f"{call.__name__} beside {kind}")
-
-
-@pytest.mark.parametrize(("kind", "call"), [*_cases()])
+@pytest.mark.parametrize("call", [get, put, send])
+@pytest.mark.parametrize("kind", SESSIONS)
 def test_a_polite_client_waits_for_less_than_50_ms_beside_large_requests(
     tmp_path: Path, kind: str, call: Callable[[postroom.Database], None]
 ) -> None:

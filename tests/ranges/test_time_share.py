@@ -1,4 +1,4 @@
-"""Long requests have half of the time, if other principals want some, and all of it if none does.
+"""Long requests have a third of the time, if other principals want some, else all of it.
 
 A turn takes ten milliseconds here. A long request keeps the writes of others waiting for many of
 them, since it is one proposal.
@@ -73,15 +73,15 @@ def turns_of_puts(store: Store, floods: list[Flood], turns: int) -> list[int]:
 
 
 @pytest.mark.parametrize("principals", [["bulk"], ["one", "two", "three"]])
-def test_others_have_half_of_the_time_beside_long_requests(
+def test_others_have_two_thirds_of_the_time_beside_long_requests(
     store: Store, principals: list[str]
 ) -> None:
     floods = [Flood(store, principal) for principal in principals]
     waited = turns_of_puts(store, floods, 1000)
     at_once = [each for each in waited if each == 1]
-    assert 400 <= sum(at_once) <= 600
+    assert 560 <= sum(at_once) <= 740
     assert len(at_once) >= 0.9 * len(waited)
-    assert sum(flood.done for flood in floods) >= 15
+    assert sum(flood.done for flood in floods) >= 9
     assert all(flood.done for flood in floods)
 
 
@@ -92,7 +92,7 @@ def test_a_long_request_does_not_wait_if_no_other_principal_does(store: Store) -
         Commit(store, Put(b"of its own", b""), principal="bulk")
         turn(store)
     alone = flood.done
-    assert alone >= 15
+    assert alone >= 12
     for _ in range(500):
         flood.go_on()
         turn(store)
@@ -111,7 +111,7 @@ def test_a_long_request_that_waits_goes_on_when_the_time_of_others_is_over(store
     assert not store.node.wants_turn()
     deadline = store.node.next_deadline()
     assert deadline is not None
-    assert store.clock.monotonic() < deadline < store.clock.monotonic() + WRITES * TURN_SECONDS
+    assert store.clock.monotonic() < deadline < store.clock.monotonic() + 2 * WRITES * TURN_SECONDS
     store.clock.seconds = deadline - store.clock.monotonic() + store.clock.seconds
     assert store.node.wants_turn()
     while flood.done < 2:
@@ -167,7 +167,7 @@ def test_a_deposed_leaseholder_forgets_whose_time_it_is(store: Store) -> None:
     assert not share.until
 
 
-def test_a_long_request_has_a_quarter_of_the_steps_of_a_turn(store: Store) -> None:
+def test_a_long_request_has_a_part_of_the_steps_of_a_turn(store: Store) -> None:
     """Reads wait for the end of a turn: a turn of nothing but a long request is a short one."""
     commit, turns = long_commit(store), 0
     while not commit.answers:
