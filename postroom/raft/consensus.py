@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ANSWER_BYTES_MAX: Final = 64
+_LATE_ANSWER_BYTES: Final = 64
 """The size of a frame that may be nothing but a late answer of a follower."""
 
 
@@ -291,7 +291,7 @@ class Consensus:
         These are the late answers of followers to a leader that has a majority already. The next
         turn takes them in, which is that of a heartbeat at the latest.
         """
-        if len(received) > _ANSWER_BYTES_MAX:
+        if len(received) > _LATE_ANSWER_BYTES:
             return False
         frame, _ = decode_frame(received)
         addressed = [] if frame is None else self._addressed(frame)

@@ -343,10 +343,10 @@ class Evaluation:
         return self._savepoint[2]
 
     def go_on(self) -> None:
-        """Begin a further turn of a request that visits many keys: the cache does not get them."""
+        """Begin a further turn; the cache gets no keys that are visited after a whole turn's."""
         self.steps_before += self.steps
         self.steps = 0
-        if isinstance(self._reader, Cache):
+        if self.steps_before >= limits.TURN_STEPS_MAX and isinstance(self._reader, Cache):
             self._look_up = self._reader.look_up_once
 
     def is_used_up(self) -> bool:
