@@ -182,6 +182,8 @@ async def test_a_transaction_settles_a_message_that_was_received() -> None:
         tx = it.stub.Transaction()
         done = pb.AcknowledgeRequest(queue="q", attempts=[first.attempt])
         await sent(tx, operations(done, pb.PutRequest(key=b"done", value=b"1"), COMMIT))
+        await tx.done_writing()
+        assert await tx.code() is grpc.StatusCode.OK, "the gateway forgets messages before that"
         assert len(await queue.messages("done")) == 1
         assert not it.gateway.service.deliveries.by_attempt
         call.cancel()
