@@ -143,6 +143,8 @@ class Group:
         """Remove the first entries of a run."""
         (lane,) = self._lanes.values()
         lane.pop(number)
+        if not lane:  # no lane is empty: all that is known of one is its first entry
+            self._lanes.clear()
         self._queued -= number
         self.count -= number
 

@@ -13,6 +13,7 @@ def check_cache(cache: ReadyCache) -> None:
     assert listed == cache._alive, "an entry is in no group, or a group has one that is gone"
     for name, group in groups.items():
         assert group.count == len(there[name]), f"{name!r} is miscounted"
+        assert all(len(lane) for lane in group._lanes.values()), f"a lane of {name!r} is empty"
         assert group.count or group.more, f"{name!r} has nothing here, and no more is stored"
         assert all(entry.group == name for _, _, entry in there[name]), (
             f"{name!r} has others' entries"

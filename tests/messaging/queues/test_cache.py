@@ -28,6 +28,25 @@ def test_a_group_whose_rest_was_cancelled_is_not_forgotten_twice() -> None:
     check_cache(cache)
 
 
+def test_a_group_whose_entries_of_one_kind_were_taken_as_a_run_goes_on_with_other_kinds() -> None:
+    """Others were stored behind the run, so the group stayed, with an empty lane."""
+    cache = ReadyCache(3, ordered=False, on_left_out=lambda *_: None)
+    placed = [
+        (b"a%d" % number, Entry(b"k", kind, b"%d" % number, b"%d" % number, 1, 1, group="a"))
+        for number, kind in enumerate(["x", "x", "y", "z"])
+    ]
+    cache.begin_round()
+    cache.read("a", placed[:2], b"a1", has_more=True)
+    run = cache.run(10)
+    assert [key for key, _, _ in run] == [b"a0", b"a1"]
+    cache.take_run(run)
+    check_cache(cache)
+    cache.read("a", placed[2:], b"a3", has_more=False)
+    assert cache.take(None, None) == placed[2]
+    assert cache.take(None, None) == placed[3]
+    check_cache(cache)
+
+
 class Stored:
     """The ready messages that a queue has stored, and a cache of them."""
 
