@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LATE_ANSWER_BYTES: Final = 64
-"""The size of a frame that may be nothing but a late answer of a follower."""
+"""The largest size of a frame that may be nothing but late answers of a follower."""
 
 
 class Consensus:

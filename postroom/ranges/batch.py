@@ -42,7 +42,7 @@ from postroom.ranges.ports import CHECKS_LONG, ChecksFirst, Registry, WriteEvalu
 from postroom.ranges.requests import CommitTransaction
 
 OTHERS_SHARE: Final = 2
-"""Others have so many times as long as a long request has had."""
+"""The time of others, as a multiple of the time that a long request has had."""
 PATIENCE_TURNS: Final = 2 * LONG_SHARE
 
 

@@ -53,7 +53,7 @@ class MustWait(Exception):
 
 
 LONG_SHARE: Final = 8
-"""A request that can go over turns has one of so many parts of a turn: reads wait for its end."""
+"""The parts of a turn. A request that can go over turns has one of them: reads wait for its end."""
 _UNKNOWN: Final[Any] = object()
 _NOTHING: Final[WriteSet] = {}
 _NO_KEYS: Final[list[bytes]] = []
@@ -343,7 +343,7 @@ class Evaluation:
         return self._savepoint[2]
 
     def go_on(self) -> None:
-        """Begin a further turn; the cache gets no keys that are visited after a whole turn's."""
+        """Begin a further turn. After the steps of a whole turn, the cache gets no further keys."""
         self.steps_before += self.steps
         self.steps = 0
         if self.steps_before >= limits.TURN_STEPS_MAX and isinstance(self._reader, Cache):
