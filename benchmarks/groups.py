@@ -28,6 +28,7 @@ from postroom.kv.storage import Storage
 from postroom.messaging.requests import EnqueueMessage, EnqueueUpdate
 from postroom.raft.interface import NoPeers
 from postroom.ranges.calls import Call
+from postroom.ranges.descriptor import RangeDescriptor, descriptor_key, encode_descriptor
 from postroom.ranges.replica import Replica, take_turn
 from postroom.ranges.requests import CommitTransaction, Get, Increment, Put
 from postroom.server.assembly import NodeOptions, assemble_range
@@ -85,6 +86,8 @@ class _ManyReplicas(Replicas):
 
 def _one_more(node: Node, replicas: _ManyReplicas, stored: Any, range_id: int) -> Replica:
     """Return the replica of one more range of ``node``, with all that a range can do."""
+    descriptor = {descriptor_key(range_id): encode_descriptor(RangeDescriptor(range_id))}
+    node.engine.write(descriptor, sync=True)
     host = _Host(node, partial(replicas.wants_turn_of, range_id))
     replica = assemble_range(range_id, node, host, stored).replica
     replica.group = node.consensus.create(range_id, (node.node_id,), replica.state)

@@ -41,7 +41,7 @@ The suffix is two bytes further than the end.
 """
 
 
-class Bounds(NamedTuple):
+class ReadingBounds(NamedTuple):
     """The bounds of a reading.
 
     Attributes:
@@ -100,7 +100,7 @@ class Rows:
         self.kinds.append(version[0])
 
 
-def as_of(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
+def as_of(reader: Reader, bounds: ReadingBounds, room: PageLimits) -> Rows:
     """Return the versions that were the newest at ``bounds.at``, as far as there is room."""
     rows = Rows()
     lower, upper = keys.data_span(bounds.start, bounds.end)
@@ -111,7 +111,7 @@ def as_of(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
 
 
 def _as_of_from(
-    reader: Reader, lower: bytes, upper: bytes, bounds: Bounds, room: PageLimits, rows: Rows
+    reader: Reader, lower: bytes, upper: bytes, bounds: ReadingBounds, room: PageLimits, rows: Rows
 ) -> bytes | None:
     """Go on from an engine key; return where to seek to, or ``None`` at the end of the page."""
     pairs = reader.iterate(lower, upper)
@@ -163,7 +163,7 @@ def _block(
     return raws, stored
 
 
-def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bounds) -> bool:
+def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: ReadingBounds) -> bool:
     """Add a block column by column; return false if one of its rows wants to be looked at.
 
     Nothing is added then.
@@ -188,7 +188,7 @@ def _add_block(rows: Rows, raws: list[bytes], stored: list[bytes], bounds: Bound
 
 
 def _add_one_by_one(
-    reader: Reader, raws: list[bytes], stored: list[bytes], bounds: Bounds, rows: Rows
+    reader: Reader, raws: list[bytes], stored: list[bytes], bounds: ReadingBounds, rows: Rows
 ) -> bytes | None:
     """Add the wanted rows of a block; return where to seek to, if much is skipped."""
     at, after, end_of_key = bounds.at, bounds.after, keys.END_OF_KEY
@@ -214,7 +214,7 @@ def _add_one_by_one(
     return None
 
 
-def changes(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
+def changes(reader: Reader, bounds: ReadingBounds, room: PageLimits) -> Rows:
     """Return all versions after ``bounds.after``, up to ``bounds.at``, as far as there is room."""
     rows = Rows()
     span = keys.data_span(bounds.start, bounds.end)
@@ -237,7 +237,7 @@ def changes(reader: Reader, bounds: Bounds, room: PageLimits) -> Rows:
 
 
 def _changes_of(
-    reader: Reader, head: bytes, latest: bytes, bounds: Bounds, room: PageLimits, rows: Rows
+    reader: Reader, head: bytes, latest: bytes, bounds: ReadingBounds, room: PageLimits, rows: Rows
 ) -> bool:
     """Add the changes of one key, the oldest first; return whether there was room for all."""
     key, known, newest = rows.resume, rows.resume_after, latest[1:PAYLOAD]

@@ -17,7 +17,7 @@ Nothing else in the project composes engine keys.
                    03 range 03 died ordinal                 dead letter
                    03 range 04 timestamp                    garbage: what may go once that is old
                    03 range 04 timestamp ordinal            ... more of the same proposal
-                   03 range 05 name                         applied index, lease, counters, ...
+                   03 range 05 name                         applied index, lease, descriptor, ...
                    03 range 05 'position ' name             up to where a reader has read
                    03 range 08 00000000 name                definition of a queue
                    03 range 08 00000000 FF queue            a queue that was dropped, and is emptied
@@ -240,6 +240,12 @@ def range_prefix(range_id: int) -> bytes:
 def transaction_key(anchor: bytes, transaction_id: bytes) -> bytes:
     """Return the key of the COMMIT record of a transaction, beside its anchor."""
     return TRANSACTION + anchor.replace(b"\x00", b"\x00\xff") + END_OF_KEY + transaction_id
+
+
+def transaction_span(start: bytes, end: bytes | None) -> KeySpan:
+    """Return the span of the COMMIT records beside the user keys in ``[start, end)``."""
+    upper = MAIL if end is None else TRANSACTION + escape(end)
+    return KeySpan(TRANSACTION + escape(start), upper)
 
 
 def mail_key(key: bytes) -> bytes:

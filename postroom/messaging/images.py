@@ -24,6 +24,7 @@ from postroom.messaging.ingest.requests import CheckImage, Counted
 from postroom.messaging.queues import records
 from postroom.messaging.queues.queries import QueueCounts
 from postroom.messaging.requests import Counters, InboxIndexEntry
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import View
 
 _PASSED_AT_ONCE: Final = 4
@@ -34,7 +35,7 @@ _mail = msgspec.msgpack.Decoder(InboxIndexEntry)
 _counters = msgspec.msgpack.Decoder(Counters)
 
 
-def spans_of_keys(start: bytes = b"", end: bytes | None = None) -> list[keys.KeySpan]:
+def spans_of_keys(start: bytes, end: bytes | None) -> list[keys.KeySpan]:
     """Return the spans of the entries of the keys in ``[start, end)``, in order."""
     return [keys.mail_span(start, end), keys.data_span(start, end)]
 
@@ -83,12 +84,12 @@ def _beyond(raw: bytes) -> bytes:
 
 
 def check_image(
-    range_id: int, reader: Callable[[Reader, int], Reader], view: View, request: CheckImage
+    bounds: Bounds, reader: Callable[[Reader, int], Reader], view: View, request: CheckImage
 ) -> Generator[None, None, Counted]:
     """Evaluate ``CheckImage``, over as many turns as it takes.
 
     Args:
-        range_id: the id of the range.
+        bounds: the bounds of the range.
         reader: the stored state at a timestamp that is protected as a whole.
         view: the view of the request.
         request: the request.
@@ -97,7 +98,8 @@ def check_image(
         SnapshotTooOld: the timestamp is not protected as a whole, or not any more.
     """
     counting = _Counting()
-    for span in (*spans_of_range(range_id), *spans_of_keys()):
+    of_range = spans_of_range(bounds.descriptor.range_id)
+    for span in (*of_range, bounds.mail, bounds.data):
         lower: bytes | None = span.lower
         while lower is not None:
             bound, lower = lower, None

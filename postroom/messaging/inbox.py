@@ -36,6 +36,7 @@ from postroom.messaging.requests import (
     ReapMessages,
     ReapQueue,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait, View, check_size
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
@@ -73,6 +74,7 @@ class Inboxes:
     Args:
         wake: a function that answers the requests that wait for tokens.
         holders: the transactions that hold messages.
+        bounds: the bounds of the range.
 
     Attributes:
         claims: the claims of transactions on messages.
@@ -85,11 +87,12 @@ class Inboxes:
         self,
         wake: Callable[[Iterable[object]], None],
         holders: Holders,
+        bounds: Bounds,
     ) -> None:
         self._wake = wake
         self._holders = holders
         self.claims = self._claims = Claims()
-        self._order = InboxOrder(holders)
+        self._order = InboxOrder(holders, bounds)
 
     def register(self, registry: Registry) -> None:
         """Register the reads and the writes of inboxes."""

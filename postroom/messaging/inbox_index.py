@@ -43,6 +43,7 @@ from postroom.kv import keys
 from postroom.kv.engine import Reader, ValueReader, WriteSet
 from postroom.limits import INBOXES_BY_KEY_MAX, INBOXES_LISTED_MAX
 from postroom.messaging.requests import MESSAGE_ID_BYTES, Inbox, InboxIndexEntry, ListInboxes
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
@@ -306,10 +307,12 @@ class InboxOrder:
 
     Args:
         holders: the holders of things in memory, which end this one if it is not used.
+        bounds: the bounds of the range.
     """
 
-    def __init__(self, holders: Holders) -> None:
+    def __init__(self, holders: Holders, bounds: Bounds) -> None:
         self._holders = holders
+        self._bounds = bounds
         self._ready, self._held_up = _InboxOrder(), _InboxOrder()
         self._cursor: bytes | None = b""
         self._followed: list[Callable[[WriteSet], None]] = []
@@ -343,7 +346,8 @@ class InboxOrder:
                 self.drop()
                 self._followed.append(self._hear)
             raw = b""
-            for raw, stored in view.iterate(*keys.mail_span(self._cursor, None)):
+            rest = keys.mail_span(*self._bounds.clip(self._cursor, None))
+            for raw, stored in view.iterate(*rest):
                 view.steps += 1
                 self._put(raw, stored)
                 if view.is_used_up():
@@ -373,7 +377,7 @@ class InboxOrder:
             if view.is_used_up():
                 yield
             yield from self.build(view)
-        if not request.start and request.end is None:
+        if (request.start, request.end) == (self._bounds.start, self._bounds.end):
             searches.clear()
         searches.insert(0, self._walk(view, request))
         while True:

@@ -46,6 +46,7 @@ from postroom.messaging.requests import (
 )
 from postroom.messaging.undelivered import DeadLetters
 from postroom.ranges.accounting import add_metrics, add_posted
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import prefixes
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.evaluators import delete_some
@@ -277,11 +278,13 @@ class Execution:
         dead_letters: DeadLetters,
         writes: dict[type, WriteEvaluator],
         wake: Callable[[list[object]], None],
+        bounds: Bounds,
     ) -> None:
         self._outbox = outbox
         self._dead_letters = dead_letters
         self._writes = writes
         self._quiet = partial(wake, [QUIET])
+        self._bounds = bounds
 
     def register(self, registry: Registry) -> None:
         """Register the execution."""
@@ -417,7 +420,8 @@ class Execution:
         began = update.began or ctx.stamp
         ctx.begin_step()
         try:
-            _, cursor = delete_some(ctx, request, update.cursor, began)
+            span = self._bounds.clip(request.start, request.end)
+            _, cursor = delete_some(ctx, DeleteRange(*span), update.cursor, began)
         except Error as error:
             ctx.undo_step()
             self._failed(ctx, [update], error)

@@ -151,7 +151,7 @@ class RecordScans:
         Its cursor is a key, and a timestamp: the changes of the key up to that are known.
         """
         cursor, after = request.cursor, keys.u64(request.filter.after)
-        bounds = columns.Bounds(
+        bounds = columns.ReadingBounds(
             max(request.start, cursor[_STAMP_BYTES:]),
             request.end,
             keys.u64(request.timestamp),

@@ -37,6 +37,7 @@ from postroom.messaging.scanning import RecordScans
 from postroom.messaging.services import CommitWakeUp
 from postroom.messaging.undelivered import DeadLetters, Schedule
 from postroom.messaging.usual import UsualEvaluator
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, View
 from postroom.ranges.ports import Rider
 from postroom.ranges.replica import Replica
@@ -84,7 +85,7 @@ class Messaging:
         self.restoring: Restoring | None = None
         self.conservation = Conservation(range_id)
         self.outboxes = Outboxes(range_id, self.conservation, environment.by_wall)
-        self.inboxes = Inboxes(self._wake, replica.holders)
+        self.inboxes = Inboxes(self._wake, replica.holders, replica.bounds)
         self.dead_letters = DeadLetters(range_id, self.outboxes, self._let_go)
         self.attempts = AttemptNotes(
             self.inboxes.claims, reading=environment.reading, wake_up=notes,
@@ -92,7 +93,7 @@ class Messaging:
         )  # fmt: skip
         self.inboxes.beginnings = self.attempts
         self.queues = RangeQueues(range_id, environment)
-        self._register(environment, check_age)
+        self._register(environment, check_age, replica.bounds)
         self.rider, self.hear = self.queues, environment.answer_credit
         replica.join(self, self)
         if not is_general_only:
@@ -106,12 +107,17 @@ class Messaging:
             )
 
     def _register(
-        self, environment: QueueEnvironment, check_age: Callable[[View, int], None]
+        self,
+        environment: QueueEnvironment,
+        check_age: Callable[[View, int], None],
+        bounds: Bounds,
     ) -> None:
         """Register the evaluators with the registry, which has the range's own already."""
         registry, outboxes, range_id = self._registry, self.outboxes, self._range_id
         delivery = Delivery(range_id, outboxes.deliverable, self.inboxes, self._wake)
-        execution = Execution(outboxes.executable, self.dead_letters, registry.writes, self._wake)
+        execution = Execution(
+            outboxes.executable, self.dead_letters, registry.writes, self._wake, bounds
+        )
         attempts = Attempts(
             self.inboxes, outboxes.deliverable, self.dead_letters, environment.chance,
             lambda: self.attempts.since,
@@ -123,12 +129,13 @@ class Messaging:
             self.conservation, self.queues,
             RecordScans(range_id, check_age, environment.reader, peeks.peek_then),
             delivery, execution,
-            staged, StagedBatches(staged, self.dead_letters, registry.writes), Sweeping(staged),
+            staged, StagedBatches(staged, self.dead_letters, registry.writes, bounds),
+            Sweeping(staged),
             BulkLoads(range_id),
         )  # fmt: skip
         for each in evaluators:
             each.register(registry)
-        registry.reads[CheckImage] = partial(check_image, range_id, environment.reader)
+        registry.reads[CheckImage] = partial(check_image, bounds, environment.reader)
         registry.writes[CheckInbox] = partial(check_inbox, outboxes.deliverable)
         self.deliver_sent = delivery.deliver_sent
         self.execute_deferred = execution.execute_deferred

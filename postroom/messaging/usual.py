@@ -309,12 +309,16 @@ class _Batch:
         writes, committer = request.writes, self._parts.committer
         if request.spans or len(request.reads) + len(writes) > FEW:
             raise _Unusual
+        bounds = committer.bounds
+        wrong = None if bounds.is_whole else bounds.refusal(request)
+        if wrong is not None:
+            self._results.append((call, None, wrong))
+            return
         record = keys.transaction_key(request.anchor, request.transaction_id)
-        if self._may_be_known(request):
-            known = self.get(record)
-            if known is not None:
-                self._results.append((call, from_record(known), None))
-                return
+        known = self.get(record) if self._may_be_known(request) else None
+        if known is not None:
+            self._results.append((call, from_record(known), None))
+            return
         since, age = request.read_timestamp, self._timestamp - request.began
         age_max = from_seconds(min(request.seconds_max, TRANSACTION_SECONDS_MAX))
         if age > age_max or 0 < since < self._parts.registry.replaced_at:

@@ -128,6 +128,10 @@ class Request(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """Return what it concerns: keys and spans, or a scope."""
         raise NotImplementedError(type(self).__name__)
 
+    def participants(self) -> Iterator[Concern]:
+        """Yield everything that it concerns, a transaction all that it reads or writes."""
+        yield self.concerns()
+
     def waits(self) -> bool:
         """Return whether it waits for an event, and not for a turn only."""
         return self.wait_seconds_max == UNTIL_IT_HAPPENS

@@ -24,6 +24,7 @@ from postroom.errors import CommitUnknown, Retryable, TransactionTooLarge
 from postroom.kv import keys, versions
 from postroom.kv.clock import from_seconds
 from postroom.kv.engine import Reader, WriteSet
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation
 from postroom.ranges.ports import Registry
 from postroom.ranges.protections import PositionRecords, Protections
@@ -40,12 +41,15 @@ _lists = msgspec.msgpack.Decoder(list[bytes])
 class GarbageLists:
     """The lists of garbage, one for each proposal, and the evaluation of ``CollectGarbage``."""
 
-    def __init__(self, range_id: int, protections: Protections, positions: PositionRecords) -> None:
+    def __init__(
+        self, range_id: int, protections: Protections, positions: PositionRecords, bounds: Bounds
+    ) -> None:
         self._prefix = keys.garbage_prefix(range_id)
         self._end = keys.after_prefix(self._prefix)
         self._record = keys.record_key(range_id, COLLECTED_RECORD)
         self._protections = protections
         self._positions = positions
+        self._bounds = bounds
         self._from = self._prefix
 
     def register(self, registry: Registry) -> None:
@@ -105,7 +109,10 @@ class GarbageLists:
 
     def _remove(self, ctx: Evaluation, garbage: list[bytes], stamp: bytes) -> int:
         ctx.steps += len(garbage)
+        bounds = self._bounds
         for key in garbage:
+            if not bounds.is_whole and not bounds.contains_engine_key(key):
+                continue  # another range collects it
             if keys.is_head(key):
                 head = ctx.get(key)
                 if head is None or head[0] != versions.TOMBSTONE or head[1:9] > stamp:

@@ -29,6 +29,7 @@ from postroom.kv.cache import ENTRY_BYTES, Cache
 from postroom.kv.clock import HybridLogicalClock
 from postroom.kv.engine import Engine
 from postroom.ranges.admission import FairCalls
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call
 from postroom.ranges.evaluation import Blocked, MustWait, View
 from postroom.ranges.lease import LeaseHolder
@@ -51,6 +52,7 @@ class LocalReads:
         host: the node.
 
     Attributes:
+        bounds: the bounds of the range.
         last_commit: the timestamp of the last commit that is applied.
         before: while an evaluation goes over several turns: a timestamp before it; else 0.
         blocked, without_lease: the calls that wait for the end of a proposal, or for a turn.
@@ -81,6 +83,7 @@ class LocalReads:
         self._evaluators = registry.reads
         self._lease_holder = lease_holder
         self._host = host
+        self.bounds: Bounds
         self._view = View(cache)
         self._taken_in = 0
         self.last_commit = 0
@@ -112,9 +115,10 @@ class LocalReads:
             return
         view.steps += 1
         view.before = before = self.before
-        if before:
-            view.now = before
+        view.now = before or now
         try:
+            if not self.bounds.is_whole:
+                self.bounds.check(call.request)
             if before and getattr(call.request, "timestamp", 0) > before:
                 raise Blocked  # a proposal under evaluation may be seen from there
             answer = evaluator(view, call.request)
@@ -245,7 +249,10 @@ class LocalReads:
         of the last commit applied: commits that are evaluated just now are above it, though the
         clock has passed them.
         """
-        if self.is_stopped or self._registry.refusal is not None:
+        if (
+            self.is_stopped or self._registry.refusal is not None
+            or not (self.bounds.is_whole or self.bounds.contains(key))
+        ):  # fmt: skip
             return None
         generation, at = self._generation, self.last_commit
         head = keys.head_key(key)

@@ -21,6 +21,7 @@ import msgspec
 from postroom.kv import keys
 from postroom.kv.engine import Engine
 from postroom.limits import PARTITION_BYTES_MIN, PARTITIONS_MAX
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.contract import ConcernsSpan, Read
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
@@ -67,8 +68,6 @@ class ReadPartitions(ConcernsSpan, Read, frozen=True, tag="read_partitions"):
     part_bytes: Count
 
 
-GENERATION: Final = 1
-"""The generation of the only range: nothing has split or merged it."""
 _WINDOW: Final = 8
 _WINDOWS: Final = 4
 _STEPS_A_QUESTION: Final = 8
@@ -81,15 +80,15 @@ class Partitions:
     """The evaluator of ``ReadPartitions``.
 
     Args:
-        range_id: the id of the range.
         engine: the engine of the node.
         protections: the protections of the range.
+        bounds: the bounds of the range.
     """
 
-    def __init__(self, range_id: int, engine: Engine, protections: Protections) -> None:
-        self._range_id = range_id
+    def __init__(self, engine: Engine, protections: Protections, bounds: Bounds) -> None:
         self._engine = engine
         self._protections = protections
+        self._bounds = bounds
 
     def register(self, registry: Registry) -> None:
         """Register the read."""
@@ -114,8 +113,8 @@ class Partitions:
 
     def _part(self, start: bytes, end: bytes | None) -> RangePartition:
         size = self._engine.approximate_bytes(*keys.data_span(start, end))
-        readable_from = self._protections.readable_from
-        return RangePartition(start, end, self._range_id, GENERATION, size, readable_from)
+        own, readable_from = self._bounds.descriptor, self._protections.readable_from
+        return RangePartition(start, end, own.range_id, own.generation, size, readable_from)
 
 
 def cuts(engine: Engine, span: keys.KeySpan, part_bytes: int) -> Iterator[bytes | int]:

@@ -67,8 +67,10 @@ from postroom.ranges import lease as leases
 from postroom.ranges.admission import REQUESTS_AT_ONCE, CommandAdmission, RefusedCalls, taken
 from postroom.ranges.answers import Answering
 from postroom.ranges.batch import Batch, BatchEvaluator, TimeShare, commits
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import Call, Freeing, LeasedWrites, Proposal
 from postroom.ranges.commit_waits import CommitWaits
+from postroom.ranges.descriptor import decode_descriptor, descriptor_key, read_descriptor
 from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedWakeUp
 from postroom.ranges.garbage import GarbageLists
@@ -101,6 +103,7 @@ class Replica:
 
     Attributes:
         registry: the evaluators.
+        bounds: the bounds of the range, as its descriptor that is applied here tells them.
         group: the member of the consensus group, set when that is made.
         state: the state machine of the group.
         failed: the error for every caller once the node has stopped.
@@ -124,8 +127,8 @@ class Replica:
     __slots__ = (
         "__weakref__", "_acquisition", "_admission", "_answers", "_cache", "_clients", "_clock",
         "_evaluator", "_evaluators", "_freeing", "_host", "_lease_holder", "_lease_key",
-        "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "charge",
-        "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
+        "_proposal", "_proposer", "_stored", "_time_share", "_unwritten", "_upkeep", "bounds",
+        "charge", "check_age", "clients_that_hold", "commit_waits", "complete", "failed", "feed",
         "group", "holders", "holds_for", "is_used_up", "memory", "node_id", "on_room", "positions",
         "protections", "range_id", "reads", "registry", "release_client", "release_expired",
         "release_locks", "state", "try_get", "usual_parts", "usual_way", "waiting", "wake",
@@ -151,6 +154,7 @@ class Replica:
         self._unwritten: Proposal | None = None
         self._freeing = Freeing()
         self.on_room: Callable[[], None] | None = None
+        self.bounds = Bounds(read_descriptor(stored, range_id))
         self.registry = registry = Registry()
         self._evaluators = registry.reads
         self._cache = Cache(stored, host.values_bytes)
@@ -159,6 +163,7 @@ class Replica:
         self._lease_holder = LeaseHolder(node_id, lease, clock, host.monotonic, host.lease_seconds)
         self._acquisition = LeaseAcquisition(self._lease_holder, host, self)
         registry.observers[self._lease_key] = self._observe_lease
+        registry.observers[descriptor_key(range_id)] = self._observe_descriptor
         self.state = RangeState(range_id, stored, self._cache, registry, self._lease_holder, self)
         self._begin_memory(watched)
         self._begin_stages()
@@ -171,6 +176,7 @@ class Replica:
         self.reads = LocalReads(
             self._stored, cache, self._clock, registry, self._lease_holder, host
         )
+        self.reads.bounds = self.bounds
         self.waiting = self.reads.waiting
         self.memory = LeaseMemory(self._stored, cache, self.waiting, host, self._committing)
         self.holders = self.memory.holders
@@ -197,9 +203,9 @@ class Replica:
         evaluators.register(registry)
         reads = RangeReads(waits.locks, self.protections, self.holders, waits.wound)
         self.check_age = reads.check_age
-        committer = Committer(registry, clock.reading, waits)
-        garbage = GarbageLists(self.range_id, self.protections, self.positions)
-        partitions = Partitions(self.range_id, self._stored, self.protections)
+        committer = Committer(registry, clock.reading, waits, self.bounds)
+        garbage = GarbageLists(self.range_id, self.protections, self.positions, self.bounds)
+        partitions = Partitions(self._stored, self.protections, self.bounds)
         for each in (reads, committer, waits, self.positions, self.feed, garbage, partitions):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
@@ -645,6 +651,21 @@ class Replica:
         """Hear that a lease is applied. It may be another node's, or this one's next."""
         if not self._lease_holder.applied(stored):
             self.stop_serving()
+
+    def _observe_descriptor(self, stored: bytes | None) -> None:
+        """Take the bounds that are applied. Calls that wait for keys outside of them are told.
+
+        Calls that are evaluated, or evaluated again, find out by themselves.
+        """
+        self.bounds.take(decode_descriptor(stored, self.range_id))
+        self._cache.clear()
+        waiting, long = self.waiting, self.reads.long
+        for call in [call for line in waiting.lines.values() for call in line] + list(long):
+            waits = call.token is not None and not waiting.is_looked_at_later(call)
+            if waits or call in long:
+                wrong = self.bounds.refusal(call.request)
+                if wrong is not None:
+                    self.commit_waits.refuse(call, wrong)
 
     # --- the end of serving
 

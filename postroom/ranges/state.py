@@ -4,13 +4,16 @@ An entry is a command: raw writes that the leaseholder has evaluated (:mod:`.bat
 applied blindly, on every replica alike, unless they were proposed under another lease than the one
 that is applied (Spanner and CockroachDB check the same below Raft).
 
-*Snapshots.* A member that lags is sent all engine keys of the range, in chunks, from one moment of
-the engine. A chunk is a MessagePack list of pairs, in the order of their keys, about
-``CHUNK_BYTES`` long, and longer only if a single pair is. The state is read from an engine snapshot
-as it is sent, and put in place in pieces of about ``PIECE_BYTES``. It is never in memory as a whole
-on either side::
+*Snapshots.* A member that lags is sent all engine keys of the range (:mod:`.bounds`), in chunks,
+from one moment of the engine. A chunk is a MessagePack list of pairs, in the order of their keys,
+about ``CHUNK_BYTES`` long, and longer only if a single pair is. The state is read from an engine
+snapshot as it is sent, and put in place in pieces of about ``PIECE_BYTES``. It is never in memory
+as a whole on either side::
 
     install:  piece, piece, ... old keys out  |  piece, piece, ... new pairs in
+
+Both descriptors count. The keys within the bounds of the old one go first. Those within the bounds
+of the new one go when it has come, before any of its keys are put.
 
 In between the range is neither of both: it must not be read, and after a crash it is done again
 from the start (:mod:`postroom.raft.snapshots`). Only its records are there all the time,
@@ -33,11 +36,14 @@ from typing import Final, Protocol
 import msgspec
 
 from postroom import limits
+from postroom.errors import StoreCorrupted, shorten
 from postroom.kv import keys
 from postroom.kv.cache import Cache
 from postroom.kv.engine import MANY, Engine, EngineSnapshot, Reader, WriteSet, join
 from postroom.raft.interface import StateSnapshot
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.calls import LeasedWrites, Proposal, decode_in_parts
+from postroom.ranges.descriptor import decode_descriptor, descriptor_key, read_descriptor
 from postroom.ranges.lease import LeaseHolder
 from postroom.ranges.ports import Registry
 
@@ -256,13 +262,18 @@ class _CommandDecoding:
 # --- snapshots
 
 
-def spans(range_id: int) -> list[keys.KeySpan]:
-    """Return the spans of the engine keys of the range that covers everything."""
-    metadata = keys.RANGE + keys.u64(range_id)
-    return [
-        keys.KeySpan(metadata, keys.after_prefix(metadata)),
-        keys.KeySpan(keys.TRANSACTION, keys.DATA_END),
-    ]
+_CONTENT: Final = keys.KeySpan(keys.TRANSACTION, keys.DATA_END)
+"""The engine keys that lie under user keys, of all ranges."""
+
+
+def _metadata(range_id: int) -> keys.KeySpan:
+    prefix = keys.range_prefix(range_id)
+    return keys.KeySpan(prefix, keys.after_prefix(prefix))
+
+
+def spans(stored: Reader, range_id: int) -> list[keys.KeySpan]:
+    """Return the spans of the engine keys of a range, within the bounds that are stored."""
+    return [_metadata(range_id), *Bounds(read_descriptor(stored, range_id)).spans]
 
 
 def open_snapshot(engine: Engine, range_id: int) -> StateSnapshot:
@@ -292,7 +303,7 @@ class _SnapshotChunks:
 def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
     pairs: list[tuple[bytes, bytes]] = []
     size = 0
-    for span in spans(range_id):
+    for span in spans(frozen, range_id):
         for key, value in frozen.iterate(*span):
             if pairs and size + len(key) + len(value) > CHUNK_BYTES:
                 yield _encode(pairs)
@@ -304,41 +315,81 @@ def _cut(frozen: Reader, range_id: int) -> Generator[bytes, None, None]:
 
 
 def is_chunk(range_id: int, data: bytes) -> bool:
-    """Return whether ``data``, from the network, contains pairs of this range, in order."""
+    """Return whether ``data``, from the network, contains pairs of this range, in order.
+
+    The bounds of the range are known, and checked, only when they are put in place.
+    """
     if not data:
         return True
+    metadata = _metadata(range_id)
     try:
         pairs = _pairs.decode(data)
     except (ValueError, RecursionError, msgspec.DecodeError):
         return False
     before = b""
     for key, _ in pairs:
-        if key <= before or not any(span.lower <= key < span.upper for span in spans(range_id)):
+        if key <= before or not any(
+            span.lower <= key < span.upper for span in (metadata, _CONTENT)
+        ):
             return False
         before = key
     return True
 
 
 def install(stored: Reader, range_id: int, chunks: Iterable[bytes]) -> Iterator[WriteSet]:
-    """Yield the writes that replace the range by that of ``chunks``, one after the other."""
-    metadata, content = spans(range_id)
+    """Yield the writes that replace the range by that of ``chunks``, one after the other.
+
+    Raises:
+        StoreCorrupted: the chunks contain keys outside of the bounds of their range.
+    """
+    metadata, *content = spans(stored, range_id)
     records = keys.KeySpan(keys.record_key(range_id, ""), metadata.upper)
-    for span in (keys.KeySpan(metadata.lower, records.lower), content):
+    for span in (keys.KeySpan(metadata.lower, records.lower), *content):
         yield from _removals(stored, span)
     outdated = {key for key, _ in stored.iterate(*records)}
     piece: WriteSet = {}
     size = 0
+    arriving: Bounds | None = None
     for chunk in chunks:
         if piece and size + len(chunk) > PIECE_BYTES:
             yield piece
             piece, size = {}, 0
         pairs = _pairs.decode(chunk) if chunk else []
+        if pairs and arriving is None:
+            arriving = _arriving_bounds(range_id, pairs)
+            if arriving is not None and list(arriving.spans) != content:
+                for span in arriving.spans:
+                    yield from _removals(stored, span)
+        if arriving is not None:
+            _check_within(arriving, pairs)
         piece.update(pairs)
         outdated.difference_update(key for key, _ in pairs)
         size += len(chunk)
     piece.update(dict.fromkeys(outdated))
     if piece:
         yield piece
+
+
+def _arriving_bounds(range_id: int, pairs: list[tuple[bytes, bytes]]) -> Bounds | None:
+    """Return the bounds that a chunk tells; ``None``: only a later chunk does.
+
+    Records come before all keys of the range. If there is no descriptor, the range was never split.
+    """
+    record = descriptor_key(range_id)
+    told = next((stored for key, stored in pairs if key == record), None)
+    if told is None and pairs[-1][0] < _CONTENT.lower:
+        return None
+    return Bounds(decode_descriptor(told, range_id))
+
+
+def _check_within(bounds: Bounds, pairs: list[tuple[bytes, bytes]]) -> None:
+    for key, _ in pairs:
+        if key >= _CONTENT.lower and not bounds.contains_engine_key(key):
+            raise StoreCorrupted(
+                f"the snapshot of range {bounds.descriptor.range_id} that came has the key "
+                f"{shorten(keys.user_key(key))}, which the range does not contain; this replica "
+                "stops: wipe it, and let it be fed again"
+            )
 
 
 def _removals(stored: Reader, span: keys.KeySpan) -> Iterator[WriteSet]:

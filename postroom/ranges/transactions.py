@@ -33,6 +33,7 @@ from postroom.limits import (
     TRANSACTION_BYTES_MAX,
     TRANSACTION_SECONDS_MAX,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.commit_waits import CommitWaits
 from postroom.ranges.contract import Write, may_be_long
 from postroom.ranges.evaluation import Evaluation, MustWait, check_size
@@ -66,14 +67,19 @@ class Committer:
         registry: the evaluators.
         now: a function that returns about now, by the node's clock.
         waits: the commits that wait for locks of others.
+        bounds: the bounds of the range.
 
     Attributes:
+        bounds: the bounds of the range.
         latest: the number of the newest transaction of each client.
         remembers_from: a timestamp; those of later transactions are all here.
     """
 
-    def __init__(self, registry: Registry, now: Callable[[], int], waits: CommitWaits) -> None:
+    def __init__(
+        self, registry: Registry, now: Callable[[], int], waits: CommitWaits, bounds: Bounds
+    ) -> None:
         self._registry = registry
+        self.bounds = bounds
         self._writes = registry.writes
         self._may_be_long: frozenset[type[Write]] = frozenset()
         self._now = now
@@ -131,10 +137,13 @@ class Committer:
             is_checked: nothing that it has read has changed.
 
         Raises:
+            WrongRange: some of it concerns keys of other ranges.
             TransactionConflict, TransactionExpired, TransactionTooLarge: nothing happened.
             CommitUnknown: it is too late to tell.
             MustWait: another transaction has locked what it writes.
         """
+        if not self.bounds.is_whole:
+            self.bounds.check(request)
         record = keys.transaction_key(request.anchor, request.transaction_id)
         if self._may_be_known(request):
             known = ctx.get(record)
@@ -142,10 +151,7 @@ class Committer:
                 return from_record(known)
         _check_age(ctx, request, self._registry.replaced_at)
         if self.may_have_to_wait:
-            ctx.steps += len(self._held) // _LOCKS_A_STEP
-            blocker = self._blocker(request)
-            if blocker is not None:
-                raise MustWait(blocker)
+            self._check_locks(ctx, request)
         ctx.transaction_id = request.transaction_id
         ctx.source = request.anchor
         if is_checked or self.is_long(request):
@@ -165,6 +171,12 @@ class Committer:
             if ctx.bytes - size_before > TRANSACTION_BYTES_MAX:
                 check_size(ctx.bytes - size_before)
         return self._committed(ctx, request, record, answers if tells else [])
+
+    def _check_locks(self, ctx: Evaluation, request: CommitTransaction[Any]) -> None:
+        ctx.steps += len(self._held) // _LOCKS_A_STEP
+        blocker = self._blocker(request)
+        if blocker is not None:
+            raise MustWait(blocker)
 
     def is_long(self, request: CommitTransaction[Any]) -> bool:
         """Return whether a commit may take more than a turn."""

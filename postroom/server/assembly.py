@@ -144,6 +144,7 @@ def assemble_range(
     deliveries, executions = WakeUp(tasks), WakeUp(tasks)
     advances, notes = WakeUp(tasks), WakeUp(tasks)
     environment = QueueEnvironment(
+        bounds=replica.bounds,
         monotonic=node.monotonic, reading=node.clock.reading, by_wall=node.clock.by_wall,
         seconds_until=node.clock.seconds_until,
         chance=node.chance, check_age=replica.check_age, wake_tokens=replica.wake,
@@ -157,7 +158,7 @@ def assemble_range(
         replica, deliveries, executions, notes, environment,
         is_general_only=options.is_general_only,
     )  # fmt: skip
-    restoring = Restoring(range_id, protections, node.clock.pass_over, replica.begin_anew)
+    restoring = Restoring(replica.bounds, protections, node.clock.pass_over, replica.begin_anew)
     restoring.register(registry)
     messaging.restoring = restoring
     return RangeComponents(replica, messaging, deliveries, executions, advances)

@@ -66,7 +66,7 @@ def test_pages_hold_what_was_there(seed: int, monkeypatch: pytest.MonkeyPatch) -
     start: bytes | None = b""
     found: list[Row] = []
     while start is not None:
-        bounds = columns.Bounds(start, None, keys.u64(at), keys.u64(after))
+        bounds = columns.ReadingBounds(start, None, keys.u64(at), keys.u64(after))
         page = columns.as_of(engine, bounds, room)
         found += zip(page.keys, page.payloads, page.stamps, page.kinds, strict=True)
         assert page.steps <= room.steps_max
@@ -82,7 +82,7 @@ def test_keys_with_much_beside_them_are_passed_in_few_steps() -> None:
         writes[head] = bytes([VALUE]) + keys.u64(1)
         for number in range(5000):
             writes[head[:-1] + keys.INBOX + keys.u64(number)] = b""
-    bounds = columns.Bounds(b"", None, keys.u64(2))
+    bounds = columns.ReadingBounds(b"", None, keys.u64(2))
     page = columns.as_of(engine_of(writes), bounds, columns.PageLimits(1 << 20, 8192))
     assert page.keys == [b"a", b"b", b"c"]
     assert page.steps < 100
@@ -92,7 +92,7 @@ def test_a_page_holds_no_more_values_than_it_has_room_for() -> None:
     """The one that is too much is in memory alone, and no other."""
     stored = bytes([VALUE]) + keys.u64(1) + bytes(1000)
     engine = engine_of({keys.head_key(b"%03d" % number): stored for number in range(100)})
-    bounds = columns.Bounds(b"", None, keys.u64(2))
+    bounds = columns.ReadingBounds(b"", None, keys.u64(2))
     visited = []
 
     class Counting:

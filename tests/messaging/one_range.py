@@ -109,16 +109,23 @@ class OneRange:
     lease_seconds = LEASE_SECONDS
     values_bytes = Budget().values_bytes
 
-    def __init__(self, *, is_general_only: bool | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        is_general_only: bool | None = None,
+        engine: MemoryEngine | None = None,
+        range_id: int = RANGE_ID,
+    ) -> None:
         if is_general_only is None:
             is_general_only = NodeOptions().is_general_only
         self._service: Coroutine[None, None, None] | None = None
         self.seconds = 0.0
-        self.engine = MemoryEngine(MemoryDisk())
+        self.engine = engine or MemoryEngine(MemoryDisk())
         clock = HybridLogicalClock(self._wall_milliseconds, self.monotonic, 0, lambda _: True)
         self.clock = clock
-        self.replica = replica = Replica(RANGE_ID, 1, self.engine, clock, self, _Notice())
+        self.replica = replica = Replica(range_id, 1, self.engine, clock, self, _Notice())
         environment = QueueEnvironment(
+            bounds=replica.bounds,
             monotonic=self.monotonic, reading=clock.reading, by_wall=clock.by_wall,
             seconds_until=clock.seconds_until, chance=lambda: 0.5,
             check_age=replica.check_age, wake_tokens=replica.wake,

@@ -14,6 +14,8 @@ from postroom.kv.engine import WriteSet
 from postroom.kv.memory import MemoryDisk, MemoryEngine
 from postroom.messaging.inbox_index import InboxOrder
 from postroom.messaging.requests import MESSAGE_ID_BYTES, InboxIndexEntry
+from postroom.ranges.bounds import Bounds
+from postroom.ranges.descriptor import RangeDescriptor
 from postroom.ranges.evaluation import View
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
@@ -35,7 +37,8 @@ def test_an_order_that_is_dropped_while_it_is_built_follows_later_writes(
     engine, registry = MemoryEngine(MemoryDisk()), Registry()
     for number in range(INBOXES):
         engine.write(_mail(number, number + 1), sync=True)
-    order = InboxOrder(Holders(lambda: 0.0, lambda _: None))
+    holders = Holders(lambda: 0.0, lambda _: None)
+    order = InboxOrder(holders, Bounds(RangeDescriptor(1)))
     order.register(registry)
     view = View(Cache(engine))
     building = order.build(view)

@@ -249,10 +249,14 @@ def rest(kind: type[Request]) -> list[Any]:
     return [1.0 for field in fields if field.required]
 
 
-def test_the_id_of_a_queue_message_is_looked_for_unless_it_was_made_up() -> None:
-    assert EnqueueInQueue("q", b"key", "", b"id", b"").concerns() == KeySet((b"key", b"id"))
-    made_up = EnqueueInQueue("q", b"key", "", b"id", b"", is_unique=True)
-    assert made_up.concerns() == KeySet((b"key",))
+@pytest.mark.parametrize("made_up", [False, True])
+def test_a_queue_message_concerns_the_place_of_its_id_unless_that_is_its_key(
+    made_up: bool,
+) -> None:
+    apart = EnqueueInQueue("q", b"key", "", b"id", b"", is_unique=made_up)
+    assert apart.concerns() == KeySet((b"key", b"id"))
+    together = EnqueueInQueue("q", b"id", "", b"id", b"", is_unique=made_up)
+    assert together.concerns() == KeySet((b"id",))
 
 
 def test_entries_of_no_key_lie_anywhere() -> None:

@@ -31,7 +31,7 @@ def engine(count: int, value: bytes = b"v" * 1000, *, applied: int = 7) -> Memor
 
 
 def content(made: MemoryEngine) -> dict[bytes, bytes]:
-    return {key: value for span in range_state.spans(1) for key, value in made.iterate(*span)}
+    return {key: value for span in range_state.spans(made, 1) for key, value in made.iterate(*span)}
 
 
 def chunks_of(made: MemoryEngine) -> list[bytes]:

@@ -75,6 +75,7 @@ from postroom.messaging.ingest.staging import (
 from postroom.messaging.queues.requests import EnqueueInQueue
 from postroom.messaging.requests import EnqueueMessage, Executable
 from postroom.messaging.undelivered import DeadLetters
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry, WriteEvaluator
@@ -93,11 +94,13 @@ class StagedBatches:
         records: the records of the range.
         dead_letters: the dead letters, for rows that cannot be carried out.
         writes: the evaluators that carry out rows.
+        bounds: the bounds of the range. All rows lie within them.
     """
 
     records: StagedRecords
     dead_letters: DeadLetters
     writes: dict[type, WriteEvaluator]
+    bounds: Bounds
 
     def register(self, registry: Registry) -> None:
         """Register the requests."""
@@ -115,6 +118,7 @@ class StagedBatches:
         """Evaluate ``StageRows``.
 
         Raises:
+            WrongRange: some rows concern keys of other ranges.
             Invalid: the job was aborted, or these are no rows.
         """
         if self.records.is_over(ctx, request.query, request.batch):
@@ -123,7 +127,7 @@ class StagedBatches:
         engine_key = self.records.chunk(request.job, request.task_attempt, request.number)
         if ctx.get(engine_key) is not None:
             return None  # sent again
-        check_rows(request.rows)
+        check_rows(request.rows, self.bounds)
         known = self.records.task_attempt(ctx, request.job, request.task_attempt)
         ctx.writes[engine_key] = request.rows
         ctx.grow(len(request.rows) + len(engine_key) + 3 * WRITE_BYTES)
@@ -302,10 +306,11 @@ def _is_of(job: Ingest, request: StageRows | PublishStaged) -> bool:
     return (batch.query, batch.number) == (request.query, request.batch)
 
 
-def check_rows(packed: bytes) -> None:
+def check_rows(packed: bytes, bounds: Bounds) -> None:
     """Check that these are rows, and that they can be carried out.
 
     Raises:
+        WrongRange: some concern keys outside of the bounds.
         Invalid, ValueTooLarge: they are not, or cannot.
     """
     try:
@@ -313,6 +318,8 @@ def check_rows(packed: bytes) -> None:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Invalid(f"these are no rows: {error}; nothing was staged") from error
     for row in decoded:
+        if not bounds.is_whole:
+            bounds.check(row)
         if isinstance(row, EnqueueMessage | EnqueueInQueue):
             check_headers(row.headers, row.key)
 

@@ -70,6 +70,7 @@ from postroom.messaging.ingest.requests import (
     Restoration,
     RestoreEntries,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation, View, check_size
 from postroom.ranges.garbage import COLLECTED_RECORD
 from postroom.ranges.ports import Registry
@@ -96,7 +97,7 @@ class Restoring:
     """The restore of one range.
 
     Args:
-        range_id: the id of the range.
+        bounds: the bounds of the range.
         protections: the protections of the range.
         pass_over: a function that lets the clock go on above a timestamp.
         refresh: a function that begins memory anew, from the stored state.
@@ -104,12 +105,13 @@ class Restoring:
 
     def __init__(
         self,
-        range_id: int,
+        bounds: Bounds,
         protections: Protections,
         pass_over: Callable[[int], None],
         refresh: Callable[[], None],
     ) -> None:
-        self._range_id = range_id
+        self._bounds = bounds
+        self._range_id = range_id = bounds.descriptor.range_id
         self._protections = protections
         self._pass_over = pass_over
         self._refresh = refresh
@@ -202,7 +204,7 @@ class Restoring:
 
     def _is_empty(self, ctx: Evaluation) -> bool:
         """Return whether the range has no entry of an image, and no older version either."""
-        for span in images.spans_of_keys():
+        for span in (self._bounds.mail, self._bounds.data):
             if next(ctx.iterate(*span), None) is not None:
                 return False
         (span,) = images.spans_of_range(self._range_id)
@@ -212,6 +214,7 @@ class Restoring:
         """Evaluate ``RestoreEntries``, over as many turns as it takes.
 
         Raises:
+            WrongRange: some belong to keys of other ranges.
             Invalid: another run has begun, or none; or these are no entries of the image.
             ConditionFailed: an entry is there with another value.
             TransactionTooLarge: the chunk is too large.
@@ -224,9 +227,15 @@ class Restoring:
         ctx.grow(size)
         engine_keys = [entries.engine_key_of(name, self._range_id) for name in names]
         sums: bytes | None = None
-        is_new = is_empty(ctx, engine_keys[0], engine_keys[-1] + b"\x00")
+        first, last = engine_keys[0], engine_keys[-1]
+        is_new = all(
+            is_empty(ctx, max(first, span.lower), min(last + b"\x00", span.upper))
+            for span in self._spans()
+        )
         for name, engine_key, stored in zip(names, engine_keys, values, strict=True):
             entries.check(name, stored, until)
+            if not self._bounds.is_whole:
+                self._bounds.check_engine_key(engine_key)
             value = entries.meant(name, stored, self._range_id)
             if name == entries.COUNTERS_NAME:
                 sums = value
@@ -326,7 +335,7 @@ class Restoring:
 
     def _spans(self) -> list[keys.KeySpan]:
         """Return the spans in which restored entries may be, in order."""
-        return [*images.spans_of_range(self._range_id), *images.spans_of_keys()]
+        return [*images.spans_of_range(self._range_id), self._bounds.mail, self._bounds.data]
 
     def _is_restored(self, engine_key: bytes) -> bool:
         return engine_key.startswith(self._parts) or (

@@ -320,10 +320,11 @@ def _first_of(layout: records.QueueLayout, key: bytes, packed: bytes, number: in
 def _look_through(ctx: Evaluation, manager: Manager, messages_max: int) -> bytes:
     """Delete bodies, states and pointers of the queue under any key; return where to go on."""
     queue, deleted, looked_at = manager.layout.number, 0, 0
-    onward: bytes | None = manager.empty_from
+    lower, upper = manager.host.bounds.data
+    onward: bytes | None = max(manager.empty_from, lower)
     while onward is not None:
         cursor, onward, passed = onward, None, 0
-        for key, _ in ctx.iterate(cursor, keys.DATA_END):
+        for key, _ in ctx.iterate(cursor, upper):
             if deleted >= messages_max or looked_at >= LOOKED_AT_ONCE:
                 return key
             looked_at += 1

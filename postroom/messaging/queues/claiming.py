@@ -27,6 +27,7 @@ from postroom.messaging.queues.manager import Manager
 from postroom.messaging.queues.places import is_named_by, leased_message
 from postroom.messaging.queues.requests import Attempt, Claimed, ClaimQueue, StoredQueueMessage
 from postroom.messaging.services import CommitWakeUp
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import Evaluation, MustWait, View
 from postroom.ranges.memory import Holders
 from postroom.ranges.ports import Registry
@@ -41,6 +42,7 @@ class QueueEnvironment:
     """The environment of the queues of a range: clocks, chance, and calls that wake others.
 
     Attributes:
+        bounds: the bounds of the range.
         monotonic: the seconds of a clock that never goes back.
         reading: about now, as a timestamp.
         by_wall: the same by the wall clock alone. After a leader whose clock was ahead, timestamps
@@ -63,6 +65,7 @@ class QueueEnvironment:
         sleeps_until: until when the service sleeps, if it is not woken.
     """
 
+    bounds: Bounds
     monotonic: Callable[[], float]
     reading: Callable[[], int]
     by_wall: Callable[[], int]

@@ -64,6 +64,7 @@ from postroom.messaging.queues.requests import (
     WhenDone,
 )
 from postroom.messaging.undelivered import DeathLog
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.checks import check_headers
 from postroom.ranges.evaluation import WRITE_BYTES, Evaluation
 from postroom.ranges.ports import Registry
@@ -88,7 +89,8 @@ class MadeUpIds:
     too great, if a proposal comes to nothing: then the store is asked.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
         self._greatest: dict[bytes, bytes] = {}
         self._met: dict[bytes, None] = {}
 
@@ -108,7 +110,9 @@ class MadeUpIds:
                 self._met[family] = None
                 return False
             prefix = keys.DATA + keys.escape(family)[: -len(keys.END_OF_KEY)]
-            stored = reader.iterate(prefix, keys.after_prefix(prefix), reverse=True)
+            lower, upper = self._bounds.data
+            span = max(prefix, lower), min(keys.after_prefix(prefix), upper)
+            stored = reader.iterate(*span, reverse=True)
             last, _ = next(stored, (prefix + keys.END_OF_KEY, None))
             greatest = keys.user_key(last)
         self._greatest[family] = max(greatest, key)

@@ -77,7 +77,7 @@ class RangeQueues:
     Attributes:
         is_wanted: whether a queue is to be looked at with the next proposal.
         made_up: the made-up ids of messages, which tell that one is new.
-        kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
+        bounds, kept, credit, monotonic, reading, by_wall: see :class:`.QueueEnvironment`.
     """
 
     def __init__(self, range_id: int, environment: QueueEnvironment) -> None:
@@ -90,6 +90,7 @@ class RangeQueues:
         self._stepped: list[Manager] = []
         self._most: tuple[int, Manager | None] = 0, None
         self._stored: Reader | None = None
+        self.bounds = environment.bounds
         self.kept = environment.kept
         self.credit = environment.credit
         self.monotonic, self.reading = environment.monotonic, environment.reading
@@ -105,7 +106,7 @@ class RangeQueues:
         self.claiming = self._claiming = Claiming(self._by_name, self._directory.known, environment)
         self.in_use = self._directory.in_use
         self.answer, self.note = self._claiming.answer, self._claiming.note
-        self.made_up = MadeUpIds()
+        self.made_up = MadeUpIds(environment.bounds)
         self._enqueueing = Enqueueing(self._directory, environment)
 
     def register(self, registry: Registry) -> None:
@@ -119,9 +120,10 @@ class RangeQueues:
         registry.writes[SetSchedule] = partial(periodic.set_schedule, self._directory.find)
         registry.commands[AdvanceQueues] = self.advance
         self._claiming.register(registry)
-        Reading(self._directory.known, self._directory.all, self._environment.check_age).register(
-            registry
-        )
+        environment = self._environment
+        Reading(
+            self._directory.known, self._directory.all, environment.check_age, environment.bounds
+        ).register(registry)
 
     # --- start and end of a lease
 

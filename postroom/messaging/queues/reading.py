@@ -48,6 +48,7 @@ from postroom.messaging.queues.requests import (
     SetSchedule,
     StoredQueueMessage,
 )
+from postroom.ranges.bounds import Bounds
 from postroom.ranges.evaluation import View
 from postroom.ranges.ports import Registry
 
@@ -88,11 +89,13 @@ class Reading:
         find: a function that returns the manager of a queue, or raises ``Invalid``.
         all_queues: the definitions of all queues, the damaged ones included.
         check_age: a function that refuses a timestamp that cannot be read at.
+        bounds: the bounds of the range.
     """
 
     find: Callable[[str], Manager]
     all_queues: Callable[[], list[QueueDefinition]]
     check_age: Callable[[View, int], None]
+    bounds: Bounds
 
     def register(self, registry: Registry) -> None:
         """Register the reads."""
@@ -256,8 +259,10 @@ class Reading:
         bytes_max = min(request.bytes_max, READ_BYTES_MAX)
         page: list[StoredQueueMessage] = []
         size, last = 0, request.after
-        cursor = keys.DATA + request.after + b"\x00" if request.after else keys.DATA
-        for found in _bodies(view, manager.layout.number, cursor):
+        span = self.bounds.data
+        if request.after:
+            span = span._replace(lower=max(span.lower, keys.DATA + request.after + b"\x00"))
+        for found in _bodies(view, manager.layout.number, span):
             if found is None:
                 yield
                 self.check_age(view, at)
@@ -330,16 +335,16 @@ _ENDED: Final = {"done", "archived"}
 _IS_LIST: Final = {state: state in {*_ENDED, "leased"} for state in _SUBSPACES}
 
 
-def _bodies(view: View, queue: bytes, cursor: bytes) -> Iterator[tuple[bytes, bytes] | None]:
-    """Iterate over the bodies of a queue's messages with their keys, from a cursor on.
+def _bodies(view: View, queue: bytes, span: keys.KeySpan) -> Iterator[tuple[bytes, bytes] | None]:
+    """Iterate over the bodies of a queue's messages in a span of engine keys, with these keys.
 
     ``None`` means that the turn is used up. Other records under the same keys, such as versions,
     are skipped.
     """
-    onward: bytes | None = cursor
+    onward: bytes | None = span.lower
     while onward is not None:
         cursor, onward, passed = onward, None, 0
-        for key, packed in view.iterate(cursor, keys.DATA_END):
+        for key, packed in view.iterate(cursor, span.upper):
             view.steps += 1
             end = key.index(keys.END_OF_KEY, 1) + 2
             own = key[:end] + keys.QUEUE_BODY + queue

@@ -228,7 +228,7 @@ class EnqueueInQueue(Write, frozen=True, tag="enqueue"):
 
     def concerns(self) -> Concern:
         """Return where the message is stored, and where its id is found."""
-        return KeySet((self.key,) if self.is_unique else (self.key, self.id))
+        return KeySet((self.key,) if self.key == self.id else (self.key, self.id))
 
     def anchor(self) -> bytes:
         """Return the key."""

@@ -1,0 +1,132 @@
+"""The bounds of a range: which keys, and which engine keys, belong to a replica.
+
+Several ranges lie in one engine. The metadata of each has a prefix of its own (``02``, ``03``).
+COMMIT records, the index of inboxes and the data (``04``, ``05``, ``06``) of all ranges are in the
+same spaces, each under its user key::
+
+    04  │      range 1      │ range 3 │       range 2        │      a replica reads and writes
+    05  │      range 1      │ range 3 │       range 2        │      one piece of each space
+    06  │      range 1      │ range 3 │       range 2        │
+        b""                 f         m                      end
+
+Two rules keep a range within its piece:
+
+* A request is refused if a key or a span that it concerns lies elsewhere (:meth:`.Bounds.refusal`).
+  An evaluator may rely on the keys and spans of its request.
+* An evaluator or a service that goes through a space of its own accord takes the span from here.
+
+A replica has one :class:`Bounds`, which all of its parts share. It changes when a descriptor is
+applied (:mod:`.descriptor`). A range that contains every key asks nothing of this (``is_whole``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from postroom.errors import Unavailable
+from postroom.kv import keys
+from postroom.ranges.contract import KeySet
+
+if TYPE_CHECKING:
+    from postroom.ranges.contract import Request
+    from postroom.ranges.descriptor import RangeDescriptor
+
+
+class WrongRange(Unavailable):
+    """No range that was asked contains all that a request concerns; nothing happened here.
+
+    A router asks another range, so that no user sees this.
+
+    Attributes:
+        descriptors: the descriptors that are known where it was asked.
+    """
+
+    def __init__(self, *descriptors: RangeDescriptor) -> None:
+        super().__init__(
+            "the keys of the request belong to other ranges than the one that was asked; nothing "
+            "was changed: try again",
+            retry_after=0.05,
+        )
+        self.descriptors = descriptors
+
+
+class Bounds:
+    """The bounds of one replica, which change with its descriptor; see the module.
+
+    Attributes:
+        descriptor: the descriptor.
+        start, end: the bounds of its keys; ``end=None`` is unbounded.
+        is_whole: whether it contains every key.
+        records, mail, data: the spans of engine keys of its COMMIT records, of its part of the
+            index of inboxes, and of its data.
+    """
+
+    __slots__ = ("data", "descriptor", "end", "is_whole", "mail", "records", "start")
+
+    def __init__(self, descriptor: RangeDescriptor) -> None:
+        self.take(descriptor)
+
+    def take(self, descriptor: RangeDescriptor) -> None:
+        """Take the bounds of another descriptor of the range."""
+        self.descriptor = descriptor
+        self.start, self.end = start, end = descriptor.start, descriptor.end
+        self.is_whole = not start and end is None
+        self.records = keys.transaction_span(start, end)
+        self.mail, self.data = keys.mail_span(start, end), keys.data_span(start, end)
+
+    @property
+    def spans(self) -> tuple[keys.KeySpan, ...]:
+        """Return the spans of all engine keys beside the metadata, in order."""
+        return self.records, self.mail, self.data
+
+    def contains(self, key: bytes) -> bool:
+        """Return whether the range contains a user key."""
+        return self.start <= key and (self.end is None or key < self.end)
+
+    def contains_span(self, start: bytes, end: bytes | None) -> bool:
+        """Return whether the range contains all keys in ``[start, end)``."""
+        if end is not None and end <= start:
+            return True
+        return self.start <= start and (self.end is None or (end is not None and end <= self.end))
+
+    def contains_engine_key(self, raw: bytes) -> bool:
+        """Return whether an engine key of the spaces ``04``, ``05`` and ``06`` belongs to it."""
+        return any(span.lower <= raw < span.upper for span in self.spans)
+
+    def clip(self, start: bytes, end: bytes | None) -> tuple[bytes, bytes | None]:
+        """Return the part of a span of user keys that the range contains."""
+        if self.end is not None and (end is None or end > self.end):
+            end = self.end
+        return max(start, self.start), end
+
+    def refusal(self, request: Request) -> WrongRange | None:
+        """Return the error for a request that concerns keys of other ranges; ``None``: none."""
+        for concern in request.participants():
+            if isinstance(concern, KeySet) and not self._contains_all(concern):
+                return WrongRange(self.descriptor)
+        return None
+
+    def check(self, request: Request) -> None:
+        """Check that the range contains all that a request concerns.
+
+        Raises:
+            WrongRange: it does not.
+        """
+        wrong = self.refusal(request)
+        if wrong is not None:
+            raise wrong
+
+    def check_engine_key(self, raw: bytes) -> None:
+        """Check that an engine key belongs to the range: to its metadata, or to a key of it.
+
+        Raises:
+            WrongRange: it does not.
+        """
+        if raw[:1] != keys.RANGE and not self.contains_engine_key(raw):
+            raise WrongRange(self.descriptor)
+
+    def _contains_all(self, concern: KeySet) -> bool:
+        contains, contains_span = self.contains, self.contains_span
+        return all(map(contains, concern.keys)) and all(
+            contains_span(*span) for span in concern.spans
+        )
