@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from postroom.client.queues.messages import EnqueueHandle, QueueInfo, QueueSchedule
     from postroom.client.queues.sending import Enqueue
     from postroom.client.queues.sync_queue import Queue, QueueMessage
+    from postroom.client.range_info import RangeInfo
     from postroom.client.remote.tls_files import TLS
     from postroom.client.sync import Transaction
     from postroom.client.sync_parts import Snapshot
@@ -111,6 +112,7 @@ __all__ = [
     "QueueSchedule",
     "QueueSettings",
     "QueueStats",
+    "RangeInfo",
     "Reaped",
     "Reject",
     "Retryable",
@@ -151,6 +153,7 @@ _NAMES: Final = {
     "client.queues.messages": "EnqueueHandle QueueInfo QueueSchedule",
     "client.queues.sending": "Enqueue",
     "client.queues.sync_queue": "Queue QueueMessage",
+    "client.range_info": "RangeInfo",
     "client.remote.tls_files": "TLS",
     "client.sync": "Transaction",
     "client.sync_parts": "Snapshot",

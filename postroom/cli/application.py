@@ -30,6 +30,7 @@ from postroom.cli import (
     measure,
     pipeline,
     queues,
+    ranges,
     serve,
     state,
     tour,
@@ -116,4 +117,5 @@ for each in (
     settings = NEGATIVE_NUMBERS if each is values.increment else None
     app.command(each.__name__.replace("_", "-"), context_settings=settings)(each)
 app.add_typer(queues.app, name="queue")
+app.add_typer(ranges.app, name="range")
 app.add_typer(pipeline.app, name="pipeline")

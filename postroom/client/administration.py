@@ -14,6 +14,7 @@ from postroom.client.commits import commit_one, repeat_one
 from postroom.client.pages import stored_letters, stored_schedule
 from postroom.client.queues.messages import QueueInfo, info_of
 from postroom.client.queues.queue import Queue
+from postroom.client.range_info import RangeInfo, list_ranges
 from postroom.client.sender import Sender
 from postroom.client.values import DeadLetter, InboxInfo, Scheduled, Status
 from postroom.errors import Invalid
@@ -321,6 +322,15 @@ class Administration:
         return bool(await repeat_one(self._sender, KeepPosition(_position_name(name), 0, 0.0)))
 
     # --- the store itself
+
+    async def ranges(self, start: bytes = b"", end: bytes | None = None) -> list[RangeInfo]:
+        """Return the ranges that contain a part of ``[start, end)``, in the order of their keys.
+
+        Args:
+            start: first key.
+            end: first key after the span; ``None``: no bound.
+        """
+        return await list_ranges(self._sender, *arguments.span(start, end))
 
     async def status(self) -> Status:
         """Return the status of the store: sums over all messages, the leader, and the services."""

@@ -51,6 +51,7 @@ class Administration:
 
     # --- the store itself
 
+    ranges = blocking(administration.Administration.ranges)
     status = blocking(administration.Administration.status)
     close = blocking(administration.Administration.close)
 

@@ -75,6 +75,7 @@ from postroom.ranges.evaluators import RangeReads
 from postroom.ranges.feed import ChangeFeed, FeedWakeUp
 from postroom.ranges.garbage import GarbageLists
 from postroom.ranges.lease import LeaseAcquisition, LeaseHolder
+from postroom.ranges.listing import RangeListing
 from postroom.ranges.local_reads import LocalReads
 from postroom.ranges.memory import LeaseMemory
 from postroom.ranges.partitions import Partitions
@@ -206,7 +207,9 @@ class Replica:
         committer = Committer(registry, clock.reading, waits, self.bounds)
         garbage = GarbageLists(self.range_id, self.protections, self.positions, self.bounds)
         partitions = Partitions(self._stored, self.protections, self.bounds)
-        for each in (reads, committer, waits, self.positions, self.feed, garbage, partitions):
+        listing = RangeListing(self.bounds, self.node_id, self._stored, lambda: self.group)
+        bulk = (garbage, partitions, listing)
+        for each in (reads, committer, waits, self.positions, self.feed, *bulk):
             each.register(registry)
         memory.reads, memory.committer, memory.commit_waits = reads, committer, waits
         memory.feed, memory.garbage = self.feed, garbage

@@ -14,12 +14,14 @@ from postroom.ranges.contract import ConcernsKey, ConcernsStore, MayWait, Read, 
 from postroom.ranges.requests import Get, Key, Put
 from tests.remote.scripted_nodes import NODES, World, commit
 
+NEXT = REVISION + 1
+
 
 class Rename(ConcernsKey, Write, frozen=True, tag="rename"):
     """A write of the next revision."""
 
     answer: ClassVar = None
-    since: ClassVar = 2
+    since: ClassVar = NEXT
 
     key: Key
 
@@ -28,12 +30,11 @@ class Await(MayWait, ConcernsStore, Read, frozen=True, tag="await"):
     """A read of the next revision."""
 
     answer: ClassVar = None
-    since: ClassVar = 2
+    since: ClassVar = NEXT
 
     wait: bool = True
 
 
-NEXT = REVISION + 1
 NEXT_REQUESTS = Requests((*MODULES, sys.modules[__name__]))
 
 
@@ -96,4 +97,4 @@ def test_a_leader_of_the_next_revision_is_asked_everything() -> None:
 
 def test_this_version_is_of_the_first_revision() -> None:
     """A release of the next revision changes this line, and no other version may be asked it."""
-    assert REVISION == 1
+    assert REVISION == 2

@@ -1,0 +1,67 @@
+"""The commands about ranges: ``postroom range ...``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+import postroom
+from postroom.cli.options import StoreOptions, on_a_store_with_values
+from postroom.cli.output import Listing, Notation, print_json
+from postroom.errors import Invalid
+
+RANGE_HEADERS: Final = ("id", "start", "end", "generation", "bytes", "leader", "copies", "")
+
+app = typer.Typer(
+    help="Ranges: the spans of keys into which a store is cut.",
+    no_args_is_help=True,
+)
+
+
+@app.command("list")
+@on_a_store_with_values
+def list_ranges(store: StoreOptions, notation: Notation) -> None:
+    """Print the ranges, in the order of their keys.
+
+    A line is: id, start, end, generation, bytes on the device, leader, copies, and a note while a
+    range is splitting. An empty end stands for no bound.
+    """
+    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+        for each in db.ranges():
+            _print_range(notation, each, listing)
+
+
+@app.command("show")
+@on_a_store_with_values
+def show_range(
+    store: StoreOptions,
+    notation: Notation,
+    range_id: Annotated[int, typer.Argument(metavar="ID", min=1, show_default=False)],
+) -> None:
+    """Print the range ID.
+
+    'postroom range list' shows the IDs.
+    """
+    with store.open_existing() as db, Listing(*RANGE_HEADERS) as listing:
+        found = [each for each in db.ranges() if each.id == range_id]
+        if not found:
+            raise Invalid(f"there is no range {range_id}; 'postroom range list' shows all ranges")
+        _print_range(notation, found[0], listing)
+
+
+def _print_range(notation: Notation, info: postroom.RangeInfo, listing: Listing) -> None:
+    if notation.as_json:
+        end = None if info.end is None else notation.json_key(info.end)
+        print_json({**info._asdict(), "start": notation.json_key(info.start), "end": end})
+        return
+    listing.add(
+        str(info.id),
+        notation.key(info.start),
+        "" if info.end is None else notation.key(info.end),
+        str(info.generation),
+        str(info.size_bytes),
+        str(info.leader),
+        ",".join(map(str, info.copies)),
+        "splitting" if info.splitting else "",
+    )

@@ -1,0 +1,29 @@
+"""The commands about ranges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import postroom
+from tests.cli.commands import failed_with, invoke, lines, records
+
+
+def test_a_store_that_was_never_split_is_listed_as_one_range(tmp_path: Path) -> None:
+    with postroom.open(tmp_path / "store") as db:
+        db.put(b"key", b"value")
+    store = ("--path", str(tmp_path / "store"))
+    (listed,) = records("range", "list", *store)
+    assert listed.pop("size_bytes") > 0
+    assert listed == {
+        "id": 1, "start": "", "end": None, "generation": 1, "leader": 1, "copies": [1],
+        "splitting": False,
+    }  # fmt: skip
+    (line,) = lines("range", "list", *store)
+    assert line.split("\t")[:4] == ["1", "", "", "1"]
+    assert lines("range", "show", "1", *store) == [line]
+
+
+def test_a_range_that_does_not_exist_is_named_in_the_error(tmp_path: Path) -> None:
+    postroom.open(tmp_path / "store").close()
+    told = invoke("range", "show", "7", "--path", str(tmp_path / "store"))
+    assert failed_with(told, 1, "there is no range 7", "postroom range list")
