@@ -72,6 +72,10 @@ class Clock:
         """Return the milliseconds since 1970."""
         return round(self.now.timestamp() * 1000)
 
+    def since_millisecond(self) -> float:
+        """Return 0: it does not tell which part of a millisecond has passed."""
+        return 0.0
+
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary start."""
         return _SYSTEM.monotonic() + self._ahead

@@ -207,6 +207,9 @@ class TimeSource(Protocol):
     def wall_milliseconds(self) -> int:
         """Return the milliseconds since 1970, as far as this machine knows. They may jump."""
 
+    def since_millisecond(self) -> float:
+        """Return the seconds since the millisecond of the wall clock began; 0: it does not tell."""
+
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary start. They never step back."""
 

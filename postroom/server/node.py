@@ -28,7 +28,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from postroom.errors import Error, StoreCorrupted, Unavailable
-from postroom.kv.clock import HybridLogicalClock, SystemClock, TimeSource
+from postroom.kv.clock import HybridLogicalClock, TimeSource
 from postroom.kv.engine import BlockDamaged, Budget, Engine, EngineFailed, WriteSet
 from postroom.raft.consensus import Consensus
 from postroom.raft.group import RaftGroup
@@ -114,8 +114,7 @@ class Node:
         )  # fmt: skip
         self.clock = HybridLogicalClock(
             clock.wall_milliseconds, clock.monotonic, self._writer.stored_ceiling(),
-            self._store_ceiling,
-            clock.since_millisecond if isinstance(clock, SystemClock) else float,
+            self._store_ceiling, clock.since_millisecond,
         )  # fmt: skip
         self._prepares = False
         self.tasks = NodeTasks(clock.monotonic, lambda urgent: self.wake(urgent=urgent))

@@ -44,6 +44,9 @@ class HandClock:
     def wall_milliseconds(self) -> int:
         return self.epoch_milliseconds + round(self.seconds * 1000)
 
+    def since_millisecond(self) -> float:
+        return 0.0
+
     def monotonic(self) -> float:
         return self.seconds
 

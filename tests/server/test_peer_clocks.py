@@ -25,6 +25,9 @@ class Nodes:
     def wall_milliseconds(self, node: int = 0) -> int:
         return BEGINNING + round((self.seconds + self.ahead[node]) * 1000)
 
+    def since_millisecond(self) -> float:
+        return 0.0
+
     def monotonic(self) -> float:
         return self.seconds
 

@@ -38,6 +38,10 @@ class MachineClock:
         self._agenda.now += self._reading_seconds
         return int((self._agenda.now * self._rate + self._offset_seconds) * 1000)
 
+    def since_millisecond(self) -> float:
+        """Return 0: it does not tell which part of a millisecond has passed."""
+        return 0.0
+
     def monotonic(self) -> float:
         """Return the seconds since some moment, which is another one on each machine."""
         return self._started + self._agenda.now * self._rate
